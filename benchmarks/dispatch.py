@@ -12,7 +12,6 @@ references and the driver's milliseconds, by call and rank, and how its memory g
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import ray
-from dispatch_growth import measure_growth, report_growth
+from command_line import make_parser, parse
+from dispatch_growth import ACTORS, SIMULATED, measure_growth, report_growth
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 
 from rlhf_api.calls import CallKind
@@ -116,9 +116,9 @@ def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
         order = Order(wanted, 1, GraphName.STEP, "benchmark", (OrderedBatch(batch.extent),))
-        reports, result = groups[wanted.role].submit(order, [batch], MESH)
-        backend.reports.extend(reports)
-        return batch if result is None else batch | result
+        sent = groups[wanted.role].submit(order, [batch], MESH)
+        backend.reports.extend(sent.reports)
+        return batch if sent.result is None else batch | sent.result
 
     def column() -> None:
         backend = StepBackend(plan, groups, host, GraphName.STEP, 1, "benchmark")
@@ -171,11 +171,15 @@ def _actors(kind: type, count: int = RANKS) -> Sequence[Any]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=300, help="of each (default 300)")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--actors", type=int, nargs="+", default=ACTORS, help=f"by group (default {ACTORS})"
+    )
+    parser.add_argument(
+        "--simulated", type=int, default=SIMULATED, help=f"simulated ranks (default {SIMULATED})"
+    )
+    options = parse(parser, rounds=1, actors=[2], simulated=4)
     (job,) = load_file(EXAMPLE)
     _, plan = make_plan(job, pools_of(job, RANKS))
     # Ray's workers import this file's siblings and our packages the same way as this process does.
@@ -191,14 +195,14 @@ def main() -> None:
         for name, (ours, baseline) in zip(names, pairs, strict=True):
             note(f"{name}: {options.rounds} rounds in turns")
             measured[name] = in_turns(ours, baseline, options.rounds)
-        growth = measure_growth(options.rounds // 10)
+        growth = measure_growth(max(1, options.rounds // 10), options.actors, options.simulated)
     finally:
         stop_local_ray()
-    report(measured)
-    report_growth(growth)
+    report(measured, options.smallest)
+    report_growth(growth, options.smallest)
 
 
-def report(measured: dict[str, tuple[list[float], list[float]]]) -> None:
+def report(measured: dict[str, tuple[list[float], list[float]]], smallest: bool) -> None:
     """Table, verdicts, JSON."""
     ratios = {name: paired_ratio(*times) for name, times in measured.items()}
     print_table(
@@ -209,9 +213,9 @@ def report(measured: dict[str, tuple[list[float], list[float]]]) -> None:
         ],
     )
     for name, ratio in ratios.items():
-        print(verdict(name, ratio, TARGETS[name]))
+        print(verdict(name, ratio, TARGETS[name], smallest=smallest))
     medians = {name: [milliseconds(times) for times in pair] for name, pair in measured.items()}
-    print_json("dispatch", ratio=ratios, target=TARGETS, milliseconds=medians)
+    print_json("dispatch", smallest=smallest, ratio=ratios, target=TARGETS, milliseconds=medians)
 
 
 if __name__ == "__main__":

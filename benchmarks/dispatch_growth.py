@@ -130,12 +130,12 @@ class Sender:
             order = Order(call, 1, GraphName.STEP, "benchmark", batches, parts)
             mesh = None if is_score else Mesh(pool="ranks", data=size)
             begin = time.thread_time()
-            reports, made = (self.host if is_score else self.ranks).submit(order, [batch], mesh)
+            submitted = (self.host if is_score else self.ranks).submit(order, [batch], mesh)
             seconds[call.id] = time.thread_time() - begin
             sent(call.id)
-            results += reports
-            if made is not None:
-                batch = made if call is GENERATE else batch | made
+            results += submitted.reports
+            if submitted.result is not None:
+                batch = submitted.result if call is GENERATE else batch | submitted.result
         return seconds, results
 
     def milliseconds(self, rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -147,18 +147,24 @@ class Sender:
         }
 
 
-def measure_growth(rounds: int) -> Growth:
-    """Send steps to actors, in a Ray instance that is there, and to simulated ranks."""
+def measure_growth(rounds: int, actors: Sequence[int], simulated: int) -> Growth:
+    """Send steps to actors, in a Ray instance that is there, and to simulated ranks.
+
+    Args:
+        rounds: steps of each group.
+        actors: of each group.
+        simulated: ranks.
+    """
     milliseconds, bare, references = {}, {}, {}
-    for size in ACTORS:
+    for size in actors:
         name = f"{size} actors"
         note(f"{rounds} steps of {name}")
         references[name] = references_of(size)
         milliseconds[name], bare[name] = _to_actors(size, rounds, references[name])
-    name = f"{SIMULATED} simulated"
+    name = f"{simulated} simulated"
     note(f"{rounds} steps of {name} ranks")
-    milliseconds[name], grown = _to_nobody(SIMULATED, rounds)
-    references[name] = references_of(SIMULATED)
+    milliseconds[name], grown = _to_nobody(simulated, rounds)
+    references[name] = references_of(simulated)
     return Growth(milliseconds, bare, references, grown)
 
 
@@ -216,7 +222,7 @@ def references_of(size: int) -> dict[str, float]:
     return {call: total / size for call, total in totals.items()}
 
 
-def report_growth(growth: Growth) -> None:
+def report_growth(growth: Growth, smallest: bool) -> None:
     """Tables, verdicts, JSON."""
     calls = [call.id for call in STEP if call is not SCORE]
     print_table(
@@ -242,10 +248,14 @@ def report_growth(growth: Growth) -> None:
         for name, each in growth.bare.items()
         for call in calls
     )
-    print(bound("driver's own time per rank and call", own, "ms", MILLISECONDS_PER_RANK))
-    print(bound("driver's memory grew by", growth.grown_mebibytes, "MiB", GROWTH_MIB))
+    for name, value, unit, most in (
+        ("driver's own time per rank and call", own, "ms", MILLISECONDS_PER_RANK),
+        ("driver's memory grew by", growth.grown_mebibytes, "MiB", GROWTH_MIB),
+    ):
+        print(bound(name, value, unit, most, smallest=smallest))
     print_json(
         "dispatch-growth",
+        smallest=smallest,
         milliseconds_per_rank=growth.milliseconds,
         bare_milliseconds_per_rank=growth.bare,
         references_per_rank=growth.references,

@@ -10,15 +10,15 @@ in the median over plans and in each of them, correlation of at least 0.9.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimator_plans import MODELS, BenchModel, predicted
+from command_line import make_parser, parse
+from estimator_plans import MODELS, SMALLEST, BenchModel, predicted
 from estimator_ranks import Work, measured, write_model
-from outcome import note, print_json, print_table
+from outcome import judgement, note, print_json, print_table
 
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.seconds.profile import Profile
@@ -27,7 +27,7 @@ from rlhf_runtime.workers.process import usable_cores
 
 WITHIN = 0.3
 CORRELATION = 0.9
-RANKS = (1, 2)
+RANKS = [1, 2]
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
@@ -42,7 +42,11 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def profiles(
-    models: Sequence[BenchModel], folder: Path, threads: int | None, cpu_seconds: bool
+    models: Sequence[BenchModel],
+    numbers: Sequence[int],
+    folder: Path,
+    threads: int | None,
+    cpu_seconds: bool,
 ) -> dict[int, Profile]:
     """What is measured of all models, by ranks."""
     return {
@@ -54,7 +58,7 @@ def profiles(
             threads=threads,
             cpu_seconds=cpu_seconds,
         )
-        for ranks in RANKS
+        for ranks in numbers
     }
 
 
@@ -67,7 +71,7 @@ def compared(
 ) -> list[dict[str, object]]:
     """A row for each call of each plan."""
     rows: list[dict[str, object]] = []
-    for ranks in RANKS:
+    for ranks in by_ranks:
         jobs = tuple(job for job in model.jobs if job.ranks == ranks)
         share = threads or max(1, usable_cores() // ranks)
         work = Work(model, folder / model.name, jobs, ranks, share, cpu_seconds)
@@ -90,7 +94,7 @@ def compared(
     return rows
 
 
-def conclude(model: str, rows: Sequence[dict[str, object]]) -> bool:
+def conclude(model: str, rows: Sequence[dict[str, object]], smallest: bool) -> bool:
     """Print whether a model's targets are reached."""
     ratios = [float(str(row["ratio"])) for row in rows]
     near = sum(1 - WITHIN <= ratio <= 1 + WITHIN for ratio in ratios)
@@ -107,7 +111,7 @@ def conclude(model: str, rows: Sequence[dict[str, object]]) -> bool:
         f"{model}: {near} of {len(ratios)} calls within {WITHIN:.0%} (ratios {min(ratios):.2f} to "
         f"{max(ratios):.2f}, median {statistics.median(ratios):.2f}); rank correlation of "
         f"{len(totals)} plans {correlation:.3f}, target at least {CORRELATION}: "
-        f"{'reached' if reached else 'MISSED'}",
+        f"{judgement(reached, smallest=smallest)}",
         flush=True,
     )
     return reached
@@ -115,10 +119,12 @@ def conclude(model: str, rows: Sequence[dict[str, object]]) -> bool:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(__doc__)
+    names = [each.name for each in (*MODELS, SMALLEST)]
+    parser.add_argument("--model", choices=names, help="only this one")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", choices=RANKS, default=RANKS, help="of plans (default 1 2)"
     )
-    parser.add_argument("--model", choices=[each.name for each in MODELS], help="only this one")
     parser.add_argument("--keep", type=Path, help="a folder for profiles; read if they are there")
     parser.add_argument(
         "--cpu-seconds",
@@ -126,37 +132,50 @@ def main() -> None:
         help="count seconds in which processes computed, with one thread each: for a machine that "
         "does something else, too",
     )
-    options = parser.parse_args()
-    models = [each for each in MODELS if options.model in (None, each.name)]
+    options = parse(parser, model=SMALLEST.name, ranks=[1])
+    models = [
+        each
+        for each in (*MODELS, SMALLEST)
+        if options.model == each.name or (options.model is None and each is not SMALLEST)
+    ]
     threads = 1 if options.cpu_seconds else None
     rows = []
     with tempfile.TemporaryDirectory(prefix="bench-estimator-") as scratch:
         folder = Path(scratch)
         for model in models:
             write_model(model, folder / model.name)
-        by_ranks = kept_profiles(models, folder, threads, options.cpu_seconds, options.keep)
+        by_ranks = kept_profiles(
+            models, options.ranks, folder, threads, options.cpu_seconds, options.keep
+        )
         for model in models:
             rows += compared(model, by_ranks, folder, threads, options.cpu_seconds)
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     reached = [
-        conclude(model.name, [row for row in rows if row["model"] == model.name])
+        conclude(model.name, [row for row in rows if row["model"] == model.name], options.smallest)
         for model in models
     ]
-    print_json("estimator", reached=all(reached), cpu_seconds=options.cpu_seconds, rows=rows)
+    print_json(
+        "estimator",
+        smallest=options.smallest,
+        reached=None if options.smallest else all(reached),
+        cpu_seconds=options.cpu_seconds,
+        rows=rows,
+    )
 
 
 def kept_profiles(
     models: Sequence[BenchModel],
+    numbers: Sequence[int],
     folder: Path,
     threads: int | None,
     cpu_seconds: bool,
     kept: Path | None,
 ) -> dict[int, Profile]:
     """The profiles, measured now, or those that an earlier time has left."""
-    files = {} if kept is None else {ranks: kept / f"{ranks}.profile.json" for ranks in RANKS}
+    files = {} if kept is None else {ranks: kept / f"{ranks}.profile.json" for ranks in numbers}
     if files and all(file.is_file() for file in files.values()):
         return {r: Profile.model_validate_json(file.read_text()) for r, file in files.items()}
-    found = profiles(models, folder, threads, cpu_seconds)
+    found = profiles(models, numbers, folder, threads, cpu_seconds)
     for ranks, file in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(found[ranks].to_json())

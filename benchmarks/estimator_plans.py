@@ -64,6 +64,10 @@ class BenchModel:
     name: str
     shape: DecoderShape
     jobs: tuple[Job, ...]
+    max_sequences: int = 64
+    """Most sequences that a profile generates at once."""
+    max_positions: int = 2048
+    """Most tokens of a sequence."""
 
     @property
     def most_tokens(self) -> int:
@@ -83,8 +87,8 @@ class BenchModel:
             computes=True,
             generates=generates,
             micro_batch_tokens=self.most_tokens,
-            max_sequences=64,
-            max_positions=2048,
+            max_sequences=self.max_sequences,
+            max_positions=self.max_positions,
         )
 
     def config(self) -> dict[str, object]:
@@ -100,7 +104,7 @@ class BenchModel:
             "num_key_value_heads": shape.num_key_value_heads,
             "head_dim": shape.head_dim,
             "vocab_size": shape.vocab_size,
-            "max_position_embeddings": 2048,
+            "max_position_embeddings": self.max_positions,
             "rms_norm_eps": 1e-6,
             "tie_word_embeddings": False,
             "bos_token_id": None,
@@ -109,6 +113,14 @@ class BenchModel:
         }
 
 
+SMALLEST = BenchModel(
+    "smallest",
+    DecoderShape(1, 64, 128, 2, 2, 32, vocab_size=101),
+    (Job(2, 2, 8, 8, 64), Job(4, 2, 8, 8, 64)),
+    max_sequences=8,
+    max_positions=64,
+)
+"""Model of the smallest size: as many plans as a rank correlation needs, calls that are short."""
 MODELS = (
     BenchModel(
         "tiny",

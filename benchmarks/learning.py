@@ -9,13 +9,16 @@ right) rises by at least the example's gain; a cost has to end below its budget 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from command_line import make_parser, parse
 from outcome import note, print_json, print_table
 
 from rlhf_api.spec.algorithm import AlgorithmType
@@ -95,20 +98,27 @@ def example_of(number: str) -> Path:
     return file
 
 
-def learn(number: str, seed: int, folder: Path) -> Learned:
-    """One run, or what it came to before."""
+def learn(number: str, seed: int, folder: Path, steps: int | None) -> Learned:
+    """One run, or what it came to before.
+
+    Args:
+        number: the example's.
+        seed: of the job.
+        folder: has all runs.
+        steps: of every run. None: as many as its trial has.
+    """
     file, trial = example_of(number), TRIALS[number]
     spec = yaml.safe_load(file.read_text())["spec"]
-    options = [f"--seed={seed}", f"--steps={trial.steps}", f"--devices={trial.devices}"]
+    options = [f"--seed={seed}", f"--steps={steps or trial.steps}", f"--devices={trial.devices}"]
     (role, *_) = spec["models"]
     if trial.starts_from:
-        learn(trial.starts_from, seed, folder)
+        learn(trial.starts_from, seed, folder, steps)
         options += _source(role, run_folder(trial.starts_from, seed, folder) / "model")
     elif "warmStart" in spec["schedule"]:
         options += ["--set", "spec.schedule.warmStart=null"]
         options += _source(role, warm_model(seed, folder))
     if trial.scored_by:
-        learn(trial.scored_by, seed, folder)
+        learn(trial.scored_by, seed, folder, steps)
         model = run_folder(trial.scored_by, seed, folder) / "model"
         options += ["--set", f"spec.rewards[0].model.path={model}"]
     records, _ = rlhf_run(file, run_folder(number, seed, folder), options)
@@ -177,8 +187,9 @@ def cost_of(
     return *ends, settings["costBudget"]
 
 
-def report(runs: list[Learned]) -> None:
+def report(runs: list[Learned], smallest: bool) -> None:
     """Table, verdict, JSON."""
+    passed = [None if smallest else run.passed for run in runs]
     header = ["example", "seed", "before", "after", "best", "reward", "cost", "RL s", "passed"]
     rows = [
         [
@@ -190,13 +201,18 @@ def report(runs: list[Learned]) -> None:
             _ends(run.reward),
             "-" if run.cost is None else f"{_ends(run.cost[:2])} of {run.cost[2]:g}",
             run.seconds,
-            "yes" if run.passed else "NO",
+            {True: "yes", False: "NO", None: "not judged"}[has_passed],
         ]
-        for run in runs
+        for run, has_passed in zip(runs, passed, strict=True)
     ]
     print_table(header, rows)
-    print(f"{sum(run.passed for run in runs)} of {len(runs)} runs learned what was expected")
-    print_json("learning", runs=[vars(run) | {"passed": run.passed} for run in runs])
+    if not smallest:
+        print(f"{passed.count(True)} of {len(runs)} runs learned what was expected")
+    print_json(
+        "learning",
+        smallest=smallest,
+        runs=[vars(run) | {"passed": each} for run, each in zip(runs, passed, strict=True)],
+    )
 
 
 def _ends(ends: tuple[float, ...] | None) -> str:
@@ -205,21 +221,33 @@ def _ends(ends: tuple[float, ...] | None) -> str:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the examples' own")
     parser.add_argument("--examples", choices=sorted(TRIALS), nargs="+", default=sorted(TRIALS))
-    parser.add_argument("--output", type=Path, default=KEPT, help=f"where runs are kept ({KEPT})")
-    options = parser.parse_args()
-    folder = options.output.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--steps", type=int, help="of every run (default: the trial's)")
+    parser.add_argument(
+        "--output", type=Path, help=f"where runs are kept (default {KEPT}; --smallest: nowhere)"
+    )
+    options = parse(parser, examples=["12"], seeds=[0], steps=1)
     runs = []
-    for number in options.examples:
-        for seed in options.seeds or TRIALS[number].seeds:
-            note(f"{example_of(number).stem}, seed {seed} (load {os.getloadavg()[0]:.1f})")
-            runs.append(learn(number, seed, folder))
-    report(runs)
+    with kept_in(options.output, options.smallest) as folder:
+        for number in options.examples:
+            for seed in options.seeds or TRIALS[number].seeds:
+                note(f"{example_of(number).stem}, seed {seed} (load {os.getloadavg()[0]:.1f})")
+                runs.append(learn(number, seed, folder, options.steps))
+    report(runs, options.smallest)
+
+
+@contextmanager
+def kept_in(output: Path | None, smallest: bool) -> Iterator[Path]:
+    """The folder of all runs: a temporary one in the smallest size, whose runs nobody resumes."""
+    if output is None and smallest:
+        with tempfile.TemporaryDirectory(prefix="bench-learning-") as folder:
+            yield Path(folder)
+        return
+    folder = (output or KEPT).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
 
 
 if __name__ == "__main__":

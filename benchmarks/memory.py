@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 SECONDS_BETWEEN_SAMPLES = 1.0
+LOG_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ def run_and_weigh(
     """Run a program to its end, stderr into `log`.
 
     Raises:
-        RuntimeError: it failed; the message names the log.
+        RuntimeError: it failed; the message has the end of the log, which a temporary folder takes
+            with it.
     """
     with log.open("w") as stderr:
         process = subprocess.Popen(
@@ -42,8 +44,13 @@ def run_and_weigh(
         ended.set()
         watcher.join()
     if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}; see {log}")
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end_of(log)}")
     return Finished(output, peak[0] / 2**20)
+
+
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 def _watch(pid: int, ended: threading.Event, peak: list[float]) -> None:

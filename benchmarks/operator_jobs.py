@@ -8,7 +8,6 @@ the API server's, KubeRay's and the scheduler's. Kubernetes tells times to the s
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
@@ -21,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from command_line import make_parser, parse
 from outcome import note, print_json, print_table
 from tests.cluster.definition import define
 from tests.cluster.kubectl import Kubectl
@@ -37,8 +37,6 @@ from rlhf_operator.parse import is_settled
 GPUS_OF_A_NODE = 8
 SUBMITTERS = 8
 LIMIT_SECONDS = 1800.0
-LISTED_SECONDS = 15.0
-"""After so long an operator has listed all and is at rest."""
 WRITES = ("POST", "PATCH", "DELETE")
 
 
@@ -210,7 +208,7 @@ def hourly(reads: float, seconds: float, jobs: int) -> float:
     return reads * 3600.0 / seconds / jobs
 
 
-def per_thousand(team: Team, number: int) -> float:
+def per_thousand(team: Team, number: int, rest_seconds: float) -> float:
     """What an operator that is started anew holds for so many jobs that have ended: copies of one
     that has run."""
     place = f"--namespace={team.namespace}"
@@ -224,10 +222,10 @@ def per_thousand(team: Team, number: int) -> float:
     team.operator.stop()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda index: copy_ended(team, ended[0], index), range(number)))
-    held = held_when_started(team)
+    held = held_when_started(team, rest_seconds)
     team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
     wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
-    empty = held_when_started(team)
+    empty = held_when_started(team, rest_seconds)
     team.operator.start()
     return (held - empty) / 2**20 * 1000 / (number + len(ended))
 
@@ -241,10 +239,10 @@ def copy_ended(team: Team, job: Manifest, index: int) -> None:
     team.kube.apply_status({**head, "status": job["status"]})
 
 
-def held_when_started(team: Team) -> int:
+def held_when_started(team: Team, rest_seconds: float) -> int:
     """The memory of an operator that is started for this, in bytes."""
     team.operator.start()
-    time.sleep(LISTED_SECONDS)
+    time.sleep(rest_seconds)
     assert team.operator.process is not None
     held = held_bytes(team.operator.process.pid)
     team.operator.stop()
@@ -257,7 +255,7 @@ def unfinished(team: Team) -> list[Manifest]:
     return [job for job in jobs if not is_settled(job)]
 
 
-def measure_waits(team: Team, number: int, seconds: float) -> dict[str, float]:
+def measure_waits(team: Team, number: int, rest_seconds: float, seconds: float) -> dict[str, float]:
     """Reads per job and hour of jobs that wait for pods, and of jobs that train."""
     found = {}
     pool = {"name": "gpu", "nodes": 1, "devicesPerNode": 64, "gpu": "A100-80G"}
@@ -270,7 +268,7 @@ def measure_waits(team: Team, number: int, seconds: float) -> dict[str, float]:
             team.submit(small(f"{kind}-{index}", **spec))
         for index in range(number):
             team.wait_for(phase, f"{kind}-{index}", LIMIT_SECONDS)
-        time.sleep(LISTED_SECONDS)
+        time.sleep(rest_seconds)
         note(f"watching {number} {kind} jobs for {seconds:g} s")
         before = Scraped(team.operator.get("/metrics")[1])
         time.sleep(seconds)
@@ -284,9 +282,7 @@ def measure_waits(team: Team, number: int, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--jobs", type=int, default=200, help="submitted at once (default 200)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a driver (default 30)")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds settled (default 20)")
@@ -299,7 +295,13 @@ def main() -> None:
     parser.add_argument(
         "--ended", type=int, default=1000, help="jobs whose memory is counted (default 1000)"
     )
-    options = parser.parse_args()
+    parser.add_argument(
+        "--rest", type=float, default=15.0, help="seconds until an operator rests (default 15)"
+    )
+    parser.add_argument(
+        "--watch", type=float, default=60.0, help="seconds waiting and running (default 60)"
+    )
+    options = parse(parser, jobs=2, seconds=2.0, idle=1.0, waiting=1, ended=2, rest=1.0, watch=1.0)
     nodes = 1 + -(-options.jobs // GPUS_OF_A_NODE)
     note(f"starting a control plane with {nodes} fake nodes")
     with (
@@ -313,13 +315,21 @@ def main() -> None:
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.jobs, options.idle)
             if options.waiting:
-                measured["MiB per 1,000 ended jobs"] = per_thousand(team, options.ended)
+                measured["MiB per 1,000 ended jobs"] = per_thousand(
+                    team, options.ended, options.rest
+                )
         heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
         if options.waiting:
             with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
-                measured |= measure_waits(team, options.waiting, 3 * options.idle)
+                measured |= measure_waits(team, options.waiting, options.rest, options.watch)
         print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
-    print_json("operator", jobs=options.jobs, driver_seconds=options.seconds, measured=measured)
+    print_json(
+        "operator",
+        smallest=options.smallest,
+        jobs=options.jobs,
+        driver_seconds=options.seconds,
+        measured=measured,
+    )
 
 
 if __name__ == "__main__":

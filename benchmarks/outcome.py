@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+SMALLEST_SIZE = "the smallest size: this run says nothing about speed"
+
 
 def note(text: str) -> None:
     """Say on stderr what the benchmark is doing."""
@@ -27,22 +29,39 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print("  ".join([first, *others]).rstrip(), flush=True)
 
 
-def print_json(benchmark: str, **values: Any) -> None:
-    """The last line: what was measured, with the machine's cores and load."""
-    machine = {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 2)}
-    print(json.dumps({"benchmark": benchmark, **machine, **values}, allow_nan=False), flush=True)
+def print_json(benchmark: str, *, smallest: bool, **values: Any) -> None:
+    """The last line: what was measured, with its size, and the machine's cores and load.
+
+    In the smallest size the line before it says that times mean nothing.
+    """
+    if smallest:
+        print(SMALLEST_SIZE)
+    facts = {
+        "benchmark": benchmark,
+        "smallest": smallest,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    print(json.dumps({**facts, **values}, allow_nan=False), flush=True)
 
 
-def verdict(name: str, ratio: float, target: float) -> str:
+def verdict(name: str, ratio: float, target: float, *, smallest: bool) -> str:
     """`name: 1.08x of the baseline, target at most 1.15x: reached`."""
-    word = "reached" if ratio <= target else "MISSED"
-    return f"{name}: {ratio:.2f}x of the baseline, target at most {target:g}x: {word}"
+    judged = judgement(ratio <= target, smallest=smallest)
+    return f"{name}: {ratio:.2f}x of the baseline, target at most {target:g}x: {judged}"
 
 
-def bound(name: str, value: float, unit: str, most: float) -> str:
+def bound(name: str, value: float, unit: str, most: float, *, smallest: bool) -> str:
     """`name: 0.05 ms, target at most 0.2 ms: reached`."""
-    word = "reached" if value <= most else "MISSED"
-    return f"{name}: {value:.2f} {unit}, target at most {most:g} {unit}: {word}"
+    judged = judgement(value <= most, smallest=smallest)
+    return f"{name}: {value:.2f} {unit}, target at most {most:g} {unit}: {judged}"
+
+
+def judgement(reached: bool, *, smallest: bool) -> str:
+    """`reached` or `MISSED`; in the smallest size neither."""
+    if smallest:
+        return "not judged"
+    return "reached" if reached else "MISSED"
 
 
 def milliseconds(seconds: Sequence[float]) -> float:

@@ -6,10 +6,10 @@ Nothing is run: all seconds are the time model's, from data sheets and published
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 
+from command_line import make_parser, parse
 from outcome import note, print_json, print_table
 from papers_generation import generation_rows
 from papers_job import LONG, MODELS, SHORT
@@ -39,10 +39,10 @@ Findings = list[list[object]]
 
 def main() -> None:
     """Print the tables for the models and numbers of GPUs that were asked for."""
-    parser = argparse.ArgumentParser(description=f"make bench-papers. {__doc__}")
+    parser = make_parser(f"make bench-papers. {__doc__}")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=list(GPUS))
-    options = parser.parse_args()
+    options = parse(parser, models=["7B"], gpus=[16])
     print(f"PPO on A100-80G, 8 on a node with 200 Gbit/s to others.\n{RULES}")
     findings = print_generation(options.models)
     made = compare_placements(options.models, options.gpus)
@@ -53,7 +53,7 @@ def main() -> None:
     print("\nFindings")
     print_table(["", "paper", "here", ""], findings)
     words = Counter(str(row[-1]) for row in findings)
-    print_json("papers", findings=dict(sorted(words.items())))
+    print_json("papers", smallest=options.smallest, findings=dict(sorted(words.items())))
 
 
 def print_generation(models: Sequence[str]) -> Findings:

@@ -12,18 +12,18 @@ rounds. Its threads wait passively, as ours do: on a busy machine spinning ones 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from command_line import make_parser, parse
 from memory import run_and_weigh
-from outcome import note, print_json, print_table
+from outcome import judgement, note, print_json, print_table
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
 from runs import exact_match_at, median_of, quiet, rlhf_run, step_seconds
@@ -33,6 +33,7 @@ ROOT = HERE.parent
 TRL_ENVIRONMENT = ROOT / ".venv-trl"
 TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0")
 SKIPPED_STEPS = 3
+"""First steps, in which memory is allocated, of a run of more."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Scenario:
     target: float
     """Ours must take at most this part of TRL's step time."""
     devices: tuple[int, ...]
+
+    @property
+    def smallest(self) -> Scenario:
+        """The same job with two prompts and one step, from an untrained model, on one rank."""
+        return replace(self, prompts=2, max_new_tokens=8, steps=1, warm=False, devices=(1,))
 
 
 SCENARIOS = {
@@ -144,7 +150,7 @@ def run_trl(python: Path, scenario: Scenario, model: Path, steps: int, folder: P
     finished = run_and_weigh(command, folder / "trl.log", environment)
     answer = json.loads(finished.output.splitlines()[-1])
     measured = Measured()
-    seconds = answer["seconds"][SKIPPED_STEPS:]
+    seconds = answer["seconds"][num_skipped(steps) :]
     measured.add(seconds, answer["exact_match"], finished.peak_mebibytes)
     return measured
 
@@ -156,8 +162,13 @@ def run_ours(scenario: Scenario, model: Path, steps: int, devices: int, folder: 
     records, finished = rlhf_run(manifest, folder / "run", [f"--devices={devices}"])
     measured = Measured()
     accuracy = exact_match_at(records).get(steps)
-    measured.add(step_seconds(records, SKIPPED_STEPS), accuracy, finished.peak_mebibytes)
+    measured.add(step_seconds(records, num_skipped(steps)), accuracy, finished.peak_mebibytes)
     return measured
+
+
+def num_skipped(steps: int) -> int:
+    """First steps of a run that do not count."""
+    return min(SKIPPED_STEPS, steps - 1)
 
 
 def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
@@ -195,22 +206,30 @@ def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
 
 
 def measure(
-    scenario: Scenario, python: Path, steps: int, rounds: int, scratch: Path
+    scenario: Scenario, python: Path | None, steps: int, rounds: int, scratch: Path
 ) -> dict[str, Measured]:
-    """All systems in turns, `rounds` times."""
+    """All systems in turns, `rounds` times.
+
+    Args:
+        scenario: the job.
+        python: TRL's interpreter. None: without TRL.
+        steps: of each run.
+        rounds: runs of each system.
+        scratch: gets models, runs and logs.
+    """
     model = make_model(scenario, scratch)
-    systems = ["TRL", *(f"ours, {devices} rank(s)" for devices in scenario.devices)]
+    systems: dict[str, Callable[[Path], Measured]] = {}
+    if python is not None:
+        systems["TRL"] = partial(run_trl, python, scenario, model, steps)
+    for devices in scenario.devices:
+        systems[f"ours, {devices} rank(s)"] = partial(run_ours, scenario, model, steps, devices)
     found = {system: Measured() for system in systems}
     for number in range(rounds):
-        for place, system in enumerate(systems):
+        for place, (system, run_in) in enumerate(systems.items()):
             note(f"{scenario.name}, round {number + 1}: {system} (load {os.getloadavg()[0]:.1f})")
             folder = scratch / f"{scenario.name}-{number}-{place}"
             folder.mkdir()
-            if place == 0:
-                run = run_trl(python, scenario, model, steps, folder)
-            else:
-                devices = scenario.devices[place - 1]
-                run = run_ours(scenario, model, steps, devices, folder)
+            run = run_in(folder)
             found[system].seconds += run.seconds
             found[system].medians += run.medians
             found[system].exact_match += run.exact_match
@@ -218,28 +237,37 @@ def measure(
     return found
 
 
-def report(scenario: Scenario, steps: int, found: dict[str, Measured]) -> dict[str, object]:
-    """Table and verdict of one scenario; returns what goes into the JSON line."""
-    trl = found["TRL"]
-    ratios = {
-        system: median_of([a / b for a, b in zip(run.medians, trl.medians, strict=True)])
+def ratios_of(found: dict[str, Measured]) -> dict[str, float]:
+    """Step times by system as shares of TRL's; nothing without TRL."""
+    if "TRL" not in found:
+        return {}
+    trl = found["TRL"].medians
+    return {
+        system: median_of([a / b for a, b in zip(run.medians, trl, strict=True)])
         for system, run in found.items()
     }
+
+
+def report(
+    scenario: Scenario, steps: int, found: dict[str, Measured], smallest: bool
+) -> dict[str, object]:
+    """Table and verdict of one scenario; returns what goes into the JSON line."""
+    ratios = ratios_of(found)
     header = [f"{scenario.name}, {steps} steps", "step s", "of TRL's", "exact match", "peak MiB"]
     rows = [
         [
             system,
             f"{median_of(run.seconds):.3f}",
-            f"{ratios[system]:.2f}",
+            f"{ratios[system]:.2f}" if system in ratios else None,
             f"{median_of(run.exact_match):.3f}" if run.exact_match else None,
             max(run.peak_mebibytes),
         ]
         for system, run in found.items()
     ]
     print_table(header, rows)
-    best = min(ratio for system, ratio in ratios.items() if system != "TRL")
-    word = "reached" if best <= scenario.target else "MISSED"
-    print(f"{scenario.name}: target at most {scenario.target:g} of TRL's step time: {word}\n")
+    best = min((ratio for system, ratio in ratios.items() if system != "TRL"), default=None)
+    judged = "not judged" if best is None else judgement(best <= scenario.target, smallest=smallest)
+    print(f"{scenario.name}: target at most {scenario.target:g} of TRL's step time: {judged}\n")
     return {
         "ratio": best,
         "target": scenario.target,
@@ -247,7 +275,7 @@ def report(scenario: Scenario, steps: int, found: dict[str, Measured]) -> dict[s
         "systems": {
             system: {
                 "step_seconds": median_of(run.seconds),
-                "ratio": ratios[system],
+                "ratio": ratios.get(system),
                 "exact_match": run.exact_match,
                 "peak_mebibytes": max(run.peak_mebibytes),
             }
@@ -258,30 +286,40 @@ def report(scenario: Scenario, steps: int, found: dict[str, Measured]) -> dict[s
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     names = sorted(SCENARIOS, reverse=True)
     parser.add_argument("--scenarios", choices=names, nargs="+", default=names)
     parser.add_argument("--rounds", type=int, default=2, help="runs of each system (default 2)")
     parser.add_argument("--quick", action="store_true", help="few steps, one round")
     parser.add_argument("--output", type=Path, help="keep runs and logs here (default: nowhere)")
-    options = parser.parse_args()
-    python = make_trl_environment()
+    parser.add_argument(
+        "--without-trl", action="store_true", help="only ours, without ratios; with --smallest"
+    )
+    options = parse(parser, rounds=1)
+    if options.without_trl and not options.smallest:
+        parser.error("--without-trl: got it without --smallest: peers are what is measured")
+    if options.without_trl:
+        print("TRL is left out: --without-trl")
+    python = None if options.without_trl else make_trl_environment()
     summary = {}
     with tempfile.TemporaryDirectory(prefix="bench-peers-") as temporary:
         scratch = (options.output or Path(temporary)).resolve()
         scratch.mkdir(parents=True, exist_ok=True)
         for name in options.scenarios:
-            scenario = SCENARIOS[name]
+            scenario = SCENARIOS[name].smallest if options.smallest else SCENARIOS[name]
             steps = scenario.quick_steps if options.quick else scenario.steps
             rounds = 1 if options.quick else options.rounds
             try:
                 found = measure(scenario, python, steps, rounds, scratch)
-            except (RuntimeError, subprocess.CalledProcessError) as error:
+            except RuntimeError as error:
                 sys.exit(f"bench-peers: {error}")
-            summary[name] = report(scenario, steps, found)
-    print_json("peers", scenarios=summary)
+            summary[name] = report(scenario, steps, found, options.smallest)
+    print_json(
+        "peers",
+        smallest=options.smallest,
+        without_trl=options.without_trl,
+        scenarios=summary,
+    )
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ each process, a letter for each call.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from command_line import make_parser, parse
 from outcome import note, print_json, print_table
 
 from rlhf_runtime.telemetry.records import Span, StepRecord
@@ -36,11 +36,11 @@ LETTERS = {
 }
 """Of calls; others are `x`."""
 SKIPPED = 3
-"""First steps, in which memory is allocated."""
+"""First steps, in which memory is allocated, of a run of more."""
 
 
 def steps_under(placement: str, devices: int, steps: int, folder: Path) -> list[StepRecord]:
-    """The steps of a run under a placement, without the first ones."""
+    """The steps of a run under a placement, without the first ones where there are more."""
     settings = {
         "placement": f"{{type: {placement}}}",
         "schedule.warmStart": "null",
@@ -52,7 +52,9 @@ def steps_under(placement: str, devices: int, steps: int, folder: Path) -> list[
         options += ["--set", f"spec.{name}={value}"]
     records, _ = rlhf_run(EXAMPLE, folder, options)
     spans = RunFolder(folder).read_spans([step.step for step in records.steps])
-    return [replace(step, spans=spans[step.step]) for step in records.steps[SKIPPED:]]
+    return [
+        replace(step, spans=spans[step.step]) for step in records.steps[min(SKIPPED, steps - 1) :]
+    ]
 
 
 def ranks_of(steps: Sequence[StepRecord]) -> list[str]:
@@ -97,7 +99,7 @@ def timeline(step: StepRecord) -> Iterator[str]:
         yield f"{process:<8} {''.join(line)}"
 
 
-def report(found: dict[str, list[StepRecord]]) -> None:
+def report(found: dict[str, list[StepRecord]], smallest: bool) -> None:
     """Table, timelines, JSON."""
     seconds = {name: median_of([s.seconds for s in steps]) for name, steps in found.items()}
     idle = {
@@ -117,18 +119,16 @@ def report(found: dict[str, list[StepRecord]]) -> None:
         print(f"\n{name}, a step of {1000 * middle.seconds:.0f} ms")
         print("\n".join(timeline(middle)))
     print("\n" + ", ".join(f"{letter} {call}" for call, letter in LETTERS.items()))
-    print_json("placement", ratio=ratio, seconds=seconds, idle=idle)
+    print_json("placement", smallest=smallest, ratio=ratio, seconds=seconds, idle=idle)
 
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--devices", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--steps", type=int, default=15, help="of each run (default 15)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
-    options = parser.parse_args()
+    options = parse(parser, steps=2, rounds=1)
     found: dict[str, list[StepRecord]] = {name: [] for name in PLACEMENTS}
     with tempfile.TemporaryDirectory(prefix="bench-placement-") as scratch:
         for number in range(options.rounds):
@@ -136,7 +136,7 @@ def main() -> None:
                 note(f"{name}, run {number + 1} of {options.rounds}")
                 folder = Path(scratch) / f"{name}-{number}"
                 found[name] += steps_under(name, options.devices, options.steps, folder)
-    report(found)
+    report(found, options.smallest)
 
 
 if __name__ == "__main__":

@@ -11,31 +11,30 @@ import os
 import tempfile
 from pathlib import Path
 
+from command_line import parse
 from outcome import note, paired_ratio, phase_medians, print_json, print_table
 
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from runs import rlhf_run, start_options
+from runs import rlhf_run, start_parser
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
-STEP = 4
-"""The step in which the rank is killed; there is a checkpoint after each."""
 IN_SEQUENCE = ("noticed", "libraries", "models and engines", "restored and trained")
 
 
-def recovery(folder: Path, devices: int, standby: bool) -> dict[str, float]:
-    """Seconds by phase of one kill.
+def recovery(folder: Path, devices: int, step: int, standby: bool) -> dict[str, float]:
+    """Seconds by phase of one kill, in that step; there is a checkpoint after each.
 
     `total`: until the first step afterwards is over. `cold start`: what the command took from its
     beginning to its own first step.
     """
-    fault = f"kill:rank={devices - 1},phase=train,step={STEP}"
+    fault = f"kill:rank={devices - 1},phase=train,step={step}"
     settings = (
         "schedule.warmStart=null",
         "schedule.evaluateEverySteps=0",
         "checkpoint.everySteps=1",
         f"failurePolicy.standby={str(standby).lower()}",
     )
-    options = [f"--devices={devices}", f"--steps={STEP + 2}", "--inject", fault]
+    options = [f"--devices={devices}", f"--steps={step + 2}", "--inject", fault]
     options += [word for setting in settings for word in ("--set", f"spec.{setting}")]
     rlhf_run(EXAMPLE, folder, options)
     (struck,) = (folder / "logs").glob("*.struck")
@@ -64,14 +63,16 @@ def step_ends(folder: Path) -> list[float]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    options = start_options(__doc__)
+    parser = start_parser(__doc__)
+    parser.add_argument("--step", type=int, default=4, help="in which it is killed (default 4)")
+    options = parse(parser, runs=1, step=2)
     measured: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as scratch:
         for number in range(options.runs):
             for standby, results in measured.items():
                 note(f"run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
                 folder = Path(scratch) / f"{number}-{standby}"
-                results.append(recovery(folder, options.devices, standby))
+                results.append(recovery(folder, options.devices, options.step, standby))
     left, right = (
         {name: value / 1000 for name, value in phase_medians(results).items()}
         for results in measured.values()
@@ -88,7 +89,14 @@ def main() -> None:
         f"the next step after {left['total']:.1f} s, {ratios[True]:.2f}x of a start of the "
         f"command; without what stands by {right['total']:.1f} s, {ratios[False]:.2f}x"
     )
-    print_json("recovery", ratio=ratios[True], devices=options.devices, ours=left, without=right)
+    print_json(
+        "recovery",
+        smallest=options.smallest,
+        ratio=ratios[True],
+        devices=options.devices,
+        ours=left,
+        without=right,
+    )
 
 
 if __name__ == "__main__":

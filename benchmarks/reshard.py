@@ -15,11 +15,11 @@ compared with the plan. Ranks talk by NCCL where there is a GPU for each, else b
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
+import queue
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from command_line import make_parser, parse
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 from reshard_accounting import print_accounting
 from reshard_models import (
@@ -50,8 +51,8 @@ from rlhf_runtime.reshard.views import View, Views
 RANKS = 4
 AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
 """Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
-HAVE_TARGETS = [("100M", "1-4-1 -> 1-2"), ("100M", "FSDP 4 -> tp 2")]
-"""Models and cases that the targets hold for."""
+HAVE_TARGETS = ("1-4-1 -> 1-2", "FSDP 4 -> tp 2")
+"""Cases that the targets hold for, of the larger model."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,23 @@ class Measured:
     staged: int
 
 
-def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: Any) -> None:
-    """One rank of a measurement."""
+def run_rank(rank: int, model: str, rounds: int, folder: Path, out: Any) -> None:
+    """One rank of a model's measurements."""
     torch.set_num_threads(1)
     backend = use_device(rank)
     store = f"file://{folder}/store"
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=RANKS)
-    llama = SHAPES[model]
-    source, target = layouts_of(llama, case)
+    for case in CASES:
+        if rank == 0:
+            note(f"{model}, {case}")
+        out.put((rank, case, measured_on(rank, model, case, rounds)))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def measured_on(rank: int, model: str, case: str, rounds: int) -> Measured:
+    """A rank's part of a measurement. Collective."""
+    source, target = layouts_of(SHAPES[model], case)
     plan = plan_reshard(source, target)
     sources, targets = views_of(source, rank), empty_views(target, rank)
     transfer = PreparedTransfer(plan, rank, sources, targets)
@@ -101,9 +111,7 @@ def run_rank(rank: int, model: str, case: str, rounds: int, folder: Path, out: A
     check_arrived(target, rank, targets)
     staged = stats.peak_staging_bytes
     sent, received = stats.bytes_sent, stats.bytes_received
-    out.put((rank, Measured(**seconds, sent=sent, received=received, staged=staged)))
-    dist.barrier()
-    dist.destroy_process_group()
+    return Measured(**seconds, sent=sent, received=received, staged=staged)
 
 
 def use_device(rank: int) -> str:
@@ -178,24 +186,46 @@ def raw_all_to_all(received: int) -> Callable[[], object]:
     return partial(dist.all_to_all_single, torch.empty_like(own), own)
 
 
-def measure(model: str, case: str, rounds: int) -> list[Measured]:
-    """All ranks' measurements, in their order."""
+def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
+    """Measurements of all ranks, in their order, by case.
+
+    Raises:
+        RuntimeError: a rank failed; its traceback is on stderr.
+    """
     context = multiprocessing.get_context("spawn")
     out: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="bench-reshard-") as folder:
         ranks = [
-            context.Process(target=run_rank, args=(rank, model, case, rounds, Path(folder), out))
+            context.Process(target=run_rank, args=(rank, model, rounds, Path(folder), out))
             for rank in range(RANKS)
         ]
-        for process in ranks:
-            process.start()
-        found = dict(out.get(timeout=600) for _ in ranks)
-        for process in ranks:
-            process.join()
-    return [found[rank] for rank in range(RANKS)]
+        try:
+            for process in ranks:
+                process.start()
+            found = {(case, rank): each for rank, case, each in answers(ranks, out)}
+            for process in ranks:
+                process.join()
+        finally:
+            for process in ranks:
+                process.kill()
+                process.join()
+    return {case: [found[case, rank] for rank in range(RANKS)] for case in CASES}
 
 
-def report(model: str, case: str, ranks: list[Measured]) -> dict[str, object]:
+def answers(ranks: Sequence[Any], out: Any) -> Iterator[tuple[int, str, Measured]]:
+    """All measurements as they come."""
+    missing = RANKS * len(CASES)
+    while missing:
+        try:
+            yield out.get(timeout=1.0)
+        except queue.Empty:
+            if any(each.exitcode for each in ranks):
+                raise RuntimeError("a rank failed") from None
+        else:
+            missing -= 1
+
+
+def report(model: str, case: str, ranks: list[Measured], smallest: bool) -> dict[str, object]:
     """Compare bytes with the plan and times with the baselines; print a line for each target."""
     source, target = layouts_of(SHAPES[model], case)
     traffic = plan_reshard(source, target).traffic
@@ -209,10 +239,11 @@ def report(model: str, case: str, ranks: list[Measured]) -> dict[str, object]:
     first = ranks[0]
     against = paired_ratio(first.reshard, first.gathering)
     raw = paired_ratio(first.reshard, first.all_gather)
-    if (model, case) in HAVE_TARGETS:
+    if case in HAVE_TARGETS and (smallest or model == "100M"):
         name = f"{case}, {share:.2f} of the bytes, time against gathering / that share"
-        print(verdict(name, against / share, AGAINST_GATHERING))
-        print(verdict(f"{case}, time against a raw all-gather", raw, AGAINST_RAW))
+        print(verdict(name, against / share, AGAINST_GATHERING, smallest=smallest))
+        name = f"{case}, time against a raw all-gather"
+        print(verdict(name, raw, AGAINST_RAW, smallest=smallest))
     return {
         "model": model,
         "case": case,
@@ -231,22 +262,21 @@ def report(model: str, case: str, ranks: list[Measured]) -> dict[str, object]:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=7, help="of each way (default 7)")
     parser.add_argument("--accounting", action="store_true", help="print table 2 and end")
-    options = parser.parse_args()
+    options = parse(parser, models=["tiny"], rounds=1)
     if options.accounting:
         print_accounting()
         return
-    rows = []
-    for model in SHAPES:
-        for case in CASES:
-            note(f"{model}, {case}")
-            rows.append(report(model, case, measure(model, case, options.rounds)))
+    rows = [
+        report(model, case, ranks, options.smallest)
+        for model in options.models
+        for case, ranks in measure(model, options.rounds).items()
+    ]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
-    print_json("reshard", rows=rows)
+    print_json("reshard", smallest=options.smallest, rows=rows)
 
 
 if __name__ == "__main__":

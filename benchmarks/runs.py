@@ -1,6 +1,7 @@
 """Runs `rlhf run` as a user would, and reads what it wrote.
 
-Its workers are forked from no `rlhf standby` but one that a benchmark has started itself.
+Its workers are forked from no `rlhf standby` but one that the benchmark has started, or that
+RLHF_STANDBY names.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from command_line import make_parser
 from memory import Finished, run_and_weigh
 
 from rlhf_runtime.telemetry.records import RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-ENVIRONMENT = os.environ | {"RLHF_STANDBY": f"benchmark {os.getpid()}"}
-"""Of commands: they share a fork server with nobody else."""
+ENVIRONMENT = {"RLHF_STANDBY": f"benchmark {os.getpid()}"} | os.environ
+"""Variables of commands. They share a fork server with nobody else, unless RLHF_STANDBY is set."""
 RLHF = Path(sys.executable).with_name("rlhf")
 EXACT_MATCH = "evaluation/exact_match"
 
@@ -30,7 +32,7 @@ def rlhf_run(
     """Run a manifest into a new folder; its records, and the memory that it took.
 
     Raises:
-        RuntimeError: it failed; the message names the log.
+        RuntimeError: it failed; the message has the end of its log.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     log = output.with_name(output.name + ".log")
@@ -63,16 +65,20 @@ def median_of(values: Sequence[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def quiet(command: Sequence[str], folder: Path | None = None) -> None:
-    """Run a command whose output nobody needs; raises CalledProcessError with its stderr."""
-    subprocess.run(command, check=True, capture_output=True, cwd=folder, text=True)
+def quiet(command: Sequence[str]) -> None:
+    """Run a command whose output nobody needs.
+
+    Raises:
+        RuntimeError: it failed; the message has its stderr.
+    """
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
 
-def start_options(about: str) -> argparse.Namespace:
-    """Read the command line of a benchmark of starts: `runs` and `devices`."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def start_parser(about: str | None) -> argparse.ArgumentParser:
+    """A parser of a benchmark of starts: `runs` and `devices`."""
+    parser = make_parser(about)
     parser.add_argument("--runs", type=int, default=3, help="of each kind (default 3)")
     parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
-    return parser.parse_args()
+    return parser

@@ -15,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
+from command_line import parse
 from outcome import note, paired_ratio, phase_medians, print_json, print_table
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
-from runs import ENVIRONMENT, RLHF, rlhf_run, start_options
+from runs import ENVIRONMENT, RLHF, rlhf_run, start_parser
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
@@ -50,7 +52,7 @@ def bare_start(model: Path) -> dict[str, float]:
 
 def main() -> None:
     """Read the command line, measure, report."""
-    options = start_options(__doc__)
+    options = parse(start_parser(__doc__), runs=1)
     ours, beside, bare = [], [], []
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as scratch:
         folder = Path(scratch)
@@ -85,6 +87,7 @@ def main() -> None:
     print("data and verifiers are loaded while models are")
     print_json(
         "startup",
+        smallest=options.smallest,
         ratio=ratio,
         devices=options.devices,
         ours=left,
@@ -101,8 +104,10 @@ def standing_by() -> Iterator[None]:
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as standby:
         assert standby.stderr is not None
         try:
-            if "standing by" not in (told := standby.stderr.readline()):
-                raise RuntimeError(f"rlhf standby does not stand by: {told}")
+            # It may first speak of another one, which somebody else has started.
+            lines = list(takewhile(lambda line: "standing by after" not in line, standby.stderr))
+            if standby.poll() is not None:
+                raise RuntimeError(f"rlhf standby does not stand by: {''.join(lines)}")
             yield
         finally:
             standby.terminate()

@@ -18,8 +18,9 @@ import time
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
+from command_line import make_parser, parse
+from memory import end_of
 from outcome import (
     milliseconds,
     note,
@@ -42,17 +43,16 @@ from rlhf_runtime.controller.passes import keep_ahead
 from rlhf_runtime.controller.site import OneMachine, Site
 from rlhf_runtime.controller.steps import Stepper, Submitted
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
-from rlhf_runtime.forkserver.client import OwnForkServer
+from rlhf_runtime.forkserver.standing import server_for
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import make_trackers
+from runs import quiet
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "01-sort-grpo.yaml"
 TARGET = 1.15
-BLOCK = 5
-"""Steps that either side takes in its turn."""
 
 
 class PlainLoop:
@@ -77,6 +77,9 @@ class PlainLoop:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )
+
+    def wait_until_ready(self) -> None:
+        """Wait for its model and engine."""
         self._read()
 
     def step(self) -> dict[str, float]:
@@ -97,7 +100,7 @@ class PlainLoop:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the plain loop ended; its log is {self._log.name}")
+            raise RuntimeError(f"the plain loop ended:\n{end_of(Path(self._log.name))}")
         answer: dict[str, float] = json.loads(line)
         return answer
 
@@ -151,15 +154,17 @@ class Measured:
     baseline_phases: list[dict[str, float]] = field(default_factory=list)
 
 
-def measure(blocks: int, folder: Path) -> Measured:
+def measure(options: argparse.Namespace, folder: Path) -> Measured:
     """Run both; `folder` holds the model and our run."""
+    blocks, steps = options.blocks, options.steps
     model = folder / "warm"
     note("making a warm-started model for both")
-    subprocess.run([sys.executable, str(HERE / "warm_model.py"), str(model)], check=True, **_QUIET)
-    job = job_from(EXAMPLE, model, (blocks + 1) * BLOCK)
+    program = [sys.executable, str(HERE / "warm_model.py"), str(model)]
+    quiet([*program, f"--steps={options.warm_steps}"])
+    job = job_from(EXAMPLE, model, (blocks + 1) * steps)
     _, plan = make_plan(job, pools_of(job, 1))
     threads = len(os.sched_getaffinity(0))
-    note("starting the plain loop")
+    note("starting the plain loop, and our workers beside it")
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
     run_folder = RunFolder(folder / "run")
     trackers = make_trackers(job.spec.telemetry, job.name, run_folder.path)
@@ -171,15 +176,15 @@ def measure(blocks: int, folder: Path) -> Measured:
         threads_per_rank=threads,
         timeout_seconds=600.0,
     )
-    note("starting our workers")
-    fork_server = OwnForkServer(plan.device)
+    fork_server, _ = server_for(plan.device, plan.standby)
     site = OneMachine(fork_server)
     try:
         site.open(plan.pools)
         ours = OurRun(job, plan, settings, journal, site)
         try:
-            note(f"{blocks} blocks of {BLOCK} steps each, in turns")
-            return _in_turns(ours, baseline, blocks)
+            baseline.wait_until_ready()
+            note(f"{blocks} blocks of {steps} steps each, in turns")
+            return _in_turns(ours, baseline, blocks, steps)
         finally:
             ours.close()
     finally:
@@ -189,12 +194,12 @@ def measure(blocks: int, folder: Path) -> Measured:
         baseline.close()
 
 
-def _in_turns(ours: OurRun, baseline: PlainLoop, blocks: int) -> Measured:
+def _in_turns(ours: OurRun, baseline: PlainLoop, blocks: int, steps: int) -> Measured:
     """The first block of either is not counted: memory is allocated and modules are imported."""
     measured = Measured()
     for number in range(blocks + 1):
-        mine = ours.block(BLOCK)
-        theirs = [baseline.step() for _ in range(BLOCK)]
+        mine = ours.block(steps)
+        theirs = [baseline.step() for _ in range(steps)]
         if number == 0:
             ours.records.clear()
             continue
@@ -217,7 +222,7 @@ def job_from(example: Path, model: Path, steps: int) -> RLHFJob:
     return job
 
 
-def report(measured: Measured) -> None:
+def report(measured: Measured, options: argparse.Namespace) -> None:
     """Table, verdict, JSON."""
     left, right = phase_medians(measured.our_phases), phase_medians(measured.baseline_phases)
     del right["step"], right["reward"]
@@ -229,27 +234,32 @@ def report(measured: Measured) -> None:
         [[name, left.get(name), right.get(name)] for name in [*left][:-2] + ["rest", "step"]],
     )
     ratio = paired_ratio(measured.ours, measured.baseline)
-    print(verdict(f"step, {len(measured.ours)} blocks of {BLOCK}", ratio, TARGET))
-    print_json("step", ratio=ratio, target=TARGET, ours=left, baseline=right)
-
-
-_QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    name = f"step, {options.blocks} blocks of {options.steps}"
+    print(verdict(name, ratio, TARGET, smallest=options.smallest))
+    print_json(
+        "step",
+        smallest=options.smallest,
+        ratio=ratio,
+        target=TARGET,
+        ours=left,
+        baseline=right,
+    )
 
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--blocks", type=int, default=8, help=f"turns of {BLOCK} steps (default 8)")
+    parser = make_parser(__doc__)
+    parser.add_argument("--blocks", type=int, default=8, help="turns of either side (default 8)")
+    parser.add_argument("--steps", type=int, default=5, help="of a turn (default 5)")
+    parser.add_argument("--warm-steps", type=int, default=32, help="of the warm start (default 32)")
     parser.add_argument("--output", type=Path, help="keep models and logs here (default: nowhere)")
-    options = parser.parse_args()
+    options = parse(parser, blocks=1, steps=1, warm_steps=1)
     if options.output is not None:
         options.output.mkdir(parents=True)
-        report(measure(options.blocks, options.output.resolve()))
+        report(measure(options, options.output.resolve()), options)
         return
     with tempfile.TemporaryDirectory(prefix="bench-step-") as folder:
-        report(measure(options.blocks, Path(folder)))
+        report(measure(options, Path(folder)), options)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ The folder holds config, weights and tokenizer in Hugging Face format.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
-import torch
-from task import END, IGNORED, encode
-from transformers import AutoModelForCausalLM, PreTrainedModel
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads take twice as long on a busy machine
 
-from rlhf_runtime.data.sort_digits import training_rows
-from rlhf_runtime.models.tiny_llama import write_tiny_llama
+import torch  # noqa: E402  (OpenMP reads the environment at import)
+from task import END, IGNORED, encode  # noqa: E402
+from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: E402
+
+from rlhf_runtime.data.sort_digits import training_rows  # noqa: E402
+from rlhf_runtime.models.tiny_llama import write_tiny_llama  # noqa: E402
 
 BATCH_ROWS = 128
 LEARNING_RATE = 1e-3

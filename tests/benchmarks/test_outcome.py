@@ -40,14 +40,24 @@ def test_a_table_aligns_names_left_and_numbers_right(capsys: pytest.CaptureFixtu
 def test_the_last_line_is_json_with_cores_and_load(capsys: pytest.CaptureFixture[str]) -> None:
     from outcome import print_json
 
-    print_json("step", ratio=0.9)
+    print_json("step", smallest=False, ratio=0.9)
     line = json.loads(capsys.readouterr().out)
     assert (line["benchmark"], line["ratio"]) == ("step", 0.9)
-    assert line["cores"] >= 1 and "load" in line
+    assert line["cores"] >= 1 and "load" in line and not line["smallest"]
+
+
+def test_the_smallest_size_says_that_times_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    from outcome import bound, print_json, verdict
+
+    print_json("step", smallest=True)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("says nothing about speed") and json.loads(last)["smallest"]
+    assert verdict("step", 9.0, 1.15, smallest=True).endswith("not judged")
+    assert bound("memory", 1.0, "MiB", 8.0, smallest=True).endswith("not judged")
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.15, "reached"), (1.16, "MISSED")])
 def test_a_verdict_says_whether_the_target_is_reached(ratio: float, word: str) -> None:
     from outcome import verdict
 
-    assert verdict("step", ratio, 1.15).endswith(word)
+    assert verdict("step", ratio, 1.15, smallest=False).endswith(word)

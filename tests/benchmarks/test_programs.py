@@ -1,34 +1,192 @@
-"""Every benchmark explains itself, without starting anything."""
+"""Every benchmark runs from its command line to its line of JSON, in the smallest size."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 
 import pytest
 
-PROGRAMS = {
-    "step": "step",
-    "dispatch": "dispatch",
-    "learning": "learning",
-    "peers": "peers",
-    "placement": "placement",
-    "startup": "startup",
-    "recovery": "recovery",
-    "operator": "operator_jobs",
-    "reshard": "reshard",
-    "estimator": "estimator",
-    "papers": "papers",
-}
-"""Each target's program; one named operator would stand before Python's own module."""
+from ..runs.cli import STANDBY, standing_by
+from .programs import BENCHMARKS, PROGRAMS, run_smallest
+
+
+@pytest.fixture(scope="module")
+def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """Variables by which runs fork their workers from one process, where no start is measured."""
+    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log"):
+        yield STANDBY
+
+
+def assert_positive(numbers: Iterable[float]) -> None:
+    """Fail unless there are numbers, all of them finite and above 0."""
+    found = list(numbers)
+    assert found and all(isfinite(number) and number > 0 for number in found), found
+
+
+def test_every_target_of_the_makefile_is_run_here() -> None:
+    makefile = (BENCHMARKS.parent / "Makefile").read_text(encoding="utf-8")
+    assert set(re.findall(r"^bench-(\w+):", makefile, re.MULTILINE)) == set(PROGRAMS)
+    elsewhere = {"operator"}  # beside the other tests of many jobs
+    for name in set(PROGRAMS) - elsewhere:
+        assert any(test.startswith(f"test_{name}") for test in globals()), name
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_a_benchmark_prints_its_help(name: str, benchmarks_importable: Path) -> None:
-    command = [sys.executable, str(benchmarks_importable / f"{PROGRAMS[name]}.py"), "--help"]
-    paths = [str(benchmarks_importable.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert f"bench-{name}" in done.stdout
+def test_the_text_of_help_names_the_target(name: str) -> None:
+    tree = ast.parse((BENCHMARKS / f"{PROGRAMS[name]}.py").read_text(encoding="utf-8"))
+    assert f"bench-{name}" in (ast.get_docstring(tree) or "")
+
+
+@pytest.mark.ray
+def test_step_prints_the_phases_of_both_sides(standby: Mapping[str, str]) -> None:
+    printed = run_smallest("step", variables=standby)
+    answer = printed.json("step")
+    assert_positive([answer["ratio"], answer["ours"]["step"], answer["baseline"]["step"]])
+    phases = ["transition", "generate", "score", "compute", "train", "rest", "step"]
+    assert printed.names("median ms") == phases
+    assert printed.rows("median ms")[3][2] == "-", "the plain loop computes nothing apart"
+    assert_positive(answer["baseline"][name] for name in ("transition", "generate", "train"))
+    assert_positive(answer["ours"][name] for name in ("transition", "generate", "train"))
+
+
+@pytest.mark.ray
+def test_dispatch_prints_ratios_and_how_references_grow() -> None:
+    printed = run_smallest("dispatch")
+    answer = printed.json("dispatch")
+    assert set(answer["ratio"]) == set(printed.names("median ms")) == {"column", "empty"}
+    assert_positive(answer["ratio"].values())
+    growth = printed.json("dispatch-growth")
+    sizes = ["2 actors", "4 simulated"]
+    assert printed.names("driver's ms per rank")[:2] == sizes
+    assert_positive(
+        number for size in sizes for number in growth["milliseconds_per_rank"][size].values()
+    )
+    assert_positive(growth["bare_milliseconds_per_rank"]["2 actors"].values())
+    # A training reads what three calls have written, one shard of either rank.
+    assert growth["references_per_rank"]["2 actors"]["train"] == 3 * 2
+    assert isfinite(growth["grown_mebibytes"])
+
+
+@pytest.mark.ray
+def test_startup_prints_phases_alone_beside_a_standby_and_of_bare_vllm() -> None:
+    printed = run_smallest("startup")
+    answer = printed.json("startup")
+    assert_positive([answer["ratio"], answer["standby_ratio"]])
+    sequence = ("command", "ray", "libraries", "models and engines", "first generation")
+    for side in ("ours", "standby"):
+        phases = answer[side]
+        assert_positive(phases.values())
+        assert phases["total"] == pytest.approx(sum(phases[name] for name in sequence))
+    assert set(answer["baseline"]) == {"imports", "engine", "first generation", "total"}
+    assert_positive(answer["baseline"].values())
+    assert {*sequence, "data", "verifiers", "imports", "engine", "total"} == set(
+        printed.names("median seconds")
+    )
+
+
+@pytest.mark.ray
+def test_recovery_prints_phases_with_and_without_a_standby() -> None:
+    printed = run_smallest("recovery")
+    answer = printed.json("recovery")
+    sequence = ("noticed", "libraries", "models and engines", "restored and trained")
+    assert printed.names("median seconds") == [*sequence, "total", "cold start"]
+    assert_positive([answer["ratio"]])
+    for side in ("ours", "without"):
+        phases = answer[side]
+        assert_positive([*phases.values()])
+        assert phases["total"] == pytest.approx(sum(phases[name] for name in sequence))
+
+
+@pytest.mark.ray
+def test_placement_prints_idle_shares_and_a_timeline_of_either(standby: Mapping[str, str]) -> None:
+    printed = run_smallest("placement", variables=standby)
+    answer = printed.json("placement")
+    assert set(answer["seconds"]) == {"Colocated", "Split"}
+    assert_positive([answer["ratio"], *answer["seconds"].values()])
+    for name, shares in answer["idle"].items():
+        assert list(shares) == ["rank 0", "rank 1"], name
+        assert all(0 <= share < 1 for share in shares.values()), shares
+    lines = [line for line in printed.text.splitlines() if line.startswith("rank ")]
+    assert len(lines) == 4, "two ranks of two placements"
+    assert all("T" in line for line in lines), "both train: critic and actor, or both of both"
+
+
+@pytest.mark.ray
+def test_peers_prints_our_part_and_that_the_peer_is_left_out(standby: Mapping[str, str]) -> None:
+    printed = run_smallest("peers", "--without-trl", variables=standby)
+    assert "TRL is left out" in printed.text
+    answer = printed.json("peers")
+    assert answer["without_trl"] and set(answer["scenarios"]) == {"sort", "long"}
+    for name, scenario in answer["scenarios"].items():
+        (system,) = printed.names(f"{name}, 1 steps")
+        ours = scenario["systems"][system]
+        assert_positive([ours["step_seconds"], ours["peak_mebibytes"]])
+        assert scenario["ratio"] is None
+    (system,) = answer["scenarios"]["sort"]["systems"].values()
+    (accuracy,) = system["exact_match"]
+    assert 0 <= accuracy <= 1
+
+
+@pytest.mark.ray
+@pytest.mark.nightly
+def test_peers_prints_ratios_beside_trl(standby: Mapping[str, str]) -> None:
+    answer = run_smallest("peers", variables=standby).json("peers")
+    for scenario in answer["scenarios"].values():
+        assert set(scenario["systems"]) == {"TRL", "ours, 1 rank(s)"}
+        assert_positive([scenario["ratio"]])
+        assert_positive(each["step_seconds"] for each in scenario["systems"].values())
+
+
+@pytest.mark.ray
+def test_learning_prints_accuracy_before_and_after(standby: Mapping[str, str]) -> None:
+    printed = run_smallest("learning", variables=standby)
+    (run,) = printed.json("learning")["runs"]
+    assert printed.names("example") == [f"{run['example']} {run['algorithm']}"]
+    assert run["passed"] is None
+    assert all(0 <= run[name] <= 1 for name in ("first", "last", "best")), run
+    assert all(map(isfinite, run["reward"])), run
+    assert_positive([run["seconds"]])
+
+
+@pytest.mark.ray
+def test_reshard_moves_the_planned_bytes_in_every_case() -> None:
+    printed = run_smallest("reshard")
+    rows = {row["case"]: row for row in printed.json("reshard")["rows"]}
+    assert printed.names("model") == ["tiny"] * 3 and printed.text.count("not judged") == 4
+    # Of four tensor ranks: a half is 2 quarters, of which each has one; 3 more make it whole.
+    # Gathering brings each 3 quarters.
+    assert rows["1-4-1 -> 1-2"]["share"] == pytest.approx(1 / 3)
+    assert rows["1-4-1 -> 1-1"]["share"] == pytest.approx(1)
+    assert 1 / 3 < rows["FSDP 4 -> tp 2"]["share"] < 1
+    for row in rows.values():
+        assert_positive(value for value in row.values() if isinstance(value, float))
+
+
+@pytest.mark.ray
+def test_estimator_prints_a_ratio_for_every_call_of_every_plan() -> None:
+    printed = run_smallest("estimator")
+    answer = printed.json("estimator")
+    calls = {(row["plan"], row["call"]) for row in answer["rows"]}
+    assert len(calls) == len(answer["rows"]) == 6, "two plans of three calls"
+    assert sum(call == "generate" for _, call in calls) == 2
+    assert answer["reached"] is None and "rank correlation of 2 plans" in printed.text
+    for row in answer["rows"]:
+        assert_positive(value for value in row.values() if isinstance(value, float))
+
+
+def test_papers_prints_five_tables_and_what_agrees() -> None:
+    printed = run_smallest("papers")
+    findings = printed.json("papers")["findings"]
+    assert set(findings) <= {"agrees", "near", "disagrees"}
+    assert sum(findings.values()) == 6, "two of generation, one each of transitions, search, gains"
+    assert re.findall(r"^(\d)\. ", printed.text, re.MULTILINE) == list("12345")
+    assert len(printed.rows("model", "t")) == 4, "engines of 1, 2, 4 and 8"
+    (placements,) = printed.rows("model", "GPUs", "Colocated")
+    assert_positive(map(float, placements[1:9]))
+    assert len(printed.rows("model", "p-t")) == 5, "numbers of GPUs"
+    gains = printed.rows("model", "GPUs", "sequence")
+    assert [length for _, _, length, *_ in gains] == ["2048", "8192"]
+    assert_positive(float(cell) for gain in gains for cell in gain[3:7])
