@@ -31,6 +31,9 @@ SYSTEM_CONFIG = {
 }
 START_SECONDS = 180.0
 """How long Ray's own processes may take to start."""
+STARTS = 3
+"""How often Ray is started before its death is an error. A raylet gives its agents 15 seconds to
+start, which a busy machine may not keep, and ends; no setting changes that."""
 LOOK_SECONDS = 0.05
 """How often it is seen whether they have."""
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
@@ -76,7 +79,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
     try:
-        _init(num_workers, fork_server)
+        _init_patiently(num_workers, fork_server)
     except Exception as error:  # Ray raises that itself where one of its processes is missing
         ray.shutdown()
         raise RayFailed(
@@ -84,6 +87,16 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
             "command again; if that does not help, look for a lack of memory, processes or open "
             "files, and into /tmp/ray/session_latest/logs"
         ) from error
+
+
+def _init_patiently(num_workers: int, fork_server: str | None) -> None:
+    """Start Ray, and start it again where one of its processes has died."""
+    for _ in range(STARTS - 1):
+        try:
+            return _init(num_workers, fork_server)
+        except ChildProcessError:
+            ray.shutdown()
+    return _init(num_workers, fork_server)
 
 
 def _init(num_workers: int, fork_server: str | None) -> None:

@@ -10,7 +10,7 @@ import ray
 from ray._private import services
 
 from rlhf_runtime.controller import cluster
-from rlhf_runtime.errors import NotEnoughResources
+from rlhf_runtime.errors import NotEnoughResources, RayFailed
 
 from ...waiting import wait_until
 
@@ -74,6 +74,37 @@ def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
         with pytest.raises(ChildProcessError, match="sleep 3600 ended with -9"):
             services.get_node("address", "node")
     assert services.get_node is get_node
+
+
+@pytest.mark.parametrize("deaths", [0, 1, cluster.STARTS - 1])
+def test_a_ray_that_dies_in_its_start_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, deaths: int
+) -> None:
+    """As on a busy machine, whose raylet does not wait long enough for its agents."""
+    starts = starts_of(monkeypatch, deaths)
+    cluster.start_local_ray(1)
+    assert len(starts) == deaths + 1
+
+
+def test_a_ray_that_always_dies_in_its_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = starts_of(monkeypatch, deaths=100)
+    with pytest.raises(RayFailed, match=r"got ChildProcessError: raylet ended with 1; give the"):
+        cluster.start_local_ray(1)
+    assert len(starts) == cluster.STARTS
+
+
+def starts_of(monkeypatch: pytest.MonkeyPatch, deaths: int) -> list[int]:
+    """Starts of a Ray that dies so often before one succeeds."""
+    starts: list[int] = []
+
+    def init(**_options: object) -> None:
+        starts.append(len(starts))
+        if len(starts) <= deaths:
+            raise ChildProcessError("raylet ended with 1")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    return starts
 
 
 @pytest.mark.ray
