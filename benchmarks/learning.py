@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, help=f"where runs are kept (default {KEPT}; --smallest: nowhere)"
     )
-    options = parse(parser, examples=["12"], seeds=[0], steps=1)
+    options = parse(parser, examples=["10"], seeds=[0], steps=1)
     runs = []
     with kept_in(options.output, options.smallest) as folder:
         for number in options.examples:

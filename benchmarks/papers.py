@@ -14,8 +14,10 @@ from outcome import note, print_json, print_table
 from papers_generation import generation_rows
 from papers_job import LONG, MODELS, SHORT
 from papers_placements import (
+    COLOCATED,
     GPUS,
     KINDS,
+    SPLIT,
     Compared,
     compared,
     described,
@@ -42,10 +44,11 @@ def main() -> None:
     parser = make_parser(f"make bench-papers. {__doc__}")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=list(GPUS))
-    options = parse(parser, models=["7B"], gpus=[16])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    options = parse(parser, models=["7B"], gpus=[16], kinds=[COLOCATED, SPLIT])
     print(f"PPO on A100-80G, 8 on a node with 200 Gbit/s to others.\n{RULES}")
     findings = print_generation(options.models)
-    made = compare_placements(options.models, options.gpus)
+    made = compare_placements(options.models, options.gpus, options.kinds)
     findings += print_placements(made)
     findings += print_transitions(options.models)
     findings += print_mapper(made)
@@ -65,14 +68,14 @@ def print_generation(models: Sequence[str]) -> Findings:
 
 
 def compare_placements(
-    models: Sequence[str], numbers: Sequence[int]
+    models: Sequence[str], numbers: Sequence[int], kinds: Sequence[str]
 ) -> dict[tuple[str, int], Compared]:
     """All searches of HybridFlow's job, by model and GPUs."""
     made = {}
     for model in models:
         for num_gpus in numbers:
             note(f"placements of {model} on {num_gpus} GPUs")
-            made[model, num_gpus] = compared(model, num_gpus)
+            made[model, num_gpus] = compared(model, num_gpus, kinds=kinds)
     return made
 
 

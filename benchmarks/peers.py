@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument(
         "--without-trl", action="store_true", help="only ours, without ratios; with --smallest"
     )
-    options = parse(parser, rounds=1)
+    options = parse(parser, rounds=1, scenarios=["long"])
     if options.without_trl and not options.smallest:
         parser.error("--without-trl: got it without --smallest: peers are what is measured")
     if options.without_trl:

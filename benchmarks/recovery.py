@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from command_line import parse
@@ -18,6 +19,8 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from runs import rlhf_run, start_parser
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
+KINDS = {"standing by": True, "not": False}
+"""Values of `failurePolicy.standby`."""
 IN_SEQUENCE = ("noticed", "libraries", "models and engines", "restored and trained")
 
 
@@ -61,42 +64,45 @@ def step_ends(folder: Path) -> list[float]:
     return [max(span[-1] for span in json.loads(line)["spans"]) for line in lines]
 
 
+def report(measured: Mapping[str, Sequence[Mapping[str, float]]], smallest: bool) -> None:
+    """Table, ratios, JSON."""
+    columns = {
+        kind: {name: value / 1000 for name, value in phase_medians(results).items()}
+        for kind, results in measured.items()
+    }
+    ratios = {
+        kind: paired_ratio([r["total"] for r in results], [r["cold start"] for r in results])
+        for kind, results in measured.items()
+    }
+    print_table(
+        ["median seconds", *columns],
+        [
+            [name, *(column[name] for column in columns.values())]
+            for name in (*IN_SEQUENCE, "total", "cold start")
+        ],
+    )
+    for kind, column in columns.items():
+        print(
+            f"{kind}: the next step after {column['total']:.1f} s, {ratios[kind]:.2f}x of a start "
+            "of the command"
+        )
+    print_json("recovery", smallest=smallest, ratio=ratios, seconds=columns)
+
+
 def main() -> None:
     """Read the command line, measure, report."""
     parser = start_parser(__doc__)
     parser.add_argument("--step", type=int, default=4, help="in which it is killed (default 4)")
-    options = parse(parser, runs=1, step=2)
-    measured: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
+    options = parse(parser, runs=1, step=2, kinds=["standing by"])
+    measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in options.kinds}
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as scratch:
         for number in range(options.runs):
-            for standby, results in measured.items():
-                note(f"run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
-                folder = Path(scratch) / f"{number}-{standby}"
-                results.append(recovery(folder, options.devices, options.step, standby))
-    left, right = (
-        {name: value / 1000 for name, value in phase_medians(results).items()}
-        for results in measured.values()
-    )
-    print_table(
-        ["median seconds", "standing by", "not"],
-        [[name, left[name], right[name]] for name in (*IN_SEQUENCE, "total", "cold start")],
-    )
-    ratios = {
-        standby: paired_ratio([r["total"] for r in results], [r["cold start"] for r in results])
-        for standby, results in measured.items()
-    }
-    print(
-        f"the next step after {left['total']:.1f} s, {ratios[True]:.2f}x of a start of the "
-        f"command; without what stands by {right['total']:.1f} s, {ratios[False]:.2f}x"
-    )
-    print_json(
-        "recovery",
-        smallest=options.smallest,
-        ratio=ratios[True],
-        devices=options.devices,
-        ours=left,
-        without=right,
-    )
+            for kind, results in measured.items():
+                note(f"{kind}, run {number + 1} of {options.runs} (load {os.getloadavg()[0]:.1f})")
+                folder = Path(scratch) / f"{number}-{kind}"
+                results.append(recovery(folder, options.devices, options.step, KINDS[kind]))
+    report(measured, options.smallest)
 
 
 if __name__ == "__main__":

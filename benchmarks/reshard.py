@@ -192,7 +192,7 @@ def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
     Raises:
         RuntimeError: a rank failed; its traceback is on stderr.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which imports this file once
     out: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="bench-reshard-") as folder:
         ranks = [

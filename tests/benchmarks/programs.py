@@ -30,21 +30,9 @@ PROGRAMS = {
     "papers": "papers",
 }
 """Each target's program; one named operator would stand before Python's own module."""
-STARTS: Mapping[str, Mapping[Heavy, int]] = {
-    "step": {Heavy.RUN: 1, Heavy.ENGINE: 1},
-    "dispatch": {Heavy.RAY: 1},
-    "learning": {Heavy.RUN: 3},
-    "peers": {Heavy.RUN: 2},
-    "placement": {Heavy.RUN: 2},
-    "startup": {Heavy.RUN: 2, Heavy.FORK_SERVER: 1, Heavy.ENGINE: 1},
-    "recovery": {Heavy.RUN: 2},
-    "operator": {Heavy.CONTROL_PLANE: 1, Heavy.OPERATOR: 5},
-    "reshard": {Heavy.WORLD: 1},
-    "estimator": {Heavy.WORLD: 2, Heavy.ENGINE: 2},
-    "papers": {},
-}
-"""Heavy processes of the smallest size."""
 ERROR_LINES = 40
+NO_VARIABLES: Mapping[str, str] = {}
+NO_STARTS: Mapping[Heavy, int] = {}
 
 
 @dataclass(frozen=True)
@@ -71,19 +59,25 @@ class Printed:
         return [name for name, *_ in self.rows(*header)]
 
 
-def run_smallest(name: str, *options: str, variables: Mapping[str, str] | None = None) -> Printed:
+def run_smallest(
+    name: str,
+    *options: str,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    starts: Mapping[Heavy, int] = NO_STARTS,
+) -> Printed:
     """Run a benchmark in its smallest size to its end, as `make bench-NAME` does.
 
     Args:
         name: of the target, without `bench-`.
         options: besides `--smallest`.
         variables: of its environment, besides this process's own.
+        starts: heavy processes that it starts.
     """
-    for kind, number in STARTS[name].items():
+    for kind, number in starts.items():
         count_start(kind, number)
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{PROGRAMS[name]}.py"), "--smallest", *options],
-        env=os.environ | (variables or {}),
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
 import pytest
 
+from ..heavy_starts import Heavy
 from ..runs.cli import STANDBY, standing_by
-from .programs import BENCHMARKS, PROGRAMS, run_smallest
+from .programs import BENCHMARKS, PROGRAMS, Printed, run_smallest
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_the_text_of_help_names_the_target(name: str) -> None:
 
 @pytest.mark.ray
 def test_step_prints_the_phases_of_both_sides(standby: Mapping[str, str]) -> None:
-    printed = run_smallest("step", variables=standby)
+    printed = run_smallest("step", variables=standby, starts={Heavy.RUN: 1, Heavy.ENGINE: 1})
     answer = printed.json("step")
     assert_positive([answer["ratio"], answer["ours"]["step"], answer["baseline"]["step"]])
     phases = ["transition", "generate", "score", "compute", "train", "rest", "step"]
@@ -54,7 +55,7 @@ def test_step_prints_the_phases_of_both_sides(standby: Mapping[str, str]) -> Non
 
 @pytest.mark.ray
 def test_dispatch_prints_ratios_and_how_references_grow() -> None:
-    printed = run_smallest("dispatch")
+    printed = run_smallest("dispatch", starts={Heavy.RAY: 1})
     answer = printed.json("dispatch")
     assert set(answer["ratio"]) == set(printed.names("median ms")) == {"column", "empty"}
     assert_positive(answer["ratio"].values())
@@ -72,7 +73,7 @@ def test_dispatch_prints_ratios_and_how_references_grow() -> None:
 
 @pytest.mark.ray
 def test_startup_prints_phases_alone_beside_a_standby_and_of_bare_vllm() -> None:
-    printed = run_smallest("startup")
+    printed = run_smallest("startup", starts={Heavy.RUN: 2, Heavy.FORK_SERVER: 1, Heavy.ENGINE: 1})
     answer = printed.json("startup")
     assert_positive([answer["ratio"], answer["standby_ratio"]])
     sequence = ("command", "ray", "libraries", "models and engines", "first generation")
@@ -87,22 +88,34 @@ def test_startup_prints_phases_alone_beside_a_standby_and_of_bare_vllm() -> None
     )
 
 
-@pytest.mark.ray
-def test_recovery_prints_phases_with_and_without_a_standby() -> None:
-    printed = run_smallest("recovery")
+def assert_recovered(printed: Printed, kinds: Sequence[str]) -> None:
     answer = printed.json("recovery")
     sequence = ("noticed", "libraries", "models and engines", "restored and trained")
     assert printed.names("median seconds") == [*sequence, "total", "cold start"]
-    assert_positive([answer["ratio"]])
-    for side in ("ours", "without"):
-        phases = answer[side]
-        assert_positive([*phases.values()])
+    assert list(answer["ratio"]) == list(answer["seconds"]) == kinds
+    assert_positive(answer["ratio"].values())
+    for phases in answer["seconds"].values():
+        assert_positive(phases.values())
         assert phases["total"] == pytest.approx(sum(phases[name] for name in sequence))
 
 
 @pytest.mark.ray
+def test_recovery_prints_the_phases_after_a_kill(standby: Mapping[str, str]) -> None:
+    printed = run_smallest("recovery", variables=standby, starts={Heavy.RUN: 1})
+    assert_recovered(printed, ["standing by"])
+
+
+@pytest.mark.ray
+@pytest.mark.nightly
+def test_recovery_compares_with_libraries_that_are_imported_again() -> None:
+    kinds = ["standing by", "not"]
+    printed = run_smallest("recovery", "--kinds", *kinds, starts={Heavy.RUN: 2})
+    assert_recovered(printed, kinds)
+
+
+@pytest.mark.ray
 def test_placement_prints_idle_shares_and_a_timeline_of_either(standby: Mapping[str, str]) -> None:
-    printed = run_smallest("placement", variables=standby)
+    printed = run_smallest("placement", variables=standby, starts={Heavy.RUN: 2})
     answer = printed.json("placement")
     assert set(answer["seconds"]) == {"Colocated", "Split"}
     assert_positive([answer["ratio"], *answer["seconds"].values()])
@@ -116,44 +129,60 @@ def test_placement_prints_idle_shares_and_a_timeline_of_either(standby: Mapping[
 
 @pytest.mark.ray
 def test_peers_prints_our_part_and_that_the_peer_is_left_out(standby: Mapping[str, str]) -> None:
-    printed = run_smallest("peers", "--without-trl", variables=standby)
+    printed = run_smallest("peers", "--without-trl", variables=standby, starts={Heavy.RUN: 1})
     assert "TRL is left out" in printed.text
     answer = printed.json("peers")
-    assert answer["without_trl"] and set(answer["scenarios"]) == {"sort", "long"}
-    for name, scenario in answer["scenarios"].items():
-        (system,) = printed.names(f"{name}, 1 steps")
-        ours = scenario["systems"][system]
-        assert_positive([ours["step_seconds"], ours["peak_mebibytes"]])
-        assert scenario["ratio"] is None
-    (system,) = answer["scenarios"]["sort"]["systems"].values()
-    (accuracy,) = system["exact_match"]
-    assert 0 <= accuracy <= 1
+    assert answer["without_trl"]
+    ((name, scenario),) = answer["scenarios"].items()
+    (system,) = printed.names(f"{name}, 1 steps")
+    ours = scenario["systems"][system]
+    assert_positive([ours["step_seconds"], ours["peak_mebibytes"]])
+    assert scenario["ratio"] is None and "not judged" in printed.text
 
 
 @pytest.mark.ray
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)  # TRL is installed
 def test_peers_prints_ratios_beside_trl(standby: Mapping[str, str]) -> None:
-    answer = run_smallest("peers", variables=standby).json("peers")
-    for scenario in answer["scenarios"].values():
-        assert set(scenario["systems"]) == {"TRL", "ours, 1 rank(s)"}
-        assert_positive([scenario["ratio"]])
-        assert_positive(each["step_seconds"] for each in scenario["systems"].values())
+    names = ["sort", "long"]
+    starts = {Heavy.RUN: len(names)}
+    printed = run_smallest("peers", "--scenarios", *names, variables=standby, starts=starts)
+    scenarios = printed.json("peers")["scenarios"]
+    assert list(scenarios) == names
+    for scenario in scenarios.values():
+        systems = scenario["systems"]
+        assert list(systems) == ["TRL", "ours, 1 rank(s)"]
+        assert_positive([scenario["ratio"], *(each["step_seconds"] for each in systems.values())])
+    for system in scenarios["sort"]["systems"].values():
+        (accuracy,) = system["exact_match"]
+        assert 0 <= accuracy <= 1
 
 
 @pytest.mark.ray
 def test_learning_prints_accuracy_before_and_after(standby: Mapping[str, str]) -> None:
-    printed = run_smallest("learning", variables=standby)
+    printed = run_smallest("learning", variables=standby, starts={Heavy.RUN: 1})
     (run,) = printed.json("learning")["runs"]
     assert printed.names("example") == [f"{run['example']} {run['algorithm']}"]
     assert run["passed"] is None
     assert all(0 <= run[name] <= 1 for name in ("first", "last", "best")), run
-    assert all(map(isfinite, run["reward"])), run
     assert_positive([run["seconds"]])
 
 
 @pytest.mark.ray
+@pytest.mark.nightly
+def test_learning_takes_models_of_earlier_examples(standby: Mapping[str, str]) -> None:
+    # PPO from the model of 10 with a reward that 11 has trained from it; a model that was warmed.
+    options = ("--examples", "12", "01")
+    printed = run_smallest("learning", *options, variables=standby, starts={Heavy.RUN: 4})
+    last, first = printed.json("learning")["runs"]
+    assert (last["algorithm"], first["algorithm"]) == ("PPO", "GRPO")
+    for run in (last, first):
+        assert all(isfinite(reward) for reward in run["reward"]), run
+
+
+@pytest.mark.ray
 def test_reshard_moves_the_planned_bytes_in_every_case() -> None:
-    printed = run_smallest("reshard")
+    printed = run_smallest("reshard", starts={Heavy.WORLD: 1})
     rows = {row["case"]: row for row in printed.json("reshard")["rows"]}
     assert printed.names("model") == ["tiny"] * 3 and printed.text.count("not judged") == 4
     # Of four tensor ranks: a half is 2 quarters, of which each has one; 3 more make it whole.
@@ -167,7 +196,7 @@ def test_reshard_moves_the_planned_bytes_in_every_case() -> None:
 
 @pytest.mark.ray
 def test_estimator_prints_a_ratio_for_every_call_of_every_plan() -> None:
-    printed = run_smallest("estimator")
+    printed = run_smallest("estimator", starts={Heavy.WORLD: 2, Heavy.ENGINE: 2})
     answer = printed.json("estimator")
     calls = {(row["plan"], row["call"]) for row in answer["rows"]}
     assert len(calls) == len(answer["rows"]) == 6, "two plans of three calls"
@@ -185,7 +214,9 @@ def test_papers_prints_five_tables_and_what_agrees() -> None:
     assert re.findall(r"^(\d)\. ", printed.text, re.MULTILINE) == list("12345")
     assert len(printed.rows("model", "t")) == 4, "engines of 1, 2, 4 and 8"
     (placements,) = printed.rows("model", "GPUs", "Colocated")
-    assert_positive(map(float, placements[1:9]))
+    of_kinds, by_rule, planned = placements[2:5], placements[5:8], placements[8]
+    assert of_kinds[2] == "-", "two of three kinds are searched"
+    assert_positive(map(float, [*of_kinds[:2], *by_rule, planned]))
     assert len(printed.rows("model", "p-t")) == 5, "numbers of GPUs"
     gains = printed.rows("model", "GPUs", "sequence")
     assert [length for _, _, length, *_ in gains] == ["2048", "8192"]
