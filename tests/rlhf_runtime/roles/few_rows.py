@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -51,29 +52,30 @@ class FewRows:
     rows_per_prompt: int = 2
     """Where there is no prompt."""
 
-    @property
+    @cached_property
     def extent(self) -> Extent:
         """Prompts, and rows of each."""
         rows = {len(of_prompt) for of_prompt in self.lengths} or {self.rows_per_prompt}
         (rows_per_prompt,) = rows
         return Extent(len(self.lengths), rows_per_prompt)
 
-    @property
+    @cached_property
     def groups(self) -> np.ndarray:
         """The prompt of each row."""
         return np.repeat(np.arange(self.extent.num_groups), self.extent.rows_per_group)
 
-    @property
+    @cached_property
     def response_lengths(self) -> np.ndarray:
         """Tokens of each row's response."""
         return np.array([n for of_prompt in self.lengths for n in of_prompt], dtype=np.int32)
 
-    @property
+    @cached_property
     def index(self) -> ShardIndex:
         """All rows."""
         rows = np.arange(self.extent.num_rows, dtype=np.int64)
         return ShardIndex(rows, self.groups * 7, self.response_lengths + 3)
 
+    @cached_property
     def columns(self) -> dict[str, Column]:
         """Every column that a call may read; numbers of tokens that do not count are NaN."""
         draw, groups, lengths = np.random.default_rng(1), self.groups, self.response_lengths
@@ -172,7 +174,7 @@ def inputs_of(
         (names,) = call.auxiliary_reads
         part = Part(1, {name: name for name in names})
         ordered.append(OrderedBatch(texts.extent, (Source((part,)),)))
-        shards.append(Shard(texts.index, {name: texts.columns()[name] for name in names}))
+        shards.append(Shard(texts.index, {name: texts.columns[name] for name in names}))
     order = Order(call, 1, GraphName.STEP, "test", tuple(ordered), mini_batches)
     return Inputs(order, shards, Coordinates(data=rank, data_size=size))
 

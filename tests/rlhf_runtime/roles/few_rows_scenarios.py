@@ -35,7 +35,7 @@ from .small_batch import context_of, make_job, model_of
 def a_rank_without_rows_takes_part(world: World, folder: Path, loss: Loss, name: str) -> None:
     """It runs as many forward passes as the others, and trains the same weights."""
     model, batch = model_folder(world, folder), BATCHES[name]
-    columns, role = batch.columns(), role_of(loss)
+    columns, role = batch.columns, role_of(loss)
     job = make_job(
         model,
         algorithm={"type": "PPO"},

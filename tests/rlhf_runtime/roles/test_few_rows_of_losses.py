@@ -121,7 +121,7 @@ def trained(
         loss: on the batch.
         texts: of a cross-entropy beside it.
     """
-    columns, ranks = batch.columns(), ThreadRanks(size)
+    columns, ranks = batch.columns, ThreadRanks(size)
     call = ModelCall(
         "train",
         role_of(loss),
@@ -146,7 +146,7 @@ def trained(
 
 def reference_of(batch: FewRows, has_scalar: bool) -> Plain:
     module = Bigrams(1 if has_scalar else VOCABULARY)
-    return Plain(module, batch.columns(), TEMPERATURE, MAX_RESPONSE, OPTIMIZER)
+    return Plain(module, batch.columns, TEMPERATURE, MAX_RESPONSE, OPTIMIZER)
 
 
 def test_every_loss_is_in_the_table() -> None:
@@ -176,7 +176,7 @@ def test_texts_beside_a_policys_loss_are_few(texts: FewRows) -> None:
     batch, loss, texts = BATCHES["one valid row"], clipped(), replace(texts, mask=None)
     for count, sizes in CUTS.items():
         reference = reference_of(batch, False)
-        other = replace(reference, columns=texts.columns())
+        other = replace(reference, columns=texts.columns)
         losses = reference.policy_losses(loss, OLD, False)
         valid, entropies = reference.columns["reward_valid"].values, []
         parts = zip(parts_of(batch, count), parts_of(texts, count), strict=True)
@@ -206,7 +206,7 @@ def test_texts_beside_a_policys_loss_are_few(texts: FewRows) -> None:
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("method", ["log_probs", "values", "scores"])
 def test_inference_reads_rows_as_they_are(method: str, batch: FewRows) -> None:
-    columns, has_scalar = batch.columns(), method != "log_probs"
+    columns, has_scalar = batch.columns, method != "log_probs"
     reads = ("prompt_tokens", "response_tokens")
     call = ModelCall("infer", "role", method, CallKind.INFER, reads, ("made",))
     reference = reference_of(replace(batch, mask=None), has_scalar)

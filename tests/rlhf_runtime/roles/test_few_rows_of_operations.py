@@ -105,7 +105,7 @@ def call_of(columns: Mapping[str, Column], *operations: Operation) -> ModelCall:
 
 def computed(batch: FewRows, size: int, *operations: Operation) -> list[Result]:
     """What every rank makes."""
-    columns, ranks = batch.columns(), ThreadRanks(size)
+    columns, ranks = batch.columns, ThreadRanks(size)
     call = call_of(columns, *operations)
 
     def on_rank(rank: int) -> Result:
@@ -135,7 +135,7 @@ def test_every_operation_is_in_the_table() -> None:
     ],
 )
 def test_an_operation_equals_its_plain_form(operation: Operation, batch: FewRows) -> None:
-    expected = PlainBatch.of(batch.columns(), batch.groups.tolist())
+    expected = PlainBatch.of(batch.columns, batch.groups.tolist())
     PLAIN_FORMS[type(operation)](expected, operation)
     for size in WORLD_SIZES:
         results = computed(batch, size, operation)
@@ -188,7 +188,7 @@ CHAINS: dict[str, tuple[Operation, ...]] = {
 def test_operations_read_what_others_have_written(
     chain: tuple[Operation, ...], batch: FewRows
 ) -> None:
-    expected = PlainBatch.of(batch.columns(), batch.groups.tolist())
+    expected = PlainBatch.of(batch.columns, batch.groups.tolist())
     for operation in chain:
         PLAIN_FORMS[type(operation)](expected, operation)
     for size in WORLD_SIZES:
@@ -252,7 +252,7 @@ def test_what_a_function_keeps_is_the_same_on_ranks_without_rows(size: int) -> N
         scope=Scope.BATCH,
         keeps={"seen": 0.5},
     )
-    columns, ranks = ONE_ROW.columns(), ThreadRanks(size)
+    columns, ranks = ONE_ROW.columns, ThreadRanks(size)
     call = call_of(columns, operation)
 
     def on_rank(rank: int) -> float:
