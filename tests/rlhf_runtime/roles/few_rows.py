@@ -31,6 +31,7 @@ PER_TOKEN = {
     "advantages": (3, 1.0, 0.0),
     "returns": (4, 1.0, 0.0),
     "critic_values": (5, 0.3, 0.0),
+    "cost_critic_values": (10, 0.3, 0.0),
     "token_rewards": (6, 1.0, 0.0),
     "rollout_log_probs": (7, 0.3, -3.0),
     "actor_log_probs": (8, 0.3, -3.0),
@@ -97,6 +98,9 @@ class FewRows:
             "reward_valid": Column(valid),
             "cost_scores": Column(costs.astype(np.float32)),
             "cost_valid": Column(1 - (np.arange(count) % 4 == 3).astype(np.int8)),
+            "baseline": Column(costs[::-1].astype(np.float32)),
+            "has_baseline": Column((np.arange(count) % 3 != 1).astype(np.int8)),
+            "reward_learned_scores": Column(draw.standard_normal(count).astype(np.float32)),
             "multiplier": Column(np.full(count, 0.3, dtype=np.float32)),
             "preference": Column(np.array(preference, dtype=np.int8)),
         }

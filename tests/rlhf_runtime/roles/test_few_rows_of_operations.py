@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
+from rlhf_api import RLHFJob
 from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
+from rlhf_api.reading.manifest import load_jobs
+from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.fields import Kind
+from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.masks import reads_of
 from rlhf_flow.operations import (
     AboveBaseline,
@@ -150,41 +156,28 @@ def test_an_operation_equals_its_plain_form(operation: Operation, batch: FewRows
         assert metrics == pytest.approx(expected.metrics(), rel=FLOAT32, abs=FLOAT32), size
 
 
-CHAINS: dict[str, tuple[Operation, ...]] = {
-    "PPO": (
-        TokenRewards("reward_scores", 0.1, reference_log_probs=REFERENCE),
-        Gae(1.0, 0.95, values="critic_values"),
-        Whiten("reward_valid"),
-    ),
-    "REINFORCE++": (TokenRewards("reward_scores"), RewardsToGo(), Whiten("reward_valid")),
-    "ReMax": (
-        TokenRewards("reward_scores"),
-        RewardsToGo(),
-        AboveBaseline("cost_scores", "cost_valid"),
-        BothValid("reward_valid", "cost_valid", "valid"),
-    ),
-    "Safe-RLHF": (
-        BothValid("reward_valid", "cost_valid", "valid"),
-        TokenRewards("reward_scores"),
-        Gae(1.0, 0.95, values="critic_values"),
-        TokenRewards("cost_scores", rewards="costs"),
-        Gae(1.0, 0.9, "critic_values", "costs", "cost_advantages", "cost_returns"),
-        LagrangeMultiplier("cost_scores", "cost_valid"),
-        PenalizedAdvantages("cost_advantages"),
-        Whiten("valid"),
-    ),
-    "DAPO": (
-        MixedGroups(*SCORED),
-        OverlongPenalty("reward_scores", MAX_RESPONSE, 4),
-        GroupAdvantages("shaped_scores", "mixed"),
-    ),
-    "online DPO": (BestAgainstWorst(*SCORED), PairLines("reward_scores")),
-}
-"""The estimates of algorithms: what an operation writes others read in the same call."""
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+JOBS = {path.stem: load_jobs(path.read_text(), path.name, [])[0] for path in EXAMPLES}
+
+
+def operations_of(job: RLHFJob) -> tuple[Operation, ...]:
+    """What a step of a job computes: what an operation writes others read."""
+    calls = [call.options for call in trace_job(job)[GraphName.STEP].calls]
+    computed = [options for options in calls if isinstance(options, ComputeOptions)]
+    return tuple(operation for options in computed for operation in options.operations)
+
+
+CHAINS = {str(chain): chain for job in JOBS.values() if (chain := operations_of(job))}
+"""Different ones."""
+
+
+def test_every_algorithm_has_an_example() -> None:
+    types = {job.spec.algorithm.type for job in JOBS.values()}
+    assert types == {*AlgorithmType} - {AlgorithmType.CUSTOM}
 
 
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=range(len(CHAINS)))
 def test_operations_read_what_others_have_written(
     chain: tuple[Operation, ...], batch: FewRows
 ) -> None:
