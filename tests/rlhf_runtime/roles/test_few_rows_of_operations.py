@@ -176,8 +176,14 @@ def test_every_algorithm_has_an_example() -> None:
     assert types == {*AlgorithmType} - {AlgorithmType.CUSTOM}
 
 
-@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=range(len(CHAINS)))
+@pytest.mark.parametrize(
+    ("chain", "batch"),
+    [
+        pytest.param(chain, BATCHES[name], id=f"{number}-{name}")
+        for number, chain in enumerate(CHAINS.values())
+        for name in some_batches(number)
+    ],
+)
 def test_operations_read_what_others_have_written(
     chain: tuple[Operation, ...], batch: FewRows
 ) -> None:
