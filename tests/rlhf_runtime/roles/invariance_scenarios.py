@@ -87,7 +87,7 @@ def micro_batches_change_no_loss(world: World, folder: Path, role: str, loss: Lo
     found, same = trained_by(world, place, role, loss, tokens=1)
     assert same.keys() == metrics.keys()
     for name, value in metrics.items():
-        assert abs(same[name] - value) <= 1e-6 * max(1.0, abs(value)), (name, same[name], value)
+        assert abs(same[name] - value) <= ROUNDING * max(1.0, abs(value)), (name, same[name], value)
     for name, weight in weights.items():
         assert torch.allclose(weight, found[name], rtol=0, atol=ROUNDING), name
 
