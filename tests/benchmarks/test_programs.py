@@ -10,15 +10,16 @@ from math import isfinite
 import pytest
 
 from ..heavy_starts import Heavy
-from ..runs.cli import STANDBY, standing_by
+from ..runs.cli import standing_by
 from .programs import BENCHMARKS, PROGRAMS, Printed, run_smallest
 
 
 @pytest.fixture(scope="module")
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Variables by which runs fork their workers from one process, where no start is measured."""
-    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log"):
-        yield STANDBY
+    shared = {"RLHF_STANDBY": "benchmarks"}
+    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log", **shared):
+        yield shared
 
 
 def assert_positive(numbers: Iterable[float]) -> None:

@@ -71,12 +71,12 @@ class Command:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
 
-    def wait_for_text(self, text: str) -> None:
-        """Until it has written something; fails if it ends before that."""
+    def wait_for_text(self, text: str, after: str = "") -> None:
+        """Until it has written something, after another text; fails if it ends before that."""
 
         def written() -> bool:
             ended = self.process.poll() is not None
-            if text in self.output:
+            if text in (self.output.partition(after)[2] if after else self.output):
                 return True
             assert not ended, f"ended without writing {text!r}:\n{self.output}"
             return False

@@ -19,7 +19,7 @@ from .records import end, records
 pytestmark = pytest.mark.ray
 
 SERVER = "rlhf_runtime.forkserver.server"
-STEPS = 8
+STEPS = 12
 JOB = {
     "schedule": {"warmStart": None, "steps": STEPS, "evaluateEverySteps": 0},
     "checkpoint": {"everySteps": 1},
@@ -58,7 +58,7 @@ def test_runs_go_on_when_what_stands_by_dies_and_when_their_own_fork_server_does
         helper(standby, SERVER).kill()
         assert standby.wait() == ExitCode.RETRIABLE, standby.output
         assert "ForkServerFailed" in standby.output
-        command.wait_for_text("checkpoint step=4")
+        command.wait_for_text("checkpoint step=", after="after WorkerLost: ")
         helper(command, SERVER).kill()
         assert command.wait() == ExitCode.DONE, command.output
         command.assert_gone()

@@ -17,6 +17,7 @@ from .records import records
 
 pytestmark = pytest.mark.ray
 ALONE: dict[str, Any] = {"warmStart": None}
+PAIRS_STEPS = 16
 
 
 def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place: Path) -> None:
@@ -32,7 +33,7 @@ def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place
         "models": {"reward_model": settings},
         "rewards": [],
         "data": {"train": {"path": str(rows), "builtin": None}},
-        "schedule": ALONE | {"steps": 12, "promptsPerStep": 64, "miniBatchPrompts": 32},
+        "schedule": ALONE | {"steps": PAIRS_STEPS, "promptsPerStep": 64, "miniBatchPrompts": 32},
         "checkpoint": {"everySteps": 4},
     }
     words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=7")
@@ -74,8 +75,8 @@ def assert_learned(folder: Path, unseen: Sequence[Mapping[str, str]]) -> None:
     """From no opinion to the right one, on pairs that it has not seen as well."""
     assert len(records(folder, "run")) == 2
     metrics = {record["step"]: record["metrics"] for record in records(folder, "step")}
-    assert list(metrics) == list(range(1, 13))
-    first, last = metrics[1], metrics[12]
+    assert list(metrics) == list(range(1, PAIRS_STEPS + 1))
+    first, last = metrics[1], metrics[PAIRS_STEPS]
     assert first["reward_model/loss"] == pytest.approx(math.log(2), abs=0.01)
     assert last["reward_model/loss"] < 0.2 and last["reward_model/accuracy"] > 0.9
     assert last["reward_model/margin"] > 1 > abs(first["reward_model/margin"])

@@ -70,14 +70,20 @@ def test_one_that_was_started_in_another_way_does_not(
     ids=["variables", "priority", "both"],
 )
 def test_who_cannot_share_one_that_is_there_says_why(
-    inside: tuple[str, ...], environment: dict[str, str], words: str
+    inside: tuple[str, ...],
+    environment: dict[str, str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    elsewhere = name_elsewhere(*inside, **environment)
+    # Other tests have servers of their own on this machine at the same time.
+    prefix = "standing-tested"
+    elsewhere = name_elsewhere(*inside, **environment).replace(standing.PREFIX, prefix)
+    monkeypatch.setattr(standing, "PREFIX", prefix)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(launcher.address_of(elsewhere))
         listener.listen()
-        assert words in standing.others(standing.name_for(Device.CPU))
-    assert words not in standing.others(standing.name_for(Device.CPU))
+        assert standing.others(standing.name_for(Device.CPU)) == [words]
+    assert standing.others(standing.name_for(Device.CPU)) == []
 
 
 def test_changed_code_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from rlhf_flow import (
     Algorithm,
     BatchValue,
+    BradleyTerry,
     ClippedLoss,
     CrossEntropy,
     Dpo,
@@ -18,6 +19,7 @@ from rlhf_flow import (
     LanguageModel,
     RewardSource,
     Roles,
+    ScalarModel,
 )
 from rlhf_flow.operations import (
     BestAgainstWorst,
@@ -137,6 +139,16 @@ class Imitate(Algorithm):
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
         flow.student.train(prompts, CrossEntropy())
+
+
+class Compare(Algorithm):
+    """A reward model learns from pairs."""
+
+    def roles(self) -> Roles:
+        return {"reward_model": ScalarModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        flow.reward_model.train(prompts, BradleyTerry())
 
 
 AVERAGE = Custom(
