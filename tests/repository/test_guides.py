@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from ..heavy_starts import Heavy, count_start
+from ..runs.cli import standing_by
 from .tracked_files import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -31,9 +33,17 @@ def scripted(guide: Path) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """Variables by which the guides' runs fork their workers from one process."""
+    shared = {"RLHF_STANDBY": "guides"}
+    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log", **shared):
+        yield shared
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
-def test_a_guide_works(guide: Path, tmp_path: Path) -> None:
+def test_a_guide_works(guide: Path, tmp_path: Path, standby: Mapping[str, str]) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for name, text in scripted(guide):
         if name:
@@ -44,7 +54,7 @@ def test_a_guide_works(guide: Path, tmp_path: Path) -> None:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, **standby, "PATH": path},
             capture_output=True,
             text=True,
         )

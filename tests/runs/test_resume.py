@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,12 @@ def kept_in(address: str) -> Mapping[str, Any]:
     return {"checkpoint": {"storage": {"uri": address}}}
 
 
-def kills(victim: str, phases: Sequence[str]) -> list[str]:
-    """Arguments that inject one kill per phase."""
+def kills(victims: Mapping[str, str]) -> list[str]:
+    """Arguments that inject one kill per phase, each of a victim."""
     steps = {phase: f",step={step}" if step else "" for phase, step in MOMENTS.items()}
     return [
         word
-        for phase in phases
+        for phase, victim in victims.items()
         for word in ("--inject", f"kill:{victim},phase={phase}{steps[phase]}")
     ]
 
@@ -71,37 +72,55 @@ def assert_same(run: Path, reference: Path) -> None:
     assert weights[0] == weights[1]
 
 
+def by_turns(*victims: str) -> dict[str, str]:
+    """The victim of each phase."""
+    return dict(zip(MOMENTS, cycle(victims), strict=False))
+
+
 @pytest.mark.parametrize(
-    ("devices", "victim", "phases", "standby"),
+    ("devices", "victims", "standby"),
     [
-        (2, "rank=0", tuple(MOMENTS), True),
-        (2, "rank=1", tuple(MOMENTS), True),
-        (1, "rank=0", ("train", "save"), False),
+        pytest.param(2, by_turns("rank=0", "rank=1"), True, id="ranks-of-two-by-turns"),
+        pytest.param(
+            *(2, by_turns("rank=1", "rank=0"), True),
+            id="the-other-ranks-of-two",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            *(1, dict.fromkeys(("train", "save"), "rank=0"), False),
+            id="the-only-rank-and-nothing-stands-by",
+        ),
     ],
-    ids=["rank-0-of-two", "rank-1-of-two", "the-only-rank-and-nothing-stands-by"],
 )
 def test_a_job_goes_on_when_a_rank_is_killed(
+    request: pytest.FixtureRequest,
     place: Path,
     undisturbed: dict[int, Finished],
     devices: int,
-    victim: str,
-    phases: tuple[str, ...],
+    victims: Mapping[str, str],
     standby: bool,
 ) -> None:
-    name = f"kills-{victim.replace('=', '-')}-of-{devices}"
+    name = f"kills-{request.node.callspec.id}"
     policy = {"failurePolicy": {"standby": standby}}
     manifest = manifest_of(devices, place / f"{name}.yaml", policy)
-    ended = run(manifest, place / name, "--devices", devices, *kills(victim, phases))
+    ended = run(manifest, place / name, "--devices", devices, *kills(victims))
     assert ended.code == 0, ended.output
-    assert ended.output.count(", after WorkerLost: ") == len(phases), ended.output
-    assert summary(ended.folder)["restarts"] == len(phases)
+    assert ended.output.count(", after WorkerLost: ") == len(victims), ended.output
+    assert summary(ended.folder)["restarts"] == len(victims)
     assert_same(ended.folder, undisturbed[devices].folder)
 
 
 @pytest.mark.parametrize(
     ("devices", "phases", "in_bucket"),
-    [(2, tuple(MOMENTS), False), (1, ("train", "save"), True)],
-    ids=["two", "one-with-its-checkpoints-in-a-bucket"],
+    [
+        pytest.param(2, ("start-up", "score", "transition"), False, id="two"),
+        pytest.param(
+            *(2, ("generate", "train", "save"), False),
+            id="two-in-the-other-phases",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(1, ("train", "save"), True, id="one-with-its-checkpoints-in-a-bucket"),
+    ],
 )
 def test_a_job_goes_on_when_its_command_is_given_again(
     place: Path,
@@ -111,10 +130,12 @@ def test_a_job_goes_on_when_its_command_is_given_again(
     bucket: str,
     in_bucket: bool,
 ) -> None:
-    folder = place / f"kills-driver-of-{devices}"
+    name = f"kills-driver-of-{devices}-{phases[0]}"
+    folder = place / name
     changes = [kept_in(f"{bucket}/driver")] if in_bucket else []
-    manifest = manifest_of(devices, place / f"kills-driver-of-{devices}.yaml", *changes)
-    words = ["run", manifest, "--output", folder, "--devices", devices, *kills("driver", phases)]
+    manifest = manifest_of(devices, place / f"{name}.yaml", *changes)
+    strikes = kills(dict.fromkeys(phases, "driver"))
+    words = ["run", manifest, "--output", folder, "--devices", devices, *strikes]
     codes = []
     while not codes or (codes[-1] == KILLED and len(codes) <= len(phases)):
         command = start(words, folder.with_suffix(f".{len(codes)}.log"))
