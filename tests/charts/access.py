@@ -6,10 +6,14 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rlhf_kube.api_server import ApiServer
 from rlhf_operator.permissions import Permission
 
 from ..cluster.kubectl import Kubectl
+
+GROUP = "authorization.k8s.io/v1"
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,10 @@ def rights(kubectl: Kubectl, namespace: str, account: str) -> set[Access]:
 
 
 def _rules(kubectl: Kubectl, namespace: str, user: str) -> set[Access]:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": namespace},
-    }
-    words = ("create", "--filename=-", "--output=json", "--validate=false", f"--as={user}")
-    answer = json.loads(kubectl(*words, stdin=json.dumps(review)))
+    status = _review(kubectl, "SelfSubjectRulesReview", {"namespace": namespace}, user)
     return {
         Access(*each)
-        for rule in answer["status"]["resourceRules"]
+        for rule in status["resourceRules"]
         for each in itertools.product(
             rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames") or [""]
         )
@@ -68,12 +66,22 @@ def may(kubectl: Kubectl, user: str, access: Access, namespace: str = "") -> boo
         "verb": access.verb,
         "name": access.name,
     }
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "resourceAttributes": attributes},
-    }
-    words = ("create", "--filename=-", "--output=jsonpath={.status.allowed}")
-    answer = kubectl(*words, stdin=json.dumps(review))
-    assert answer in ("true", "false"), answer
-    return answer == "true"
+    asked = {"user": user, "resourceAttributes": attributes}
+    allowed = _review(kubectl, "SubjectAccessReview", asked)["allowed"]
+    assert isinstance(allowed, bool), allowed
+    return allowed
+
+
+def _review(
+    kubectl: Kubectl, kind: str, spec: Mapping[str, Any], as_user: str = ""
+) -> Mapping[str, Any]:
+    """The status of a review, asked without kubectl, which would read all kinds first."""
+    server = ApiServer.from_kubeconfig((kubectl.kubeconfig,), None, "tests", 1)
+    if as_user:
+        server.headers["Impersonate-User"] = as_user
+    review = {"apiVersion": GROUP, "kind": kind, "spec": spec}
+    answer = server.ask("POST", f"/apis/{GROUP}/{kind.lower()}s", None, review)
+    server.close()
+    status: Mapping[str, Any] = json.loads(answer.data)["status"]
+    assert answer.status == 201, status
+    return status

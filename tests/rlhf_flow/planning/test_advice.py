@@ -77,7 +77,7 @@ def texts(found: list[Advice]) -> list[str]:
     return ["; and ".join(each.parts) for each in found]
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     size=st.sampled_from(SIZES),
     devices=st.builds(
