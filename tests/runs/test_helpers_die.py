@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 
-from .cli import Command, standing_by, start
+from .cli import BY_ITSELF, Command, standing_by, start
 from .manifests import example
 from .records import end, records
 
@@ -44,10 +44,8 @@ def helper(command: Command, program: str) -> psutil.Process:
     return found
 
 
-def test_runs_go_on_when_what_stands_by_dies_and_when_their_own_fork_server_does(
-    place: Path,
-) -> None:
-    """A fork server takes its workers along. The run starts one of its own, and starts it again."""
+def test_a_run_goes_on_when_what_stands_by_dies(place: Path) -> None:
+    """A fork server takes its workers along. The next ones import by themselves."""
     shared = {"RLHF_STANDBY": "dies"}
     with (
         standing_by(place / "dies.log", **shared) as standby,
@@ -58,14 +56,13 @@ def test_runs_go_on_when_what_stands_by_dies_and_when_their_own_fork_server_does
         helper(standby, SERVER).kill()
         assert standby.wait() == ExitCode.RETRIABLE, standby.output
         assert "ForkServerFailed" in standby.output
-        command.wait_for_text("checkpoint step=", after="after WorkerLost: ")
-        helper(command, SERVER).kill()
         assert command.wait() == ExitCode.DONE, command.output
         command.assert_gone()
-        assert command.output.count(", after WorkerLost: ") == 2, command.output
+        assert command.output.count(", after WorkerLost: ") == 1, command.output
         assert [record["step"] for record in records(folder, "step")][-1] == STEPS
 
 
+@pytest.mark.nightly
 def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) -> None:
     shared = {"RLHF_STANDBY": "ends"}
     with (
@@ -83,18 +80,28 @@ def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) 
     assert [record["step"] for record in records(folder, "step")][-1] == STEPS
 
 
-@pytest.mark.parametrize(
-    ("program", "moment"),
-    [("raylet", "phase=ray"), ("gcs_server", "checkpoint step=2")],
-    ids=["raylet-in-the-start", "gcs-in-training"],
-)
-def test_a_process_of_rays_own_that_dies_is_told_in_our_words(
-    place: Path, program: str, moment: str
+def test_a_run_goes_on_when_its_fork_server_dies_and_ends_when_a_process_of_rays_does(
+    place: Path,
 ) -> None:
-    with running(place, f"without-its-{program}-{moment[-1]}") as (command, folder):
-        command.wait_for_text(moment)
-        helper(command, f"/{program}").kill()
-        assert command.wait() == ExitCode.RETRIABLE, command.output
-        command.assert_gone()
+    with running(place, "without-its-own", **BY_ITSELF) as (command, folder):
+        command.wait_for_text("checkpoint step=2")
+        helper(command, SERVER).kill()
+        command.wait_for_text("checkpoint step=", after="after WorkerLost: ")
+        helper(command, SERVER)
+        end_without(command, "gcs_server", folder)
+        assert command.output.count(", after WorkerLost: ") == 1, command.output
+
+
+def test_a_run_ends_when_a_process_of_rays_dies_in_the_start(place: Path) -> None:
+    with running(place, "without-its-raylet") as (command, folder):
+        command.wait_for_text("phase=ray")
+        end_without(command, "raylet", folder)
+
+
+def end_without(command: Command, program: str, folder: Path) -> None:
+    """Kill a process of Ray's own; the run says so in our words."""
+    helper(command, f"/{program}").kill()
+    assert command.wait() == ExitCode.RETRIABLE, command.output
+    command.assert_gone()
     assert end(folder)["reason"] == "RayFailed", command.output
     assert f"got no {program}" in command.output and "Traceback" not in command.output

@@ -112,7 +112,15 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", list(MOMENTS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("ray-starts", marks=pytest.mark.nightly),
+        "models-are-built",
+        pytest.param("tokens-are-generated", marks=pytest.mark.nightly),
+        "policies-are-trained",
+    ],
+)
 def test_an_interrupted_run_ends_soon_and_says_so(place: Path, name: str) -> None:
     moment = MOMENTS[name]
     with running(place, name, moment.change, moment.devices) as run:
