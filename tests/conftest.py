@@ -33,7 +33,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(trylast=True)  # when there is a reporter
 def pytest_configure(config: pytest.Config) -> None:
     choose_depth(config)
-    config.pluginmanager.register(SuiteTimes(in_ci()))
+    config.pluginmanager.register(SuiteTimes(in_ci(), config.option.nightly))
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(SideBySide(config))
 

@@ -92,6 +92,16 @@ def test_one_suite_needs_no_table_but_is_warned_of(seconds: float, num_lines: in
     assert len(terminal.lines) == num_lines
 
 
+@pytest.mark.parametrize("is_nightly", [False, True])
+def test_at_night_more_may_be_started_than_in_every_change(is_nightly: bool) -> None:
+    times, terminal = SuiteTimes(False, is_nightly), Terminal()
+    started = report("tests/tools/test_a.py::b", "call", 1.0)
+    started.starts = {"run": 1}
+    times.pytest_runtest_logreport(started)
+    times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    assert len(terminal.lines) == (0 if is_nightly else 1), terminal.lines
+
+
 class Terminal:
     """Keeps what is written."""
 

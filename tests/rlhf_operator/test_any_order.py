@@ -336,7 +336,7 @@ def test_a_job_survives_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> Non
     run_state_machine_as_test(
         AnyOrder,
         settings=settings(
-            max_examples=int(EXAMPLES or examples(100)),
+            max_examples=int(EXAMPLES or examples(40)),
             stateful_step_count=40,
             derandomize=EXAMPLES is None,
             database=None,
