@@ -10,6 +10,8 @@ from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_runtime.reshard.boxes import Box, cut
 
+from ...depth import sample
+
 
 class Case(NamedTuple):
     """How a model is trained, and in which groups it generates."""
@@ -77,9 +79,17 @@ WAKING = (
 """What each rank plays by itself."""
 
 
+USUAL_CASES = 8
+
+
+def cases(size: int) -> Mapping[str, Case]:
+    """The cases of a world of so many ranks that this session runs."""
+    return {name: CASES[size][name] for name in sample(1, list(CASES[size]), USUAL_CASES)}
+
+
 def names(size: int) -> tuple[str, ...]:
     """The scenarios of a world of so many ranks."""
-    return (*WAKING, *((COPIES,) if size == 4 else ()), *CASES[size])
+    return (*WAKING, *((COPIES,) if size == 4 else ()), *cases(size))
 
 
 ENDS = {"embedding": (5, 3), "norm": (6,)}

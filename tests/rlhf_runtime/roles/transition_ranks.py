@@ -47,7 +47,7 @@ from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
 from ..meshes import part_of
 from ..world_of_processes import Scenario, run_scenarios
-from .transition_cases import CASES, COPIES, ENDS, WHOLE, Case, names
+from .transition_cases import COPIES, ENDS, WHOLE, Case, cases, names
 from .wake_order import SCENARIOS as OF_WAKING
 
 PROMPT_LENGTHS = [1, 5, 9, 40]
@@ -306,10 +306,10 @@ def views_of(
 
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
-    cases = {
-        name: partial(engines_follow_the_trainer, case=case) for name, case in CASES[size].items()
+    following = {
+        name: partial(engines_follow_the_trainer, case=case) for name, case in cases(size).items()
     }
-    found = {**OF_WAKING, COPIES: copies_are_counted_on_both_sides, **cases}
+    found = {**OF_WAKING, COPIES: copies_are_counted_on_both_sides, **following}
     return {name: found[name] for name in names(size)}
 
 
