@@ -79,7 +79,16 @@ class JobOnCluster:
             assert holds(status) or status.phase not in ENDED, f"{what}: {self.story()}"
             return holds(status)
 
-        wait_until(looked, seconds, f"{self.name}: {what}")
+        try:
+            wait_until(looked, seconds, f"{self.name}: {what}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.story()}\n{self.pods_story()}") from None
+
+    def pods_story(self) -> str:
+        """How its pods do, and what was said of them."""
+        place = f"--namespace={self.namespace}"
+        words = ("get", "events", place, "--field-selector=type=Warning")
+        return self.kubectl("get", "pods", place, "--output=wide") + self.kubectl(*words)
 
     def story(self) -> str:
         """What became of it, for the message of a test that failed."""
