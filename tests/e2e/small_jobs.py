@@ -9,7 +9,8 @@ import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START_SECONDS = 900
-"""A head whose node is too busy for Ray's own limits ends, and is started again after a while."""
+"""From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes, and
+a head that exceeds Ray's own limits of time is started again."""
 LITTLE = {"cpu": "200m", "memory": "3Gi"}
 """Of what the node gives out, which is used all the same: the README's job runs meanwhile."""
 
