@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_kube.api_server import ApiServer
 from rlhf_operator.permissions import Permission
 
 from ..cluster.kubectl import Kubectl
@@ -75,13 +74,10 @@ def may(kubectl: Kubectl, user: str, access: Access, namespace: str = "") -> boo
 def _review(
     kubectl: Kubectl, kind: str, spec: Mapping[str, Any], as_user: str = ""
 ) -> Mapping[str, Any]:
-    """The status of a review, asked without kubectl, which would read all kinds first."""
-    server = ApiServer.from_kubeconfig((kubectl.kubeconfig,), None, "tests", 1)
-    if as_user:
-        server.headers["Impersonate-User"] = as_user
+    """The API server's answer to a review: its status."""
     review = {"apiVersion": GROUP, "kind": kind, "spec": spec}
-    answer = server.ask("POST", f"/apis/{GROUP}/{kind.lower()}s", None, review)
-    server.close()
+    with kubectl.api_server(as_user) as server:
+        answer = server.ask("POST", f"/apis/{GROUP}/{kind.lower()}s", None, review)
     status: Mapping[str, Any] = json.loads(answer.data)["status"]
     assert answer.status == 201, status
     return status

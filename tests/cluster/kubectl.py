@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rlhf_kube.api_server import ApiServer
 
 from .devcluster import output_of
 
@@ -33,6 +36,21 @@ class Kubectl:
             text=True,
         )
         return output_of(done)
+
+    @contextmanager
+    def api_server(self, as_user: str = "") -> Iterator[ApiServer]:
+        """The cluster without kubectl, which reads all kinds again after one of them has changed.
+
+        Args:
+            as_user: whose rights count; empty: the kubeconfig's user.
+        """
+        server = ApiServer.from_kubeconfig((self.kubeconfig,), None, "tests", 1)
+        if as_user:
+            server.headers["Impersonate-User"] = as_user
+        try:
+            yield server
+        finally:
+            server.close()
 
     def apply(self, namespace: str, manifest: Mapping[str, Any]) -> None:
         self.send("apply", namespace, manifest)

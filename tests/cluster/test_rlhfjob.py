@@ -30,7 +30,7 @@ DRY_RUN = {"dryRun": "All"}
 
 
 class Jobs:
-    """RLHFJobs of one namespace, as the API server has them. kubectl would take longer."""
+    """RLHFJobs of one namespace, as the API server has them."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self._server = server
@@ -72,11 +72,10 @@ def _message(status: int, answer: Mapping[str, Any]) -> str:
 def jobs(defined: Kubectl) -> Iterator[Jobs]:
     """A namespace for all tests of this file that name their jobs."""
     namespace = f"test-{uuid.uuid4().hex[:8]}"
-    server = ApiServer.from_kubeconfig((defined.kubeconfig,), None, "tests", 1)
     defined("create", "namespace", namespace)
-    yield Jobs(server, namespace)
+    with defined.api_server() as server:
+        yield Jobs(server, namespace)
     defined("delete", "namespace", namespace, "--wait=false")
-    server.close()
 
 
 def renamed(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import runpy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -42,6 +42,8 @@ ENGINES = "rank*.engines"
 SCENARIO = "scenario"
 """How the names of their folders begin."""
 
+ONE_AND_TWO = ((1, "cpu"), (2, "cpu"), (1, "cuda"))
+"""Worlds of most scenarios: numbers of ranks and devices."""
 DEVICE = "RLHF_TEST_DEVICE"
 """Names what a rank computes on."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -116,23 +118,6 @@ def _run_rank(words: list[str], device: str) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def worlds_of_one_and_two(module: str) -> Any:
-    """A fixture: a module's scenarios in either world, and on a GPU; the folder with every rank's
-    results."""
-    params = [
-        pytest.param((1, "cpu"), id="one-rank"),
-        pytest.param((2, "cpu"), id="two-ranks"),
-        pytest.param((1, "cuda"), id="one-gpu", marks=ON_GPU),
-    ]
-
-    @pytest.fixture(scope="module", params=params)
-    def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        size, device = request.param
-        return start_world(module, size, tmp_path_factory.mktemp("world"), device=device)
-
-    return world
-
-
 class Worlds:
     """Worlds of several sizes, each started when a test first asks for it, and once only: where it
     fails, too, as every test that asks again would wait as long."""
@@ -156,6 +141,35 @@ class Worlds:
         if isinstance(ended, AssertionError):
             raise ended
         return ended
+
+
+def worlds_of(module: str) -> Any:
+    """The fixture `worlds` of a file of tests: the worlds of a module's scenarios."""
+
+    @pytest.fixture(scope="module")
+    def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+        return Worlds(module, tmp_path_factory)
+
+    return worlds
+
+
+def in_worlds(
+    worlds: Iterable[tuple[int, str]], names: Callable[[int], Iterable[str]]
+) -> pytest.MarkDecorator:
+    """Parametrize a test by size, device and scenario.
+
+    Args:
+        worlds: number of ranks, and `cpu` or `cuda`.
+        names: the scenarios of so many ranks.
+    """
+    return pytest.mark.parametrize(
+        ("size", "device", "scenario"),
+        [
+            pytest.param(size, device, name, marks=on_gpus(size) if device == "cuda" else ())
+            for size, device in worlds
+            for name in names(size)
+        ],
+    )
 
 
 def run_scenarios(

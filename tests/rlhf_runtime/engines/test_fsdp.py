@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from ..world_of_processes import failures, worlds_of_one_and_two
-from . import fsdp_ranks as ranks
+from ..world_of_processes import ONE_AND_TWO, Worlds, failures, in_worlds, worlds_of
+from .fsdp_ranks import scenarios
 
 pytestmark = pytest.mark.ray
 
-world = worlds_of_one_and_two("tests.rlhf_runtime.engines.fsdp_ranks")
+worlds = worlds_of("tests.rlhf_runtime.engines.fsdp_ranks")
 
 
-@pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))
-def test_training_engine(world: Path, scenario: str) -> None:
-    assert not failures(world, scenario)
+@in_worlds(ONE_AND_TWO, scenarios)
+def test_training_engine(worlds: Worlds, size: int, device: str, scenario: str) -> None:
+    assert not failures(worlds.of(size, device), scenario)

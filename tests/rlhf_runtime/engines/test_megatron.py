@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ..world_of_processes import Worlds, failures
+from ..world_of_processes import Worlds, failures, in_worlds, worlds_of
 from .megatron_cases import cases
 
 pytestmark = pytest.mark.ray
 
-SIZES = (1, 2, 4)
+worlds = worlds_of("tests.rlhf_runtime.engines.megatron_ranks")
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Worlds with the scenarios' results."""
-    return Worlds("tests.rlhf_runtime.engines.megatron_ranks", tmp_path_factory)
-
-
-@pytest.mark.parametrize(
-    ("size", "scenario"), [(size, name) for size in SIZES for name in cases(size)]
-)
-def test_megatron(worlds: Worlds, size: int, scenario: str) -> None:
-    assert not failures(worlds.of(size), scenario)
+@in_worlds([(1, "cpu"), (2, "cpu"), (4, "cpu")], cases)
+def test_megatron(worlds: Worlds, size: int, device: str, scenario: str) -> None:
+    assert not failures(worlds.of(size, device), scenario)

@@ -6,13 +6,12 @@ batch at once, row by row. All share one world of each size: its start is what c
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...depth import sample
-from ..world_of_processes import DEVICE, Scenario, run_scenarios
+from ..world_of_processes import Scenario, run_scenarios
 from . import (
     critic_scenarios,
     few_rows_scenarios,
@@ -44,13 +43,13 @@ SCENARIOS: dict[str, Scenario] = {
 assert len(SCENARIOS) == sum(map(len, TABLES)), "two scenarios have one name"
 
 
-def scenarios(size: int, device: str) -> Mapping[str, Scenario]:
-    """The scenarios of a world that this session runs: on one CPU every second one."""
+def scenarios(size: int) -> Mapping[str, Scenario]:
+    """The scenarios of a world that this session runs: on one rank every second one."""
     every = list(SCENARIOS)
-    usual = len(every) // 2 if (size, device) == (1, "cpu") else len(every)
+    usual = len(every) // 2 if size == 1 else len(every)
     return {name: SCENARIOS[name] for name in sample(0, every, usual)}
 
 
 if __name__ == "__main__":
-    size, device = int(sys.argv[2]), os.environ[DEVICE]
-    run_scenarios(int(sys.argv[1]), size, Path(sys.argv[3]), scenarios(size, device))
+    world_size = int(sys.argv[2])
+    run_scenarios(int(sys.argv[1]), world_size, Path(sys.argv[3]), scenarios(world_size))

@@ -77,9 +77,8 @@ WAKING = (
     "the cache sleeps on where weights are stale",
 )
 """What each rank plays by itself."""
-
-
 USUAL_CASES = 8
+"""Cases of four ranks that a session runs which is not nightly."""
 
 
 def cases(size: int) -> Mapping[str, Case]:
