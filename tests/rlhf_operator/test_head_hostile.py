@@ -22,7 +22,10 @@ from .hostile_server import HostileServer, answer, drip, endless, hostile_server
 
 TOKEN = "a-token-that-nobody-may-see"
 CLUSTER_SECRET = "the-api-servers-credential"
-ANSWER_SECONDS = 1.0
+IMPATIENT_SECONDS = 1.0
+"""The timeout where an answer is late on purpose."""
+PATIENT_SECONDS = 60.0
+"""The timeout where the answer comes at once, on a machine that may be busy."""
 LATE_SECONDS = 20.0
 """By when even a busy machine has noticed that an answer is late."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -33,7 +36,14 @@ Blocks = Callable[[], Iterable[bytes]]
 
 @pytest.fixture
 def client() -> Iterator[HttpClient]:
-    client = HttpClient(answer_seconds=ANSWER_SECONDS)
+    client = HttpClient(answer_seconds=PATIENT_SECONDS)
+    yield client
+    now(client.close())
+
+
+@pytest.fixture
+def impatient() -> Iterator[HttpClient]:
+    client = HttpClient(answer_seconds=IMPATIENT_SECONDS)
     yield client
     now(client.close())
 
@@ -119,10 +129,10 @@ def test_the_right_json_about_another_driver_will_not_do(client: HttpClient) -> 
     ids=["body", "chunks", "tiny chunks", "headers", "status line", "continue", "huge"],
 )
 def test_an_answer_without_end_costs_little_memory_and_time(
-    blocks: Blocks, client: HttpClient
+    blocks: Blocks, impatient: HttpClient
 ) -> None:
     with hostile_server(blocks) as server:
-        head = head_at(server, client)
+        head = head_at(server, impatient)
         tracemalloc.start()
         try:
             for attempt in (head.submissions, head.report):
@@ -148,14 +158,14 @@ def test_an_answer_without_end_costs_little_memory_and_time(
     ids=["silence", "headers", "body", "size of a chunk", "extension of a chunk"],
 )
 def test_who_sends_a_byte_now_and_then_does_not_hold_the_operator(
-    head: bytes, block: bytes, client: HttpClient
+    head: bytes, block: bytes, impatient: HttpClient
 ) -> None:
     over = threading.Event()
-    with hostile_server(drip(head, block, ANSWER_SECONDS / 10, over)) as server:
+    with hostile_server(drip(head, block, IMPATIENT_SECONDS / 10, over)) as server:
         began = time.monotonic()
         try:
             with pytest.raises(HeadUnreachable, match="time"):
-                head_at(server, client).submissions()
+                head_at(server, impatient).submissions()
             assert time.monotonic() - began < LATE_SECONDS
         finally:
             over.set()
