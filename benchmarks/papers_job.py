@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job

@@ -8,10 +8,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from rlhf_api import RLHFJob
 from rlhf_api.members import members_of
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import trace_algorithms

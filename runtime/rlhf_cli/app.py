@@ -276,7 +276,7 @@ def version_text() -> str:
     """The versions of rlhf, of the manifests it reads, and of Python."""
     from importlib.metadata import version as installed
 
-    from rlhf_api import API_VERSION
+    from rlhf_api.spec.job import API_VERSION
 
     python = ".".join(map(str, sys.version_info[:3]))
     return f"rlhf {installed('rlhf-operator')} ({API_VERSION}, Python {python})"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
+from rlhf_api.spec.job import RLHFJob
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_api import RLHFJob
 from rlhf_api.changes import differences
 from rlhf_api.problems import path_text
 from rlhf_api.spec.algorithm import CustomSettings
 from rlhf_api.spec.algorithm_graph import MAX_CALLS, AlgorithmGraph
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.errors import InvalidGraph, ManifestOutdated
 from rlhf_flow.fields import ANSWER_FIELDS, PAIR_FIELDS, PROMPT_FIELDS

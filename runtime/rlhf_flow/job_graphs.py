@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from rlhf_api import RLHFJob
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName, Head
 from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithm import Algorithm
 from rlhf_flow.checks import suggest

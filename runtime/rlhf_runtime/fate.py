@@ -1,8 +1,8 @@
 """Processes that the kernel ends with the one that started them, even by SIGKILL, even while they
 hang or are frozen.
 
-As a program it runs another command so: for processes that are not ours to change. Standard library
-only, and started without site packages, for it stands before a start that somebody waits for.
+As a program it does nothing until its raylet ends. Standard library only, and started without site
+packages: a start of Ray waits for it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ def _lives(process: int) -> bool:
     return True
 
 
-def sharing_fate() -> list[str]:
-    """Words that, before a command that a raylet starts, let it end with the raylet."""
+def idle_command() -> list[str]:
+    """Words of a command that a raylet starts, and that does nothing until the raylet ends."""
     return [sys.executable, "-I", "-S", __file__]
 
 
 if __name__ == "__main__":
-    end_with_raylet()
-    os.execv(sys.argv[1], sys.argv[1:])
+    end_with(int(os.environ[RAYLET]))
+    while True:
+        signal.pause()

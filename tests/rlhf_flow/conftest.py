@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 
 MakeJob = Callable[..., RLHFJob]
 

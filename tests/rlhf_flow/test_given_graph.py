@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_api import RLHFJob
 from rlhf_api.changes import document_of, manifest_digest, refused_changes
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.errors import InvalidAlgorithm, InvalidGraph, ManifestOutdated
 from rlhf_flow.given_graph import document_of_graph, is_of_these_settings, lacks_code
 from rlhf_flow.job_graphs import graphs_without_code, trace_algorithms, trace_job

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api import RLHFJob
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph, GraphTerm
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.errors import InvalidGraph
 from rlhf_flow.fields import Kind
 from rlhf_flow.graph import Graph

@@ -11,36 +11,46 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from rlhf_runtime.fate import RAYLET, sharing_fate
+from rlhf_runtime.fate import RAYLET, idle_command
 
 from ..waiting import wait_until
 
-FROZEN = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
 OWNER = """
 import os, subprocess, sys
-subprocess.Popen(sys.argv[1:], env=os.environ | {"RAY_RAYLET_PID": str(os.getpid())}).wait()
+child = subprocess.Popen(sys.argv[1:], env=os.environ | {"RAY_RAYLET_PID": str(os.getpid())})
+print(child.pid, flush=True)
+child.wait()
 """
 
 
 @pytest.fixture
 def owner() -> Iterator[subprocess.Popen[str]]:
-    """A process that has started one that is frozen, and whose number it prints."""
-    words = [sys.executable, "-c", OWNER, *sharing_fate(), sys.executable, "-c", FROZEN]
+    """A process that has started an idle one, and whose number it prints."""
+    words = [sys.executable, "-c", OWNER, *idle_command()]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
 
 
-def test_a_frozen_process_ends_when_its_owner_is_killed(owner: subprocess.Popen[str]) -> None:
+def test_an_idle_process_ends_when_its_owner_is_killed(owner: subprocess.Popen[str]) -> None:
     assert owner.stdout is not None
     started = psutil.Process(int(owner.stdout.readline()))
     try:
-        wait_until(lambda: started.status() == psutil.STATUS_STOPPED, 30, "a frozen process")
         owner.kill()
         wait_until(lambda: has_ended(started), 30, "its end")
     finally:
         with suppress(psutil.NoSuchProcess):
             started.kill()
+
+
+def test_it_waits_as_long_as_its_owner_lives_and_takes_no_cpu_time(
+    owner: subprocess.Popen[str],
+) -> None:
+    assert owner.stdout is not None
+    started = psutil.Process(int(owner.stdout.readline()))
+    with pytest.raises(psutil.TimeoutExpired):
+        started.wait(1.0)
+    assert sum(started.cpu_times()[:2]) < 1.0
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -51,25 +61,8 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def begin(owner: int) -> str:
-    """What a process writes that is to share another's fate."""
-    words = [*sharing_fate(), sys.executable, "-c", "print('begun')"]
-    environment = os.environ | {RAYLET: str(owner)}
-    return subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True).stdout
-
-
-def test_a_process_whose_owner_is_gone_does_not_begin() -> None:
+def test_an_idle_process_whose_owner_is_gone_ends_at_once() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as owner:
         pass
-    assert begin(owner.pid) == ""
-
-
-def test_one_that_somebody_else_has_started_for_a_living_owner_begins() -> None:
-    assert begin(os.getppid()) == "begun\n"
-
-
-def test_what_is_run_keeps_its_words_and_its_end() -> None:
-    words = [*sharing_fate(), sys.executable, "-c", "import sys; sys.exit(sys.argv[1])", "a 'b'"]
-    ours = {RAYLET: str(os.getpid())}
-    ended = subprocess.run(words, env=os.environ | ours, stderr=subprocess.PIPE, text=True)
-    assert (ended.returncode, ended.stderr) == (1, "a 'b'\n")
+    environment = os.environ | {RAYLET: str(owner.pid)}
+    assert subprocess.run(idle_command(), env=environment, timeout=30).returncode == 0

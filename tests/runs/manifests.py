@@ -19,6 +19,7 @@ SMALL = {
         "evaluateEverySteps": 0,
         "warmStart": {"maxSteps": 2, "stopAtExactMatch": None, "promptsPerStep": 16},
     },
+    "data": {"train": {"maxRows": 1024}},
     "rewards": [{"name": "digits", "function": {"entrypoint": "verifiers:digits"}}],
     "code": {"local": str(USER_CODE)},
 }

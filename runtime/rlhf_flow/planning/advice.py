@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api import RLHFJob
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.errors import PlanError
 from rlhf_flow.planning.changes import Change, Changed
 from rlhf_flow.planning.device_changes import device_changes, memory_change

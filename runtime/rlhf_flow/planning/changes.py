@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
 
 Path = tuple[str | int, ...]
 """Names of fields, numbers of entries and keys, from a job on."""

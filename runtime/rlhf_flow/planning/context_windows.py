@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api import RLHFJob
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName
 from rlhf_api.problems import Problem
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 

@@ -7,8 +7,8 @@ from functools import partial
 from math import lcm
 from typing import Any
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.changes import Change, Changed, Path, with_field
 from rlhf_flow.planning.inventory import GPU_MEMORY_BYTES

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName
 from rlhf_api.problems import FieldPath
 from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.given_graph import FIELD, document_of_graph

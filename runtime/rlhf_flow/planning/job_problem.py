@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.quantity import whole
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, TrainingSpec
 from rlhf_flow.graph import Graph
 from rlhf_flow.job_graphs import JobRole, job_roles, policy_of

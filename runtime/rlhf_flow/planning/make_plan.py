@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import lcm
 from pathlib import Path
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Plan, Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.graph import Graph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Plan, Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.planning.advice import advice_lines
 from rlhf_flow.planning.context_windows import check_contexts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlhf_api import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape
 from rlhf_flow.errors import ManifestOutdated, NoScores, ShapeUnknown
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS

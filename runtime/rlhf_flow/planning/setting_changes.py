@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rlhf_api import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload
 from rlhf_flow.planning.changes import Change, Changed, Path, value_at, with_field
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from ray._private import parameter, ray_constants, services
+from ray._private import utils as ray_utils
 from ray._private.ray_logging import stdout_deduplicator
 
 from rlhf_runtime import fate
@@ -28,23 +29,26 @@ OBJECT_STORE_BYTES = 256 * 2**20
 SYSTEM_CONFIG = {
     "worker_niceness": 0,  # they do the work: they must not yield
     "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
+    "enable_metrics_collection": False,  # nobody asks for them, and no agent takes them
 }
 START_SECONDS = 180.0
 """How long Ray's own processes may take to start."""
-STARTS = 3
-"""How often Ray is started before its death is an error. A raylet gives its agents 15 seconds to
-start, which a busy machine may not keep, and ends; no setting changes that."""
 LOOK_SECONDS = 0.05
 """How often it is seen whether they have."""
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
-_AGENT = re.compile(r"^--(dashboard|runtime_env)_agent_command=")
-"""Where the raylet is told how to start an agent."""
+_AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
+_AGENT_PORT = re.compile(
+    r"^(--(?:metrics-agent-port|metrics_export_port|runtime_env_agent_port)=)0$"
+)
+"""What the raylet is told of its agents; a port of 0 lets it wait until they have chosen one."""
+_NO_PORT = 1
+"""A port that nobody listens at."""
 _WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
 """Where the raylet is told how to start a worker: Python, a program of Ray's for other
 environments, and then the worker's script."""
 _FORKED = f"--python_worker_command={subprocess.list2cmdline(launcher.command())} "
-_SHARING_FATE = subprocess.list2cmdline(fate.sharing_fate()) + " "
+_IDLE = subprocess.list2cmdline(fate.idle_command())
 
 
 def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:
@@ -79,7 +83,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     stdout_deduplicator.skip_re = SAID_BY_US
     try:
-        _init_patiently(num_workers, fork_server)
+        _init(num_workers, fork_server)
     except Exception as error:  # Ray raises that itself where one of its processes is missing
         ray.shutdown()
         raise RayFailed(
@@ -87,16 +91,6 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
             "command again; if that does not help, look for a lack of memory, processes or open "
             "files, and into /tmp/ray/session_latest/logs"
         ) from error
-
-
-def _init_patiently(num_workers: int, fork_server: str | None) -> None:
-    """Start Ray, and start it again where one of its processes has died."""
-    for _ in range(STARTS - 1):
-        try:
-            return _init(num_workers, fork_server)
-        except ChildProcessError:
-            ray.shutdown()
-    return _init(num_workers, fork_server)
 
 
 def _init(num_workers: int, fork_server: str | None) -> None:
@@ -130,8 +124,11 @@ def _started_our_way(
     """Let Ray's processes end when the driver has ended, and not before; and workers be forked.
 
     They do not hear what the driver's process group is told: a SIGTERM to it (`timeout`, a batch
-    system) would end Ray at once, before the driver has saved anything. Ray ties its own processes
-    to the driver, but not the raylet's agents: those would look for Ray's head for a minute.
+    system) would end Ray at once, before the driver has saved anything.
+
+    The raylet's two agents do nothing: one serves the dashboard, the other makes environments of
+    tasks, and there are neither. They would take two CPU seconds of every start, and a raylet ends
+    if they need more than 15 s, as they may on a busy machine. A raylet refuses to have none.
 
     Args:
         fork_server: name of the server that forks workers.
@@ -140,7 +137,9 @@ def _started_our_way(
     popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        words = [_AGENT.sub(lambda agent: agent[0] + _SHARING_FATE, word) for word in command]
+        words = [_without_agents(word) for word in command]
+        if command[0].endswith("/raylet"):
+            words.append(f"--dashboard_agent_listen_port={_NO_PORT}")  # services.py leaves it out
         if fork_server is not None:
             words = [_WORKER.sub(lambda _: _FORKED, word) for word in words]
             options["env"] = (options.get("env") or os.environ) | {launcher.SERVER: fork_server}
@@ -148,6 +147,11 @@ def _started_our_way(
         return started[-1]
 
     return _replaced(services, "ConsolePopen", start)
+
+
+def _without_agents(word: str) -> str:
+    word = _AGENT_COMMAND.sub(lambda agent: agent[1] + _IDLE, word)
+    return _AGENT_PORT.sub(lambda port: f"{port[1]}{_NO_PORT}", word)
 
 
 def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
@@ -180,7 +184,8 @@ def _only_what_runs_workers() -> Iterator[None]:
     """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard.
 
     Nobody asks them anything here, and they are half of the time that a start and an end take.
-    `ray.init` starts the server even without a dashboard, and has no words for the others. Under
+    `ray.init` starts the server even without a dashboard, and has no words for the others. It would
+    import all that its dashboard needs, to see whether it is installed. Under
     `uv run` it would copy the current folder, and start every worker by another `uv run`: here they
     find everything where the driver has found it.
     """
@@ -188,6 +193,7 @@ def _only_what_runs_workers() -> Iterator[None]:
     with (
         _replaced(parameter, "RayParams", without),
         _replaced(services, "start_api_server", _no_server),
+        _replaced(ray_utils, "get_dashboard_dependency_error", ImportError),
         _replaced(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
     ):
         yield

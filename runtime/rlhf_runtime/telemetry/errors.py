@@ -12,8 +12,8 @@ RlhfError
 
 from __future__ import annotations
 
-from rlhf_api import ExitCode
 from rlhf_api.errors import RlhfError
+from rlhf_api.exits import ExitCode
 
 
 class TelemetryError(RlhfError):

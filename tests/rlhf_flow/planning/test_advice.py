@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit, PlanError
 from rlhf_flow.job_graphs import trace_job

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Head
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_api import RLHFJob
+from rlhf_api.spec.job import RLHFJob
 
 
 def make_job(**sections: Any) -> RLHFJob:

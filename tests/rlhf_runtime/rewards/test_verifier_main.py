@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,16 @@ from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.verifier_main import CannotLoad, load_verifier, score_batch
 
 SAMPLES = [Sample("p", response, {}, True) for response in ("a", "b", "c")]
+
+
+def test_its_process_imports_the_standard_library_only() -> None:
+    names = "{name.partition('.')[0] for name in sys.modules}"
+    code = f"import rlhf_runtime.rewards.verifier_main, sys; print(*{names})"
+    words = [sys.executable, "-c", code]
+    imported = set(
+        subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    )
+    assert not imported & {"numpy", "pydantic", "ray", "torch", "yaml"}
 
 
 def returning(result: Any) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Plan, Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_runtime.engines.megatron import engine as megatron

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_api import RLHFJob
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.calls import ComputeOptions, ModelCall
 from rlhf_flow.fields import Kind

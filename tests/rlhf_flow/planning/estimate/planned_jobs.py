@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import Plan, Pool
+from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.job_graphs import trace_job
 from rlhf_flow.planning.estimate.evaluate import with_estimate

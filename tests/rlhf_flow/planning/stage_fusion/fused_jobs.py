@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlhf_api import RLHFJob
 from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.graph import Graph
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fused_plan
