@@ -51,6 +51,8 @@ from rlhf_runtime.reshard.views import View, Views
 RANKS = 4
 AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
 """Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
+ANSWER_SECONDS = 600.0
+"""Longest wait for the next measurement of any rank."""
 HAVE_TARGETS = ("1-4-1 -> 1-2", "FSDP 4 -> tp 2")
 """Cases that the targets hold for, of the larger model."""
 
@@ -202,27 +204,34 @@ def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
         try:
             for process in ranks:
                 process.start()
-            found = {(case, rank): each for rank, case, each in answers(ranks, out)}
+            measured = {(case, rank): result for rank, case, result in answers(ranks, out)}
             for process in ranks:
                 process.join()
         finally:
             for process in ranks:
-                process.kill()
-                process.join()
-    return {case: [found[case, rank] for rank in range(RANKS)] for case in CASES}
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+    return {case: [measured[case, rank] for rank in range(RANKS)] for case in CASES}
 
 
 def answers(ranks: Sequence[Any], out: Any) -> Iterator[tuple[int, str, Measured]]:
-    """All measurements as they come."""
-    missing = RANKS * len(CASES)
+    """Yield all measurements as they come.
+
+    Raises:
+        RuntimeError: a rank failed, or no rank has measured anything for too long.
+    """
+    missing, deadline = RANKS * len(CASES), time.monotonic() + ANSWER_SECONDS
     while missing:
         try:
             yield out.get(timeout=1.0)
         except queue.Empty:
-            if any(each.exitcode for each in ranks):
+            if any(process.exitcode for process in ranks):
                 raise RuntimeError("a rank failed") from None
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no rank answered within {ANSWER_SECONDS:g} s") from None
         else:
-            missing -= 1
+            missing, deadline = missing - 1, time.monotonic() + ANSWER_SECONDS
 
 
 def report(model: str, case: str, ranks: list[Measured], smallest: bool) -> dict[str, object]:

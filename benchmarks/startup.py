@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 
 from command_line import parse
@@ -105,8 +104,12 @@ def standing_by() -> Iterator[None]:
         assert standby.stderr is not None
         try:
             # It may first speak of another one, which somebody else has started.
-            lines = list(takewhile(lambda line: "standing by after" not in line, standby.stderr))
-            if standby.poll() is not None:
+            lines = []
+            for line in standby.stderr:
+                lines.append(line)
+                if "standing by after" in line:
+                    break
+            else:
                 raise RuntimeError(f"rlhf standby does not stand by: {''.join(lines)}")
             yield
         finally:

@@ -10,7 +10,7 @@ from .cluster.definition import defined
 from .cluster.session import in_ci, kubeconfig, kubectl, namespace
 from .depth import add_options, choose_depth, select
 from .side_by_side import SideBySide, num_processes
-from .suites import SuiteTimes, check_marks
+from .suites import SuiteBudgets, check_marks
 
 # Before anything imports torch. Two processes share the cores, and small tensors take many times as
 # long where threads wait for each other. Ranks set their own number.
@@ -33,7 +33,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(trylast=True)  # when there is a reporter
 def pytest_configure(config: pytest.Config) -> None:
     choose_depth(config)
-    config.pluginmanager.register(SuiteTimes(in_ci(), config.option.nightly))
+    config.pluginmanager.register(SuiteBudgets(in_ci(), config.option.nightly))
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(SideBySide(config))
 

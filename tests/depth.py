@@ -54,21 +54,21 @@ def examples(usual: int) -> int:
 
 
 def sample(row: int, columns: Sequence[T], usual: int) -> Sequence[T]:
-    """The cells of a matrix's row that this session runs: all of them at night.
+    """Choose the cells of a matrix's row that this session runs: all of them at night.
 
-    Else so many, at equal distances, that shift from row to row: every row has some, and every
-    column about as many as any other.
+    By day `usual` cells at equal distances. They shift from row to row, so that the rows together
+    cover every column.
 
     Args:
-        row: the row's number.
-        columns: of the matrix, in order.
-        usual: cells of a row in a usual session.
+        row: number of the row.
+        columns: all columns of the matrix, in order.
+        usual: number of cells in a row by day.
     """
     number = len(columns)
     if _factor() > 1 or usual >= number:
         return columns
     chosen = {(row + cell * number // usual) % number for cell in range(usual)}
-    return [column for place, column in enumerate(columns) if place in chosen]
+    return [column for index, column in enumerate(columns) if index in chosen]
 
 
 def _factor() -> float:
@@ -76,7 +76,7 @@ def _factor() -> float:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this session is not deep enough for."""
+    """Deselect nightly tests, and under `--quick` heavy ones."""
     if config.option.nightly:
         return
     out_of = (NIGHTLY, *(HEAVY_MARKS if config.option.quick else ()))

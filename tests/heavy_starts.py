@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import pytest
@@ -49,26 +50,35 @@ MARKS = {
 }
 """A test that starts one of a kind has one of these marks."""
 
-SHARED = "shared: "
-"""Prefix of a kind whose process serves the tests of several suites."""
 
-_STARTED: Counter[str] = Counter()
-"""Starts in this process that no report has carried away yet."""
+@dataclass
+class Starts:
+    """Numbers of heavy starts by kind."""
+
+    own: Counter[str] = field(default_factory=Counter)
+    """Processes that serve the tests of one suite."""
+    shared: Counter[str] = field(default_factory=Counter)
+    """Processes that serve the tests of several suites."""
+
+
+_UNREPORTED = Starts()
+"""Starts in this process since the last report of a test."""
 
 
 def count_start(kind: Heavy, number: int = 1, *, shared: bool = False) -> None:
-    """Note that so many processes of a kind were started.
+    """Count processes that were started.
 
     A shared one counts for the session: which suite asks for it first depends on the selection.
     """
     if number:
-        _STARTED[f"{SHARED if shared else ''}{kind}"] += number
+        (_UNREPORTED.shared if shared else _UNREPORTED.own)[kind] += number
 
 
-def take_starts() -> Counter[str]:
-    """Starts since the last call."""
-    taken = _STARTED.copy()
-    _STARTED.clear()
+def take_starts() -> Starts:
+    """Return the starts since the last call."""
+    taken = Starts(_UNREPORTED.own.copy(), _UNREPORTED.shared.copy())
+    _UNREPORTED.own.clear()
+    _UNREPORTED.shared.clear()
     return taken
 
 
@@ -77,8 +87,8 @@ def check_mark(item: pytest.Item) -> None:
 
     `-m` and `--quick` leave out heavy tests by their marks, so marks must be true.
     """
-    for kind in _STARTED:
-        marks = MARKS[Heavy(kind.removeprefix(SHARED))]
+    for kind in (*_UNREPORTED.own, *_UNREPORTED.shared):
+        marks = MARKS[Heavy(kind)]
         if not any(item.get_closest_marker(mark) for mark in marks):
             pytest.fail(
                 f"started a heavy process ({kind}) without the mark {' or '.join(marks)}: add it",
@@ -87,7 +97,7 @@ def check_mark(item: pytest.Item) -> None:
 
 
 def excesses(name: str, starts: Mapping[str, int], budget: Mapping[str, int]) -> Iterator[str]:
-    """A line for each kind of which more were started than the budget allows."""
+    """Yield a line for each kind that was started more often than the budget allows."""
     for kind, number in sorted(starts.items()):
         if number > budget.get(kind, 0):
             yield (

@@ -17,14 +17,11 @@ from typing import Any
 
 import pytest
 
-from .heavy_starts import SHARED, check_mark, excesses, take_starts
+from .heavy_starts import Starts, check_mark, excesses, take_starts
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = ("ray", "cluster")
 """Whose tests stay in one process, and in their order."""
-WORKERS_OF_MARK = {"cluster": ("cluster",)}
-"""The suites of tests with such a mark name one of these workers: a control plane is in one process
-only."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +87,13 @@ def workers_of(arguments: Iterable[str], folder: Path) -> set[str]:
 
 
 def check_marks(items: Sequence[pytest.Item]) -> None:
-    """Refuse tests with a mark whose suite has none of the workers that the mark allows."""
+    """Refuse tests marked cluster whose suite runs elsewhere: one process has the control plane."""
     for item in items:
-        for mark, allowed in WORKERS_OF_MARK.items():
-            if item.get_closest_marker(mark) and suite_of(item.nodeid).worker not in allowed:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: marked {mark}, but the worker of its suite is not "
-                    f"{' or '.join(allowed)}: change it in pyproject.toml, [tool.suites]"
-                )
+        if item.get_closest_marker("cluster") and suite_of(item.nodeid).worker != "cluster":
+            raise pytest.UsageError(
+                f"{item.nodeid}: marked cluster, but the worker of its suite is not cluster: "
+                "change it in pyproject.toml, [tool.suites]"
+            )
 
 
 @dataclass
@@ -109,8 +105,7 @@ class Spent:
     """Seconds."""
     cpu: float = 0.0
     """Seconds of the process that runs them, and of all whose end it has waited for."""
-    starts: Counter[str] = field(default_factory=Counter)
-    """Heavy starts by kind, those that serve other suites as well included."""
+    starts: Starts = field(default_factory=Starts)
 
 
 def cpu_seconds() -> float:
@@ -119,12 +114,12 @@ def cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-class SuiteTimes:
-    """Adds up seconds and heavy starts of each suite, prints them, and checks the starts."""
+class SuiteBudgets:
+    """A plugin that sums seconds and heavy starts of each suite, prints and checks them."""
 
     def __init__(self, in_ci: bool, is_nightly: bool = False) -> None:
         self._in_ci = in_ci
-        self._is_nightly = is_nightly  # budgets are of what every change starts
+        self._is_nightly = is_nightly  # nightly sessions start more than budgets allow
         self._spent: dict[Suite, Spent] = {}
         self._cpu = cpu_seconds()
 
@@ -134,7 +129,9 @@ class SuiteTimes:
         report: pytest.TestReport = yield
         before, self._cpu = self._cpu, cpu_seconds()
         vars(report)["cpu_seconds"] = self._cpu - before
-        vars(report)["starts"] = dict(take_starts())
+        starts = take_starts()  # a report travels between processes: plain types only
+        vars(report)["own_starts"] = dict(starts.own)
+        vars(report)["shared_starts"] = dict(starts.shared)
         return report
 
     @pytest.hookimpl(wrapper=True)
@@ -152,7 +149,8 @@ class SuiteTimes:
         spent.tests += report.when == "teardown"
         spent.wall += report.duration
         spent.cpu += getattr(report, "cpu_seconds", 0.0)  # a crash is reported without
-        spent.starts.update(getattr(report, "starts", {}))
+        spent.starts.own.update(getattr(report, "own_starts", {}))
+        spent.starts.shared.update(getattr(report, "shared_starts", {}))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -174,61 +172,54 @@ class SuiteTimes:
 
 
 def table(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """A line for each suite, the longest first, and one for all of them."""
+    """Yield a line for each suite, the longest first, and one for all of them."""
     yield f"{'tests':>6} {'seconds':>8} {'of CPUs':>8} {'budget':>8}  suite"
     rows = sorted(spent.items(), key=lambda row: -row[1].wall)
-    for suite, each in rows:
-        yield f"{each.tests:6} {each.wall:8.0f} {each.cpu:8.0f} {suite.seconds:8.0f}  {suite.path}"
+    for suite, sums in rows:
+        yield f"{sums.tests:6} {sums.wall:8.0f} {sums.cpu:8.0f} {suite.seconds:8.0f}  {suite.path}"
     tests, wall, cpu = (
-        sum(getattr(each, name) for each in spent.values()) for name in ("tests", "wall", "cpu")
+        sum(getattr(sums, name) for sums in spent.values()) for name in ("tests", "wall", "cpu")
     )
     budget = sum(suite.seconds for suite in spent)
     yield f"{tests:6} {wall:8.0f} {cpu:8.0f} {budget:8.0f}  all, of two workers at once"
 
 
 def warnings(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """A line for each suite that took more than it may."""
-    for suite, each in spent.items():
-        if each.wall > suite.seconds:
+    """Yield a line for each suite that took more than its budget."""
+    for suite, sums in spent.items():
+        if sums.wall > suite.seconds:
             yield (
-                f"warning: {suite.path} took {each.wall:.0f} s, allowed {suite.seconds:.0f} s:"
+                f"warning: {suite.path} took {sums.wall:.0f} s, allowed {suite.seconds:.0f} s:"
                 " make it faster, or change the budget in pyproject.toml, [tool.suites]"
             )
 
 
 def starts_table(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """A line for each suite that started something heavy: kinds with number and budget."""
+    """Yield a line for each suite with heavy starts: their kinds, numbers and budgets."""
     yield ""
-    for suite, counted in spent.items():
-        kinds = [
-            f"{kind} {number} of {suite.starts.get(kind, 0)}"
-            for kind, number in sorted(counted.starts.items())
-            if not kind.startswith(SHARED)
-        ]
-        if kinds:
-            yield f"{suite.path}: {', '.join(kinds)}"
-    shared = [
-        f"{kind} {number} of {shared_starts().get(kind, 0)}"
-        for kind, number in sorted(_shared(spent).items())
-    ]
+    for suite, sums in spent.items():
+        if sums.starts.own:
+            yield f"{suite.path}: {_numbers(sums.starts.own, suite.starts)}"
+    shared = _shared(spent)
     if shared:
-        yield f"for several suites: {', '.join(shared)}"
+        yield f"for several suites: {_numbers(shared, shared_starts())}"
+
+
+def _numbers(starts: Mapping[str, int], budget: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{kind} {number} of {budget.get(kind, 0)}" for kind, number in sorted(starts.items())
+    )
 
 
 def start_errors(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """A line for each kind of which a suite, or the session, started more than it may."""
-    for suite, counted in spent.items():
-        own = Counter(
-            {k: number for k, number in counted.starts.items() if not k.startswith(SHARED)}
-        )
-        yield from excesses(str(suite.path), own, suite.starts)
+    """Yield a line for each kind that a suite, or the session, started too often."""
+    for suite, sums in spent.items():
+        yield from excesses(str(suite.path), sums.starts.own, suite.starts)
     yield from excesses("the session", _shared(spent), shared_starts())
 
 
 def _shared(spent: dict[Suite, Spent]) -> Counter[str]:
     total: Counter[str] = Counter()
-    for counted in spent.values():
-        for kind, number in counted.starts.items():
-            if kind.startswith(SHARED):
-                total[kind.removeprefix(SHARED)] += number
+    for sums in spent.values():
+        total.update(sums.starts.shared)
     return total

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import PurePosixPath
 
 import pytest
 
 from . import heavy_starts
-from .heavy_starts import Heavy, count_start, take_starts
+from .heavy_starts import Heavy, Starts, count_start, take_starts
 from .suites import ROOT, Spent, Suite, start_errors, starts_table
 
 SUITE = Suite(PurePosixPath("tests/some"), seconds=10, starts={"world": 1})
@@ -15,8 +16,8 @@ SUITE = Suite(PurePosixPath("tests/some"), seconds=10, starts={"world": 1})
 
 @pytest.fixture(autouse=True)
 def own_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests count is none of the session's business."""
-    monkeypatch.setattr(heavy_starts, "_STARTED", type(heavy_starts._STARTED)())
+    """Keep the starts of these tests out of the session's."""
+    monkeypatch.setattr(heavy_starts, "_UNREPORTED", Starts())
 
 
 def test_starts_are_counted_until_they_are_taken() -> None:
@@ -24,16 +25,17 @@ def test_starts_are_counted_until_they_are_taken() -> None:
     count_start(Heavy.WORLD)
     count_start(Heavy.WORLD, 0)
     count_start(Heavy.CONTROL_PLANE, shared=True)
-    assert take_starts() == {"engine": 3, "world": 1, "shared: control-plane": 1}
-    assert take_starts() == {}
+    own, shared = Counter(engine=3, world=1), Counter({"control-plane": 1})
+    assert take_starts() == Starts(own, shared)
+    assert take_starts() == Starts()
 
 
 def test_as_many_as_the_budget_allows_are_no_error() -> None:
-    assert not list(start_errors({SUITE: Spent(starts=heavy_starts.Counter(world=1))}))
+    assert not list(start_errors({SUITE: Spent(starts=Starts(Counter(world=1)))}))
 
 
 def test_more_or_others_than_the_budget_allows_are_errors() -> None:
-    spent = {SUITE: Spent(starts=heavy_starts.Counter(world=2, run=1))}
+    spent = {SUITE: Spent(starts=Starts(Counter(world=2, run=1)))}
     run, world = start_errors(spent)
     assert run.startswith("error: tests/some started 1 of run, allowed 0: share one with")
     assert world.startswith("error: tests/some started 2 of world, allowed 1: share one with")
@@ -43,7 +45,7 @@ def test_more_or_others_than_the_budget_allows_are_errors() -> None:
 def test_those_for_several_suites_count_for_the_session() -> None:
     spent = {
         Suite(PurePosixPath(f"tests/{name}"), seconds=1): Spent(
-            starts=heavy_starts.Counter({"shared: control-plane": 1})
+            starts=Starts(shared=Counter({"control-plane": 1}))
         )
         for name in ("a", "b")
     }
@@ -89,7 +91,7 @@ def test_a_session_fails_where_marks_or_numbers_are_wrong(
         "SUITE = suites.Suite(PurePosixPath('tests/some'), 10, 'ray', {'world': 1})\n"
         "suites.suite_of = lambda nodeid: SUITE\n"
         "def pytest_configure(config):\n"
-        "    config.pluginmanager.register(suites.SuiteTimes(False))\n"
+        "    config.pluginmanager.register(suites.SuiteBudgets(False))\n"
     )
     pytester.makepyfile(SESSION.format(mark=mark, number=number))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

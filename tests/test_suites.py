@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .suites import ROOT, Spent, Suite, SuiteTimes, suite_of, suites, table, warnings, workers_of
+from .suites import ROOT, Spent, Suite, SuiteBudgets, suite_of, suites, table, warnings, workers_of
 
 SLOW = Suite(PurePosixPath("tests/slow"), seconds=10, worker="ray")
 QUICK = Suite(PurePosixPath("tests/quick"), seconds=5)
@@ -69,7 +69,7 @@ def test_only_what_took_longer_than_it_may_is_warned_of() -> None:
 
 @pytest.mark.parametrize(("in_ci", "told"), [(True, True), (False, False)])
 def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bool) -> None:
-    times, terminal = SuiteTimes(in_ci), Terminal()
+    times, terminal = SuiteBudgets(in_ci), Terminal()
     for nodeid, seconds in {
         "tests/tools/test_a.py::b": 500.0,
         "tests/images/test_c.py::d": 1.0,
@@ -86,7 +86,7 @@ def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bo
 
 @pytest.mark.parametrize(("seconds", "num_lines"), [(1.0, 0), (500.0, 1)])
 def test_one_suite_needs_no_table_but_is_warned_of(seconds: float, num_lines: int) -> None:
-    times, terminal = SuiteTimes(True), Terminal()
+    times, terminal = SuiteBudgets(True), Terminal()
     times.pytest_runtest_logreport(report("tests/tools/test_a.py::b", "call", seconds))
     times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
     assert len(terminal.lines) == num_lines
@@ -94,9 +94,9 @@ def test_one_suite_needs_no_table_but_is_warned_of(seconds: float, num_lines: in
 
 @pytest.mark.parametrize("is_nightly", [False, True])
 def test_at_night_more_may_be_started_than_in_every_change(is_nightly: bool) -> None:
-    times, terminal = SuiteTimes(False, is_nightly), Terminal()
+    times, terminal = SuiteBudgets(False, is_nightly), Terminal()
     started = report("tests/tools/test_a.py::b", "call", 1.0)
-    started.starts = {"run": 1}
+    started.own_starts = {"run": 1}
     times.pytest_runtest_logreport(started)
     times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
     assert len(terminal.lines) == (0 if is_nightly else 1), terminal.lines

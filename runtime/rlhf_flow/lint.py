@@ -85,7 +85,7 @@ def _unused_roles(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[s
     models = {name: [term.role for term in terms.models] for name, terms in rewards.items()}
     of_rewards = {model for names in models.values() for model in names}
     for role in graphs[GraphName.STEP].roles:
-        # A score by models alone consists of their calls: none of them is the role's own.
+        # A score made only of reward models is their calls; the role itself has none.
         names = (role, *models.get(role, ()))
         if role not in of_rewards and not any(call.uses(n) for call in called for n in names):
             yield (

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from .programs import BENCHMARKS
 
 
 @pytest.fixture(autouse=True)
-def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> Path:
+def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the benchmarks' folder on the path, as running one of them does."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return BENCHMARKS

@@ -10,22 +10,21 @@ from math import isfinite
 import pytest
 
 from ..heavy_starts import Heavy
-from ..runs.cli import standing_by
+from ..runs.cli import standing_by_for_others
 from .programs import BENCHMARKS, PROGRAMS, Printed, run_smallest
 
 
 @pytest.fixture(scope="module")
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Variables by which runs fork their workers from one process, where no start is measured."""
-    shared = {"RLHF_STANDBY": "benchmarks"}
-    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log", **shared):
-        yield shared
+    with standing_by_for_others(tmp_path_factory.mktemp("standby")) as variables:
+        yield variables
 
 
 def assert_positive(numbers: Iterable[float]) -> None:
     """Fail unless there are numbers, all of them finite and above 0."""
-    found = list(numbers)
-    assert found and all(isfinite(number) and number > 0 for number in found), found
+    values = list(numbers)
+    assert values and all(isfinite(value) and value > 0 for value in values), values
 
 
 def test_every_target_of_the_makefile_is_run_here() -> None:

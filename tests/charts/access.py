@@ -78,6 +78,6 @@ def _review(
     review = {"apiVersion": GROUP, "kind": kind, "spec": spec}
     with kubectl.api_server(as_user) as server:
         answer = server.ask("POST", f"/apis/{GROUP}/{kind.lower()}s", None, review)
+    assert answer.status == 201, answer.data
     status: Mapping[str, Any] = json.loads(answer.data)["status"]
-    assert answer.status == 201, status
     return status

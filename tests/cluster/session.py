@@ -50,13 +50,20 @@ def kubectl(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubec
     return Kubectl(Path(program), kubeconfig, tmp_path_factory.mktemp("kubectl"))
 
 
-@pytest.fixture
-def namespace(kubectl: Kubectl) -> Iterator[str]:
-    """A namespace of the test's own."""
+@contextmanager
+def new_namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace with a name of its own, deleted at the end."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own."""
+    with new_namespace(kubectl) as name:
+        yield name
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from rlhf_operator.parse import parse_job
 
 from ..rlhf_api.rule_cases import ALLOWED, CREATED, GOOD, UPDATED
 from .kubectl import Kubectl
+from .session import new_namespace
 
 pytestmark = pytest.mark.cluster
 
@@ -71,11 +72,8 @@ def _message(status: int, answer: Mapping[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def jobs(defined: Kubectl) -> Iterator[Jobs]:
     """A namespace for all tests of this file that name their jobs."""
-    namespace = f"test-{uuid.uuid4().hex[:8]}"
-    defined("create", "namespace", namespace)
-    with defined.api_server() as server:
+    with new_namespace(defined) as namespace, defined.api_server() as server:
         yield Jobs(server, namespace)
-    defined("delete", "namespace", namespace, "--wait=false")
 
 
 def renamed(manifest: Mapping[str, Any]) -> dict[str, Any]:

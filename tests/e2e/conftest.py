@@ -80,7 +80,9 @@ def started_pods(kubectl: Kubectl) -> int:
         metrics = kubectl(
             "get", "--raw", f"/api/v1/{node.replace('node/', 'nodes/')}/proxy/metrics"
         )
-        total += sum(map(int, STARTED_PODS.findall(metrics)))
+        numbers = STARTED_PODS.findall(metrics)
+        assert numbers, f"{node} does not say how many pods it has started"
+        total += sum(map(int, numbers))
     return total
 
 

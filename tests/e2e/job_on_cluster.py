@@ -63,8 +63,8 @@ class JobOnCluster:
     def delete_pods_by_force(self) -> None:
         """What somebody does who takes their node for dead."""
         labels = f"--selector=rlhf-operator.dev/job={self.name}"
-        place = f"--namespace={self.namespace}"
-        self.kubectl("delete", "pods", place, labels, "--force", "--grace-period=0")
+        namespace = f"--namespace={self.namespace}"
+        self.kubectl("delete", "pods", namespace, labels, "--force", "--grace-period=0")
 
     def edit(self, **spec: Any) -> None:
         """Change its spec."""
@@ -76,7 +76,7 @@ class JobOnCluster:
 
         def looked() -> bool:
             status = self.status
-            assert holds(status) or status.phase not in ENDED, f"{what}: {self.story()}"
+            assert holds(status) or status.phase not in ENDED, f"{what}: it has ended"
             return holds(status)
 
         try:
@@ -86,9 +86,9 @@ class JobOnCluster:
 
     def pods_story(self) -> str:
         """How its pods do, and what was said of them."""
-        place = f"--namespace={self.namespace}"
-        words = ("get", "events", place, "--field-selector=type=Warning")
-        return self.kubectl("get", "pods", place, "--output=wide") + self.kubectl(*words)
+        namespace = f"--namespace={self.namespace}"
+        words = ("get", "events", namespace, "--field-selector=type=Warning")
+        return self.kubectl("get", "pods", namespace, "--output=wide") + self.kubectl(*words)
 
     def story(self) -> str:
         """What became of it, for the message of a test that failed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..heavy_starts import Heavy, count_start
-from ..runs.cli import standing_by
+from ..runs.cli import standing_by_for_others
 from .tracked_files import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -36,9 +36,8 @@ def scripted(guide: Path) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """Variables by which the guides' runs fork their workers from one process."""
-    shared = {"RLHF_STANDBY": "guides"}
-    with standing_by(tmp_path_factory.mktemp("standby") / "standby.log", **shared):
-        yield shared
+    with standing_by_for_others(tmp_path_factory.mktemp("standby")) as variables:
+        yield variables
 
 
 @pytest.mark.ray

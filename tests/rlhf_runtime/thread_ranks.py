@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier, BrokenBarrierError
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -20,20 +19,6 @@ T = TypeVar("T")
 WAIT_SECONDS = 60.0
 """Longest wait for another rank: they end together, so it never comes to that."""
 END = "the end"
-
-
-def on_one_core() -> Any:
-    """A fixture for a module: torch computes on the caller's thread. Small tensors take a hundred
-    times as long where threads wait for each other on a busy machine."""
-
-    @pytest.fixture(scope="module", autouse=True)
-    def one_core() -> Iterator[None]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(before)
-
-    return one_core
 
 
 class ThreadRanks:
@@ -59,8 +44,8 @@ class ThreadRanks:
         with ThreadPoolExecutor(self.size) as pool:
             calls = [pool.submit(on_rank, rank) for rank in range(self.size)]
         errors = [error for call in calls if (error := call.exception()) is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
-            raise error
+        if errors:  # a rank that failed by itself says more than those that waited for it
+            raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
         return [call.result() for call in calls]
 
     def exchange(self, rank: int, collective: str, tensor: Tensor) -> list[Tensor]:

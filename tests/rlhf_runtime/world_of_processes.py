@@ -17,8 +17,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -62,19 +64,24 @@ Scenario = Callable[[World, Path], None]
 
 SHARED_MEMORY = Path("/dev/shm")
 LIBRARIES = f"{__package__}.libraries"
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload([LIBRARIES])
 
 
-def start_world(
-    module: str, world_size: int, folder: Path, *arguments: str, device: str = "cpu"
-) -> Path:
+@cache
+def _forking() -> ForkServerContext:
+    """The context whose fork server imports the libraries of ranks, once in a process of tests."""
+    count_start(Heavy.FORK_SERVER, shared=True)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([LIBRARIES])
+    return context
+
+
+def start_world(module: str, world_size: int, folder: Path, *, device: str = "cpu") -> Path:
     """Run a module's scenarios on so many ranks; the folder then holds every rank's results."""
     count_start(Heavy.WORLD)
     ranks = [
-        FORKING.Process(
+        _forking().Process(
             target=_run_rank,
-            args=([module, str(rank), str(world_size), str(folder), *arguments], device),
+            args=([module, str(rank), str(world_size), str(folder)], device),
         )
         for rank in range(world_size)
     ]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,6 +170,14 @@ def standing_by(log: Path, **environment: str) -> Iterator[Command]:
         command.end()
         for server in servers:
             SHARED.remove(server)
+
+
+@contextmanager
+def standing_by_for_others(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Variables with which commands of another folder of tests share one `rlhf standby`."""
+    variables = {"RLHF_STANDBY": uuid.uuid4().hex}
+    with standing_by(folder / "standby.log", **variables):
+        yield variables
 
 
 def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -53,11 +54,13 @@ def ppo(place: Path) -> Finished:
 def _undisturbed(place: Path, devices: int) -> Finished:
     name = f"undisturbed-{devices}"
     manifest = manifest_of(devices, place / f"{name}.yaml")
-    return run(manifest, place / name, "--devices", devices)
+    finished = run(manifest, place / name, "--devices", devices)
+    assert finished.code == 0, finished.output
+    return finished
 
 
 @pytest.fixture
-def undisturbed(request: pytest.FixtureRequest) -> dict[int, Finished]:
-    """Both long jobs, to the end without an interruption, by number of ranks."""
-    both = {1: "ppo", 2: "grpo_on_two"}
-    return {devices: request.getfixturevalue(name) for devices, name in both.items()}
+def undisturbed(request: pytest.FixtureRequest) -> Callable[[int], Finished]:
+    """The long job of a number of ranks, run to its end without an interruption."""
+    fixtures = {1: "ppo", 2: "grpo_on_two"}
+    return lambda devices: cast(Finished, request.getfixturevalue(fixtures[devices]))

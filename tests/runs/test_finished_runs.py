@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ..heavy_starts import Heavy, count_start
 from .cli import Finished, run
 from .records import end, records, reproducible, step_metrics
 
@@ -127,6 +128,7 @@ def test_the_model_loads_in_transformers_and_in_vllm(grpo_on_two: Finished) -> N
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "TORCH_COMPILE_DISABLE": "1",
     }
+    count_start(Heavy.ENGINE)
     loaded = subprocess.run(
         [sys.executable, "-c", LOADS, str(grpo_on_two.folder / "model"), "402991="],
         env=os.environ | environment,

@@ -202,14 +202,15 @@ def test_what_was_saved_goes_on_under_other_placements_and_cuts(
     place: Path, colocated: Finished
 ) -> None:
     """One step with generation also where only the critic is trained; one by Megatron on four
-    ranks, resharded to engines of one; one by FSDP on one rank."""
+    ranks, resharded to engines of one; one by FSDP with a rank for every role."""
     file, folder = place / "another-placement.yaml", place / "another-placement"
     groups = [CRITIC | {"devices": 1}, TRAINED | {"firstDevice": 1}, GENERATION]
     apart = {"placement": {"type": "Manual", "groups": groups}}
     reference = {"models": {"reference": {"source": {"sameAs": "actor"}}}}
     cut = {"training": {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 2}}}
     stages = {"models": dict.fromkeys(("actor", "reference", "critic"), cut)}
-    for step, (devices, change) in enumerate(((2, apart), (4, stages), (1, {})), start=1):
+    steps = ((2, apart), (4, stages), (3, {"placement": {"type": "Standalone"}}))
+    for step, (devices, change) in enumerate(steps, start=1):
         manifest = example("02", file, CHANGES, reference, change)
         made = run(manifest, folder, "--devices", devices, "--steps", step)
         assert made.code == 0, made.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,16 @@ def by_turns(*victims: str) -> dict[str, str]:
     [
         pytest.param(2, by_turns("rank=0", "rank=1"), True, id="ranks-of-two-by-turns"),
         pytest.param(
-            *(2, by_turns("rank=1", "rank=0"), True),
+            2,
+            by_turns("rank=1", "rank=0"),
+            True,
             id="the-other-ranks-of-two",
             marks=pytest.mark.nightly,
         ),
         pytest.param(
-            *(1, dict.fromkeys(("train", "save"), "rank=0"), False),
+            1,
+            {"train": "rank=0", "save": "rank=0"},
+            False,
             id="the-only-rank-and-nothing-stands-by",
         ),
     ],
@@ -95,7 +99,7 @@ def by_turns(*victims: str) -> dict[str, str]:
 def test_a_job_goes_on_when_a_rank_is_killed(
     request: pytest.FixtureRequest,
     place: Path,
-    undisturbed: dict[int, Finished],
+    undisturbed: Callable[[int], Finished],
     devices: int,
     victims: Mapping[str, str],
     standby: bool,
@@ -107,7 +111,7 @@ def test_a_job_goes_on_when_a_rank_is_killed(
     assert ended.code == 0, ended.output
     assert ended.output.count(", after WorkerLost: ") == len(victims), ended.output
     assert summary(ended.folder)["restarts"] == len(victims)
-    assert_same(ended.folder, undisturbed[devices].folder)
+    assert_same(ended.folder, undisturbed(devices).folder)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,9 @@ def test_a_job_goes_on_when_a_rank_is_killed(
     [
         pytest.param(2, ("start-up", "score", "transition"), False, id="two"),
         pytest.param(
-            *(2, ("generate", "train", "save"), False),
+            2,
+            ("generate", "train", "save"),
+            False,
             id="two-in-the-other-phases",
             marks=pytest.mark.nightly,
         ),
@@ -124,7 +130,7 @@ def test_a_job_goes_on_when_a_rank_is_killed(
 )
 def test_a_job_goes_on_when_its_command_is_given_again(
     place: Path,
-    undisturbed: dict[int, Finished],
+    undisturbed: Callable[[int], Finished],
     devices: int,
     phases: tuple[str, ...],
     bucket: str,
@@ -134,8 +140,8 @@ def test_a_job_goes_on_when_its_command_is_given_again(
     folder = place / name
     changes = [kept_in(f"{bucket}/driver")] if in_bucket else []
     manifest = manifest_of(devices, place / f"{name}.yaml", *changes)
-    strikes = kills(dict.fromkeys(phases, "driver"))
-    words = ["run", manifest, "--output", folder, "--devices", devices, *strikes]
+    kill_options = kills(dict.fromkeys(phases, "driver"))
+    words = ["run", manifest, "--output", folder, "--devices", devices, *kill_options]
     codes = []
     while not codes or (codes[-1] == KILLED and len(codes) <= len(phases)):
         command = start(words, folder.with_suffix(f".{len(codes)}.log"))
@@ -145,7 +151,7 @@ def test_a_job_goes_on_when_its_command_is_given_again(
         finally:
             command.end()
     assert codes == [KILLED] * len(phases) + [0], command.output
-    assert_same(folder, undisturbed[devices].folder)
+    assert_same(folder, undisturbed(devices).folder)
 
 
 FAULTS = {
@@ -161,9 +167,10 @@ FAULTS = {
 """Faults, and what the notice of the restart says of them."""
 USUAL_FAULTS = [
     "hang:rank=1,phase=train,step=2",
-    "freeze:rank=0,phase=generate,step=5",
+    "freeze:reward,phase=score,step=4",
     "exhaust:rank=0,phase=transition,step=7",
 ]
+"""One of each kind: it stays in a call, it does not answer, it says what is wrong."""
 
 
 @pytest.mark.parametrize(
@@ -174,7 +181,7 @@ USUAL_FAULTS = [
     ],
 )
 def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
-    place: Path, undisturbed: dict[int, Finished], bucket: str, faults: list[str]
+    place: Path, undisturbed: Callable[[int], Finished], bucket: str, faults: list[str]
 ) -> None:
     impatient = {"failurePolicy": {"progressDeadlineSeconds": 10}}
     address = f"{bucket}/hangs-{len(faults)}"
@@ -187,7 +194,7 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
     for fault, notice in zip(faults, notices, strict=True):
         assert all(part in notice for part in FAULTS[fault]), (fault, notice)
     assert "rank 1, thread MainThread" in (ended.folder / "logs" / "stacks.txt").read_text()
-    assert_same(ended.folder, undisturbed[2].folder)
+    assert_same(ended.folder, undisturbed(2).folder)
     kept = CheckpointStore(address)
     assert kept.steps()[:2] == [STEPS, STEPS - 1] and len(kept.steps()) <= 3
     assert kept.read(STEPS).record.world_size == 2
@@ -195,9 +202,9 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
 
 
 def test_a_model_is_made_of_the_checkpoint_that_is_the_one_that_the_run_left(
-    place: Path, undisturbed: dict[int, Finished]
+    place: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
-    assert_exported_as_left(undisturbed[2].folder, place / "from-two-ranks")
+    assert_exported_as_left(undisturbed(2).folder, place / "from-two-ranks")
 
 
 def interrupt_politely(command: Command) -> None:
@@ -211,7 +218,7 @@ def last_step(folder: Path) -> int:
 
 
 def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damaged_one(
-    place: Path, undisturbed: dict[int, Finished]
+    place: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
     folder, manifest = place / "stopped", manifest_of(1, place / "stopped.yaml")
     words = ["run", manifest, "--output", folder, "--devices", 1]
@@ -252,17 +259,17 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     came_to = summary(folder)
     assert (came_to["starts"], came_to["restarts"], came_to["steps_repeated"]) == (2, 0, 1)
     assert came_to["total_seconds"] > sum(each["seconds"] for each in records(folder, "step"))
-    ours, theirs = numbers(folder), numbers(undisturbed[1].folder)
+    ours, theirs = numbers(folder), numbers(undisturbed(1).folder)
     assert all(ours[key] == theirs[key] for key in theirs if key in ours and key[1] < STEPS)
     assert sum(kind == "step" for kind, _ in ours) == max(STEPS, reached + 1)
 
 
 def test_a_finished_job_goes_on_to_more_steps_with_other_settings_that_change_no_number(
-    place: Path, undisturbed: dict[int, Finished]
+    place: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
     """From the checkpoint before the last one, so that a step is made both ways."""
     folder = place / "frugal"
-    shutil.copytree(undisturbed[1].folder, folder)
+    shutil.copytree(undisturbed(1).folder, folder)
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:08d}")
     training = {"microBatchTokens": 64, "activationRecompute": True}
     frugal = {
@@ -274,7 +281,7 @@ def test_a_finished_job_goes_on_to_more_steps_with_other_settings_that_change_no
     assert further.code == 0, further.output
     assert f"going on from the checkpoint of step {STEPS - 1}" in further.output
     assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]
-    ours, theirs = numbers(folder), numbers(undisturbed[1].folder)
+    ours, theirs = numbers(folder), numbers(undisturbed(1).folder)
     again = ("step", STEPS)
     assert ours[again] != theirs[again], "the step was made again, in other micro-batches"
     for name in ("actor/loss", "critic/loss", "reward/mean"):

@@ -41,7 +41,7 @@ _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
 _AGENT_PORT = re.compile(
     r"^(--(?:metrics-agent-port|metrics_export_port|runtime_env_agent_port)=)0$"
 )
-"""What the raylet is told of its agents; a port of 0 lets it wait until they have chosen one."""
+"""Flags of the raylet for its agents. With port 0 it waits until an agent reports one."""
 _NO_PORT = 1
 """A port that nobody listens at."""
 _WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
@@ -137,9 +137,9 @@ def _started_our_way(
     popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        words = [_without_agents(word) for word in command]
+        words = list(command)
         if command[0].endswith("/raylet"):
-            words.append(f"--dashboard_agent_listen_port={_NO_PORT}")  # services.py leaves it out
+            words = _without_agents(words)
         if fork_server is not None:
             words = [_WORKER.sub(lambda _: _FORKED, word) for word in words]
             options["env"] = (options.get("env") or os.environ) | {launcher.SERVER: fork_server}
@@ -149,9 +149,16 @@ def _started_our_way(
     return _replaced(services, "ConsolePopen", start)
 
 
-def _without_agents(word: str) -> str:
-    word = _AGENT_COMMAND.sub(lambda agent: agent[1] + _IDLE, word)
-    return _AGENT_PORT.sub(lambda port: f"{port[1]}{_NO_PORT}", word)
+def _without_agents(command: Sequence[str]) -> list[str]:
+    """The raylet's command with idle processes for its two agents."""
+    words, num_agents = [], 0
+    for word in command:
+        word, is_agent = _AGENT_COMMAND.subn(lambda agent: agent[1] + _IDLE, word)
+        words.append(_AGENT_PORT.sub(lambda port: f"{port[1]}{_NO_PORT}", word))
+        num_agents += is_agent
+    assert num_agents == 2, f"this release of Ray starts its agents otherwise: {command}"
+    # Ray's own command leaves this port out.
+    return [*words, f"--dashboard_agent_listen_port={_NO_PORT}"]
 
 
 def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
@@ -185,14 +192,15 @@ def _only_what_runs_workers() -> Iterator[None]:
 
     Nobody asks them anything here, and they are half of the time that a start and an end take.
     `ray.init` starts the server even without a dashboard, and has no words for the others. It would
-    import all that its dashboard needs, to see whether it is installed. Under
-    `uv run` it would copy the current folder, and start every worker by another `uv run`: here they
-    find everything where the driver has found it.
+    import the dashboard's dependencies to see whether they are installed. Under `uv run` it would
+    copy the current folder, and start every worker by another `uv run`: here they find everything
+    where the driver has found it.
     """
     without = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
         _replaced(parameter, "RayParams", without),
         _replaced(services, "start_api_server", _no_server),
+        # It is called; any answer but None means that there is no dashboard.
         _replaced(ray_utils, "get_dashboard_dependency_error", ImportError),
         _replaced(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
     ):

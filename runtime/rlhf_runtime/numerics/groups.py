@@ -21,10 +21,9 @@ class GroupAdvantages(NamedTuple):
     advantages: Float[Tensor, " rows"]
     """One per response, 0 for invalid ones."""
     num_groups: int
-    """With a valid response or without."""
-    num_silent_groups: int
-    """Of these, groups whose responses have nothing to be compared with: too few are valid, or all
-    valid ones have the same score."""
+    """Prompts on this rank, also those without a valid response."""
+    num_without_signal: int
+    """Groups that teach nothing: too few responses are valid, or all valid ones have one score."""
 
 
 def pass_at_k(
@@ -116,9 +115,7 @@ def group_advantages(
         std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
         centred = centred / (std[group_of] + STD_EPSILON)
     num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())
-    return GroupAdvantages(
-        centred.to(scores.dtype), len(num_compared), int((num_compared == 0).sum())
-    )
+    return GroupAdvantages(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
 
 
 def mixed_groups(

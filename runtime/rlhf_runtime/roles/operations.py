@@ -249,7 +249,7 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
         operation.baseline,
         mask.sum(dim=1),
     )
-    work.means.add("groups/equal", float(result.num_silent_groups), float(result.num_groups))
+    work.means.add("groups/equal", float(result.num_without_signal), float(result.num_groups))
     work.put(operation.advantages, result.advantages[:, None], mask)
 
 

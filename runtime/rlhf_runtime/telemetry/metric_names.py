@@ -75,7 +75,7 @@ METRICS: dict[str, Metric] = {
         "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
     ),
     "groups/equal": Metric(
-        "Equal groups",
+        "Groups without signal",
         "fraction",
         "Prompts that teach nothing: their responses all got the same reward, or too few got one",
         False,

@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from ray._private import services
 
 from rlhf_runtime.controller import cluster
 from rlhf_runtime.errors import NotEnoughResources, RayFailed
+from rlhf_runtime.fate import idle_command
 
 from ...waiting import wait_until
 
@@ -99,8 +101,13 @@ def test_what_lies_in_the_object_store_is_counted_until_nobody_wants_it() -> Non
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_ray_starts_only_what_runs_workers() -> None:
-    started = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    started = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            started.append(" ".join(child.cmdline()))
     for needed in ("gcs_server", "raylet"):
         assert any(needed in command for command in started), started
     for not_asked in ("monitor.py", "log_monitor.py", "dashboard.py", "agent.py", "agent/main.py"):
         assert not any(not_asked in command for command in started), started
+    idle = " ".join(idle_command())
+    assert sum(command.startswith(idle) for command in started) == 2, started

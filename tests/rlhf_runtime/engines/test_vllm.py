@@ -29,7 +29,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     # vLLM's shared memory is named after the folder, whichever session it is of.
     folder = tmp_path_factory.mktemp(f"vllm-{size}-{os.getpid()}-")
     module = "tests.rlhf_runtime.engines.vllm_ranks"
-    return start_world(module, size, folder, str(size), device=device)
+    return start_world(module, size, folder, device=device)
 
 
 @pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))

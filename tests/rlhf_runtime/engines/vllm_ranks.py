@@ -1,7 +1,7 @@
 """Scenarios of generation and of the way there from the trainer, for test_vllm.
 
-Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER TENSOR_SIZE`. The
-oracle is Hugging Face on the weights that the trainer saved.
+Run as `python -m tests.rlhf_runtime.engines.vllm_ranks RANK WORLD_SIZE FOLDER`. The oracle is
+Hugging Face on the weights that the trainer saved.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Pair:
     def __init__(
         self, kind: str, folder: Path, world: World, parallel: ParallelContext, mesh: Mesh
     ) -> None:
-        self.folder, self.parallel, self.mesh = folder, parallel, mesh
+        self.folder, self.parallel = folder, parallel
         place = folder / kind
         self.model = FsdpEngine(place, parallel, torch.float32)
         self.engine = VllmEngine(
@@ -86,13 +86,8 @@ class Pair:
             tensor.add_(torch.randn_like(tensor), alpha=0.05)
         self.model._version += 1
 
-    @property
-    def group(self) -> int:
-        """Which engine this rank belongs to; engines answer prompts of their own."""
-        return self.parallel.rank // self.mesh.tensor
-
     def prompts(self) -> Column:
-        return ragged(PROMPT_LENGTHS, seed=self.group)
+        return ragged(PROMPT_LENGTHS, seed=0)
 
     def generate(self, prompts: Column, temperature: float, seed: int = 0) -> Generated:
         seeds = [1000 * seed + row for row in range(prompts.num_rows)]
@@ -168,7 +163,7 @@ def prompts_of_more_tokens_than_a_step_takes_are_sampled_alike(at: Pair) -> None
     was."""
     at.transition.refresh(MOMENT)
     lengths = [MAX_PROMPT] * (1 + BATCHED_TOKENS // MAX_PROMPT)
-    prompts = ragged(lengths, seed=at.group)
+    prompts = ragged(lengths, seed=0)
     everything = tokens_of(at.generate(prompts, 1.0, seed=5))
     last = len(lengths) - 1
     alone = at.engine.generate(prompts.take(np.array([last])), Sampling(1.0, [5000 + last]))
@@ -351,7 +346,6 @@ def _scenario(
     *,
     check: Callable[[Pair], None],
     kind: str,
-    tensor_size: int,
 ) -> None:
     if world.rank == 0 and kind not in PAIRS:
         write_model(kind, folder / kind)
@@ -359,21 +353,21 @@ def _scenario(
     dist.barrier()
     assert parallel is not None
     if kind not in PAIRS:
-        engines = mesh_of(0, parallel.size // tensor_size, tensor_size)
-        PAIRS[kind] = Pair(kind, folder, world, parallel, engines)
+        PAIRS[kind] = Pair(kind, folder, world, parallel, mesh_of(0, 1, parallel.size))
     check(PAIRS[kind])
 
 
-def scenarios(tensor_size: int) -> dict[str, Scenario]:
-    """All of them, model by model. More families where engines are cut."""
+def scenarios(size: int) -> dict[str, Scenario]:
+    """All scenarios of a world, model by model; its ranks are one engine. Engines that are cut try
+    more families."""
     return {
-        f"{name} ({kind})": partial(_scenario, check=check, kind=kind, tensor_size=tensor_size)
-        for kind in (*MODELS, *(GENERATING if tensor_size > 1 else ()))
+        f"{name} ({kind})": partial(_scenario, check=check, kind=kind)
+        for kind in (*MODELS, *(GENERATING if size > 1 else ()))
         for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
     }
 
 
 if __name__ == "__main__":
-    rank, world_size, place, tensor = sys.argv[1:]
-    chosen = scenarios(int(tensor))
-    run_scenarios(int(rank), int(world_size), Path(place), chosen, close_engines)
+    rank, world_size, folder = sys.argv[1:]
+    chosen = scenarios(int(world_size))
+    run_scenarios(int(rank), int(world_size), Path(folder), chosen, close_engines)

@@ -254,7 +254,7 @@ def test_a_server_of_another_user_is_not_trusted_with_an_environment(
 def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
     server: OwnForkServer, raylet: Raylet
 ) -> None:
-    """The last test that uses the server of this file."""
+    # Last in this file: it ends the server that the tests share.
     staying = raylet.start("staying", STAY)
     assert client.retire(server.name)
     assert raylet.start("by-itself")["loaded"] == []

@@ -37,9 +37,8 @@ from rlhf_runtime.numerics import (
 )
 from rlhf_runtime.numerics.moments import Reduce
 
-from ..thread_ranks import ThreadRanks, on_one_core
+from ..thread_ranks import ThreadRanks
 
-one_core = on_one_core()
 VOCABULARY = 5
 GROUPS = torch.tensor([0, 1, 2, 2, 3, 3, 3, 4, 4, 5])
 LENGTHS = torch.tensor([0, 1, 3, 2, 4, 0, 2, 1, 1, 3])

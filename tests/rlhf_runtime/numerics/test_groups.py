@@ -47,7 +47,7 @@ def test_advantages_equal_the_naive_loop(rows: list[tuple[float, int, bool]], by
     torch.testing.assert_close(got.advantages, expected, rtol=1e-9, atol=1e-9)
     members = [[s for s, g, v in rows if v and g == group] for group in set(ids)]
     assert got.num_groups == len(members)
-    assert got.num_silent_groups == sum(len(g) != 1 and len(set(g)) < 2 for g in members)
+    assert got.num_without_signal == sum(len(g) != 1 and len(set(g)) < 2 for g in members)
 
 
 def test_hand_computed_group_of_two_right_two_wrong() -> None:
@@ -60,13 +60,13 @@ def test_equal_scores_give_exactly_no_advantage() -> None:
     scores = torch.tensor([0.1, 0.1, 0.1, 0.7])
     got = group_advantages(scores, torch.tensor([0, 0, 0, 1]), VALID4)
     assert got.advantages[:3].tolist() == [0.0, 0.0, 0.0]
-    assert (got.num_groups, got.num_silent_groups) == (2, 1)
+    assert (got.num_groups, got.num_without_signal) == (2, 1)
 
 
 def test_a_group_of_one_keeps_its_score() -> None:
     got = group_advantages(torch.tensor([3.0]), torch.tensor([5]), torch.tensor([True]), False)
     assert got.advantages.tolist() == [3.0]
-    assert got.num_silent_groups == 0
+    assert got.num_without_signal == 0
 
 
 def test_invalid_responses_may_be_not_a_number() -> None:
@@ -110,7 +110,7 @@ def test_other_baselines_equal_their_definitions(
     )
     assert got.advantages.tolist() == pytest.approx(expected, abs=1e-9)
     members_of = [[s for s, g, v in rows if v and g == group] for group in set(ids)]
-    assert got.num_silent_groups == sum(len(set(members)) < 2 for members in members_of)
+    assert got.num_without_signal == sum(len(set(members)) < 2 for members in members_of)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -17,14 +17,15 @@ from rlhf_runtime.rewards.verifier_main import CannotLoad, load_verifier, score_
 SAMPLES = [Sample("p", response, {}, True) for response in ("a", "b", "c")]
 
 
-def test_its_process_imports_the_standard_library_only() -> None:
-    names = "{name.partition('.')[0] for name in sys.modules}"
-    code = f"import rlhf_runtime.rewards.verifier_main, sys; print(*{names})"
-    words = [sys.executable, "-c", code]
-    imported = set(
-        subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-    )
-    assert not imported & {"numpy", "pydantic", "ray", "torch", "yaml"}
+def test_its_process_imports_nothing_but_the_standard_library() -> None:
+    code = """
+import sys
+before = set(sys.modules)  # site packages import some
+import rlhf_runtime.rewards.verifier_main
+print(*{name.partition(".")[0] for name in set(sys.modules) - before})
+"""
+    imported = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert imported - sys.stdlib_module_names == {"__mp_main__", "rlhf_api", "rlhf_runtime"}
 
 
 def returning(result: Any) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
 from rlhf_runtime.workers.orders import merge
 
-from ..thread_ranks import ThreadRanks, on_one_core
+from ..thread_ranks import ThreadRanks
 from .bigram_engine import BigramEngine, Bigrams
 from .few_rows import (
     BATCHES,
@@ -50,7 +50,6 @@ CUTS: dict[int, tuple[int, ...]] = {1: (1, 3), 3: (2,)}
 """Numbers of ranks by the number of mini-batches. These may be more than prompts: some are then of
 no rows at all."""
 OTHER_MODES = [mode for mode in LossAggregation if mode is not LossAggregation.TOKEN_MEAN]
-one_core = on_one_core()
 
 
 def clipped(**settings: Any) -> ClippedLoss:

@@ -52,11 +52,10 @@ from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.workers.orders import merge
 
-from ..thread_ranks import ThreadRanks, on_one_core
+from ..thread_ranks import ThreadRanks
 from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of, some_batches
 from .plain_operations import PLAIN_FORMS, PlainBatch
 
-one_core = on_one_core()
 SCORED = ("reward_scores", "reward_valid")
 REFERENCE = "reference_log_probs"
 OPERATIONS: tuple[Operation, ...] = (
