@@ -106,7 +106,7 @@ def test_recovery_prints_the_phases_after_a_kill(standby: Mapping[str, str]) -> 
 
 
 @pytest.mark.ray
-@pytest.mark.nightly
+@pytest.mark.nightly  # the test above measures one of the two kinds
 def test_recovery_compares_with_libraries_that_are_imported_again() -> None:
     kinds = ["standing by", "not"]
     printed = run_smallest("recovery", "--kinds", *kinds, starts={Heavy.RUN: 2})
@@ -141,7 +141,7 @@ def test_peers_prints_our_part_and_that_the_peer_is_left_out(standby: Mapping[st
 
 
 @pytest.mark.ray
-@pytest.mark.nightly
+@pytest.mark.nightly  # the test above runs our side
 @pytest.mark.timeout(1200)  # TRL is installed
 def test_peers_prints_ratios_beside_trl(standby: Mapping[str, str]) -> None:
     names = ["sort", "long"]
@@ -169,7 +169,7 @@ def test_learning_prints_accuracy_before_and_after(standby: Mapping[str, str]) -
 
 
 @pytest.mark.ray
-@pytest.mark.nightly
+@pytest.mark.nightly  # the test above runs one example
 def test_learning_takes_models_of_earlier_examples(standby: Mapping[str, str]) -> None:
     # PPO from the model of 10 with a reward that 11 has trained from it; a model that was warmed.
     options = ("--examples", "12", "01")

@@ -30,7 +30,8 @@ ANSWER_SECONDS = 60.0
 """A real head on a busy machine is slow at its first submission."""
 STOP_WAIT_SECONDS = 2
 STARTS = 3
-"""A raylet ends itself when its agents need more than 15 s, as they do on a busy machine."""
+"""Attempts to start Ray: its raylet gives up when its agents need more than 15 s, as they may on a
+busy machine."""
 DRIVER = Path(__file__).with_name("scripted_driver.py")
 
 
@@ -126,25 +127,39 @@ def free_port() -> int:
 @contextmanager
 def real_stage(folder: Path) -> Iterator[Stage]:
     """A real head, started as KubeRay starts one; at the end nothing is left of it."""
-    count_start(Heavy.RAY)
+    count_start(Heavy.RAY)  # further attempts are the machine's, not the test's
     # Ray's sockets lie in its folder, and their paths must be short.
     with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
-        for number in range(STARTS):
-            port = free_port()
-            command = _start_ray(port, Path(temporary, str(number)), folder / f"ray-{number}.log")
-            stage = RealStage(port, folder)
-            try:
-                if not _has_run_a_driver(stage, command):
-                    continue
-                yield stage
-                command.process.terminate()
-                command.wait(READY_SECONDS)
-                command.assert_gone()
-                return
-            finally:
+        stage, command = _start_working_head(folder, Path(temporary))
+        try:
+            yield stage
+            command.process.terminate()
+            command.wait(READY_SECONDS)
+            command.assert_gone()
+        finally:
+            now(stage.client.close())
+            command.end()
+
+
+def _start_working_head(folder: Path, temporary: Path) -> tuple[RealStage, Command]:
+    """Start Ray until it has run a driver.
+
+    Raises:
+        AssertionError: every attempt ended before that.
+    """
+    for number in range(STARTS):
+        port = free_port()
+        command = _start_ray(port, temporary / str(number), folder / f"ray-{number}.log")
+        stage, works = RealStage(port, folder), False
+        try:
+            works = _has_run_a_driver(stage, command)
+            if works:
+                return stage, command
+        finally:
+            if not works:
                 now(stage.client.close())
                 command.end()
-        raise AssertionError(command.output)
+    raise AssertionError(command.output)
 
 
 def _has_run_a_driver(stage: RealStage, command: Command) -> bool:

@@ -1,4 +1,4 @@
-"""Two jobs of seven steps that are interrupted in every way, and what they came to undisturbed."""
+"""Manifests of the two jobs of seven steps that test_resume interrupts."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.ray
 OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps": 1}}
 
 
-@pytest.mark.nightly
 def test_training_goes_on_when_checkpoints_do_not_fit_and_from_the_one_that_did(
     place: Path,
 ) -> None:

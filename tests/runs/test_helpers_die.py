@@ -62,7 +62,7 @@ def test_a_run_goes_on_when_what_stands_by_dies(place: Path) -> None:
         assert [record["step"] for record in records(folder, "step")][-1] == STEPS
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # test_fork_server.py retires a server, without a run
 def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) -> None:
     shared = {"RLHF_STANDBY": "ends"}
     with (

@@ -114,7 +114,7 @@ MOMENTS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
+    [  # by day a moment before the first step, and one in a step
         pytest.param("ray-starts", marks=pytest.mark.nightly),
         "models-are-built",
         pytest.param("tokens-are-generated", marks=pytest.mark.nightly),

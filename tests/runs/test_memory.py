@@ -22,7 +22,7 @@ LONG = {
 
 
 @pytest.mark.ray
-@pytest.mark.nightly
+@pytest.mark.nightly  # test_dispatch.py measures the driver's memory, without ranks
 def test_a_hundred_and_fifty_steps_need_no_more_memory_than_a_hundred(place: Path) -> None:
     notes = {"notes": "x" * 4096}  # verifiers get them: small columns are not in the object store
     rows = write_rows(place / "long.jsonl", [row | notes for row in digit_rows(40)])

@@ -74,7 +74,7 @@ def test_a_critic_on_one_rank_of_the_actors_two(place: Path, colocated: Finished
     assert_same(placed(place, "overlapping", groups, "--devices", 2), colocated)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # test_transition.py has such engines, the next tests kills of apart ranks
 def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Finished) -> None:
     """On four ranks: {0,2} and {1,3}, which the plan chooses. The same responses are counted, as
     many bytes are moved as it chose by, and a rank that is killed leaves nothing behind."""
@@ -131,7 +131,6 @@ def test_two_pools_and_a_kill_in_the_second(place: Path, colocated: Finished) ->
     assert_same_at_last(made, colocated)
 
 
-@pytest.mark.nightly
 def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
     place: Path, colocated: Finished
 ) -> None:

@@ -159,8 +159,8 @@ def stacked(columns: Sequence[Tensor]) -> Tensor:
     return torch.stack([column.double() for column in columns], dim=1)
 
 
-def own(part: Part, function: Callable[..., Sequence[Tensor]], *settings: float) -> Tensor:
-    """A function of tokens alone, which nothing masks: of those that count."""
+def per_token(part: Part, function: Callable[..., Sequence[Tensor]], *settings: float) -> Tensor:
+    """Results of a function of single tokens, for the tokens that count."""
     x, y = part.x[part.kept], part.y[part.kept]
     return stacked(function(x, y, *settings))
 
@@ -214,7 +214,7 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "kl_estimate": (
         joined,
-        lambda p: own(p, lambda x, y: [kl.kl_estimate(x, y, k) for k in KlEstimator]),
+        lambda p: per_token(p, lambda x, y: [kl.kl_estimate(x, y, k) for k in KlEstimator]),
     ),
     "moments": (
         same,
@@ -239,15 +239,15 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "clipped_policy_loss": (
         joined,
-        lambda p: own(p, policy_loss.clipped_policy_loss, 0.2, 0.3, 2.0),
+        lambda p: per_token(p, policy_loss.clipped_policy_loss, 0.2, 0.3, 2.0),
     ),
     "cispo_loss": (
         joined,
-        lambda p: own(p, lambda x, y: policy_loss.cispo_loss(x, x - y, y, 0.2, 0.3)),
+        lambda p: per_token(p, lambda x, y: policy_loss.cispo_loss(x, x - y, y, 0.2, 0.3)),
     ),
     "importance_weights": (
         joined,
-        lambda p: own(p, lambda x, y: [policy_loss.importance_weights(x, y, 2.0)]),
+        lambda p: per_token(p, lambda x, y: [policy_loss.importance_weights(x, y, 2.0)]),
     ),
     "agreeing_sequences": (
         joined,
@@ -272,7 +272,7 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     "is_paired": (joined, lambda p: preferences.is_paired(p.groups, p.preference)),
     "bradley_terry_loss": (
         joined,
-        lambda p: own(p, lambda x, y: [preferences.bradley_terry_loss(x - y, 0.1)]),
+        lambda p: per_token(p, lambda x, y: [preferences.bradley_terry_loss(x - y, 0.1)]),
     ),
     "weighted_sum": (
         joined,
@@ -300,12 +300,12 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "clipped_value_loss": (
         joined,
-        lambda p: own(p, lambda x, y: value_loss.clipped_value_loss(x, x * 0.9, y, 0.05)),
+        lambda p: per_token(p, lambda x, y: value_loss.clipped_value_loss(x, x * 0.9, y, 0.05)),
     ),
 }
 """How parts are put together, and what is computed of each, by the function's name."""
 PARTS_OF_OTHERS = {"on_this_rank", "require_positive", "row_blocks", "softmax_gradients_"}
-"""Of those above, which call them."""
+"""Helpers that are tested through their callers."""
 
 
 def public_functions() -> set[str]:
@@ -339,3 +339,4 @@ def test_without_rows_there_is_no_nan(name: str) -> None:
         lambda rank: PIECES[name][1](part_of(slice(0, 0), nothing.reduce(rank)))
     )
     assert values.isfinite().all()
+    assert PIECES[name][0] is not joined or not len(values)

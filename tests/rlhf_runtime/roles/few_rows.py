@@ -184,7 +184,7 @@ def inputs_of(
 
 
 def runs_of(column: Column) -> list[list[float]]:
-    """Of every row; one value where the column has one for each."""
+    """Each row's values as a list."""
     if column.lengths is None:
         return [[value] for value in column.values.tolist()]
     return [run.tolist() for run in column.runs()]

@@ -86,7 +86,7 @@ class PlainBatch:
         self.noted.setdefault(name, []).extend(values)
 
     def metrics(self) -> dict[str, float]:
-        """Of nothing there is none."""
+        """Means and spreads of what was noted; none without values."""
         means = {name: mean(values) for name, values in self.noted.items() if values}
         spreads = {
             name: sqrt(mean([(x - mean(values)) ** 2 for x in values]))
@@ -127,7 +127,7 @@ def kl_of(row: PlainRow, operation: TokenRewards | PenalizedScores) -> dict[int,
 
 
 def discounted(terms: Sequence[float], decay: float) -> list[float]:
-    """Of each term and those after it: the sum that defines it."""
+    """Discounted sum from each term to the end."""
     return [
         sum(decay ** (later - first) * terms[later] for later in range(first, len(terms)))
         for first in range(len(terms))

@@ -61,7 +61,7 @@ class Notes:
             close(metrics[name], float(torch.cat(values).double().mean()), name)
 
     def _compare_maxima(self, metrics: Mapping[str, float]) -> None:
-        """Of no tokens there are none."""
+        """Compare the metrics that are maxima; there are none without tokens."""
         expected = {
             "actor/ratio_max": self._largest,
             "actor/inverse_ratio_max": [1 / ratio for ratio in self._smallest],

@@ -47,8 +47,8 @@ from .scenario_tools import OPTIMIZER, ROUNDING, TEMPERATURE, close
 from .small_batch import make_job
 
 CUTS: dict[int, tuple[int, ...]] = {1: (1, 3), 3: (2,)}
-"""Numbers of ranks by the number of mini-batches. These may be more than prompts: some are then of
-no rows at all."""
+"""World sizes to try, by number of mini-batches. More mini-batches than prompts leave some without
+rows."""
 OTHER_MODES = [mode for mode in LossAggregation if mode is not LossAggregation.TOKEN_MEAN]
 
 
@@ -72,7 +72,7 @@ SETTINGS: tuple[Loss, ...] = (
     *(ValueLoss("reward_valid", "critic_values", aggregation=mode) for mode in OTHER_MODES),
     ValueLoss("reward_valid", "critic_values", clip_range=0.2, epochs_per_batch=2),
 )
-"""With which losses divide by other counts, or read other columns."""
+"""Settings that change the denominator of a loss or the columns that it reads."""
 SOME_BATCHES = ("no rows", "one row", "one token", "one valid row", "all masked", "many rows")
 CASES = {
     f"{type(loss).__name__}-{number}-{name}": (loss, BATCHES[name])
