@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-START_SECONDS = 600
+START_SECONDS = 900
 """From an apply, or the loss of a pod, to the next step: on busy cores Ray alone takes minutes, and
 a head that exceeds Ray's own limits of time is started again."""
 LITTLE = {"cpu": "200m", "memory": "3Gi"}

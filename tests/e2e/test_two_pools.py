@@ -18,7 +18,7 @@ from .job_on_cluster import JobOnCluster
 from .small_jobs import START_SECONDS, small_example, small_pool
 from .volume import CheckpointVolume
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 STEPS = 5
 ACTORS, CRITICS = "actors", "critics"
 ROLES = {"actor": ACTORS, "reference": ACTORS, "critic": CRITICS}
