@@ -71,7 +71,8 @@ def count_start(kind: Heavy, number: int = 1, *, shared: bool = False) -> None:
     A shared one counts for the session: which suite asks for it first depends on the selection.
     """
     if number:
-        (_UNREPORTED.shared if shared else _UNREPORTED.own)[kind] += number
+        # A report of pytest-xdist carries plain strings only.
+        (_UNREPORTED.shared if shared else _UNREPORTED.own)[kind.value] += number
 
 
 def take_starts() -> Starts:

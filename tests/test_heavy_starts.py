@@ -26,7 +26,9 @@ def test_starts_are_counted_until_they_are_taken() -> None:
     count_start(Heavy.WORLD, 0)
     count_start(Heavy.CONTROL_PLANE, shared=True)
     own, shared = Counter(engine=3, world=1), Counter({"control-plane": 1})
-    assert take_starts() == Starts(own, shared)
+    starts = take_starts()
+    assert starts == Starts(own, shared)
+    assert {type(kind) for kind in (*starts.own, *starts.shared)} == {str}
     assert take_starts() == Starts()
 
 
