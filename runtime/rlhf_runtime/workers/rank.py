@@ -28,7 +28,12 @@ from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.libraries import import_libraries
 from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
-from rlhf_runtime.workers.process import configure_process, resident_bytes, usable_cores
+from rlhf_runtime.workers.process import (
+    configure_process,
+    resident_bytes,
+    usable_cores,
+    without_collector,
+)
 from rlhf_runtime.workers.rank_sets import RankSet, fused_engines, generating_ranks
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -282,9 +287,10 @@ class Rank(Watched):
         """Do nothing: for measuring the way here and back."""
 
     def close(self) -> None:
-        """Leave the world and free the engines."""
-        for role in self._roles.values():
-            role.close()
+        """Leave the world and end the engines, before the process ends."""
+        with without_collector():
+            for role in self._roles.values():
+                role.close()
         self._roles.clear()
         self._world.close()
         self.activity.close()

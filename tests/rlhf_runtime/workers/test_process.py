@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from pathlib import Path
 
 import pytest
 
-from rlhf_runtime.workers.process import usable_cores
+from rlhf_runtime.workers.process import usable_cores, without_collector
 
 CORES = 8
 
@@ -41,3 +43,19 @@ def test_older_kernels_say_it_elsewhere(tmp_path: Path, quota: str, cores: int) 
 
 def test_without_a_limit_there_are_all_cores(tmp_path: Path) -> None:
     assert usable_cores(tmp_path) == CORES
+
+
+class Knot:
+    """An object that only the collector frees: it refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_libraries_cannot_collect_at_a_processs_end_and_can_afterwards() -> None:
+    with without_collector():
+        knot = weakref.ref(Knot())
+        gc.unfreeze()
+        assert gc.collect() == 0 and knot() is not None
+    gc.collect()
+    assert knot() is None
