@@ -1,7 +1,7 @@
 """How thoroughly a session tests: at every save, in every change, or at night.
 
-`--quick` leaves out what starts heavy processes, and draws fewer examples. `--nightly` adds the
-tests marked nightly, and draws more.
+`--quick` leaves out what starts heavy processes or is slow, and draws fewer examples. `--nightly`
+adds the tests marked nightly, and draws more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-HEAVY_MARKS = ("ray", "cluster", "e2e", "gpu")
-"""Marks of tests that `--quick` leaves out."""
+LEFT_OUT_BY_QUICK = ("ray", "cluster", "e2e", "gpu", "slow")
+"""Marks of tests that start heavy processes or take long."""
 NIGHTLY = "nightly"
 DEFAULT_EXAMPLES = 100
 """Examples of a property that does not say how many."""
@@ -28,7 +28,9 @@ T = TypeVar("T")
 def add_options(parser: pytest.Parser) -> None:
     """Add `--quick` and `--nightly` to pytest's command line."""
     group = parser.getgroup("depth")
-    group.addoption("--quick", action="store_true", help="only what starts nothing heavy")
+    group.addoption(
+        "--quick", action="store_true", help="only what starts nothing heavy and is not slow"
+    )
     group.addoption("--nightly", action="store_true", help="also nightly tests, more examples")
 
 
@@ -76,10 +78,10 @@ def _factor() -> float:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect nightly tests, and under `--quick` heavy ones."""
+    """Deselect nightly tests, and under `--quick` heavy and slow ones."""
     if config.option.nightly:
         return
-    out_of = (NIGHTLY, *(HEAVY_MARKS if config.option.quick else ()))
+    out_of = (NIGHTLY, *(LEFT_OUT_BY_QUICK if config.option.quick else ()))
     left_out = [item for item in items if any(map(item.get_closest_marker, out_of))]
     if left_out:
         chosen = set(items) - set(left_out)

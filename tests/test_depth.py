@@ -24,6 +24,9 @@ def test_with_ranks(): ...
 @pytest.mark.cluster
 def test_with_a_cluster(): ...
 
+@pytest.mark.slow
+def test_that_takes_long(): ...
+
 @pytest.mark.nightly
 def test_at_night(): ...
 
@@ -42,7 +45,7 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A session of its own with tests of every kind."""
-    pytester.makeini("[pytest]\nmarkers =\n  ray\n  cluster\n  nightly")
+    pytester.makeini("[pytest]\nmarkers =\n  ray\n  cluster\n  nightly\n  slow")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -51,7 +54,7 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 @pytest.mark.parametrize(
     ("words", "passed", "deselected", "examples"),
-    [([], 3, 2, "50 100"), (["--quick"], 1, 4, "10 20"), (["--nightly"], 5, 0, "500 1000")],
+    [([], 4, 2, "50 100"), (["--quick"], 1, 5, "10 20"), (["--nightly"], 6, 0, "500 1000")],
     ids=["usual", "quick", "nightly"],
 )
 def test_a_session_runs_what_its_depth_says(

@@ -15,6 +15,8 @@ from xdist.workermanage import WorkerController
 from .side_by_side import AHEAD, FileLines, SideBySide, SuiteScheduling, num_processes
 from .suites import ROOT
 
+pytestmark = pytest.mark.slow
+
 RAY = [f"tests/runs/test_a.py::test_{i}" for i in range(4)]
 CLUSTER = [f"tests/charts/test_b.py::test_{i}" for i in range(4)]
 OTHER = [f"tests/tools/test_{file}.py::test_{i}" for file in "cde" for i in range(2)]

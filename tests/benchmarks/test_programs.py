@@ -206,6 +206,7 @@ def test_estimator_prints_a_ratio_for_every_call_of_every_plan() -> None:
         assert_positive(value for value in row.values() if isinstance(value, float))
 
 
+@pytest.mark.slow
 def test_papers_prints_five_tables_and_what_agrees() -> None:
     printed = run_smallest("papers")
     findings = printed.json("papers")["findings"]

@@ -17,6 +17,8 @@ from rlhf_operator.metric_names import METRICS
 from ..cluster.devcluster import CommandFailed, output_of
 from .helm import CHART
 
+pytestmark = pytest.mark.slow
+
 ALERTS = CHART / "files" / "alerts.yaml"
 DASHBOARD = CHART / "files" / "dashboard.json"
 CASES = Path(__file__).parent / "alerts.test.yaml"

@@ -31,6 +31,8 @@ from .helm import (
     values_file,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -13,6 +13,8 @@ import pytest
 from .devcluster import SCRIPTS, DevCluster
 from .session import possible
 
+pytestmark = pytest.mark.slow
+
 GO = """#!/usr/bin/env bash
 # A stand-in for the compiler: notes what it was asked for and makes a program of that name.
 set -euo pipefail

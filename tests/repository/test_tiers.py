@@ -12,6 +12,8 @@ import pytest
 
 from .tracked_files import ROOT, shown, tracked_files
 
+pytestmark = pytest.mark.slow
+
 CONTRACT_NEEDS = {"pydantic", "pydantic_core", "yaml", "rlhf_api"}
 
 

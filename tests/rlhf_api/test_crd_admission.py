@@ -16,6 +16,8 @@ from .rule_cases import GOOD
 from .test_bad_manifests import CASES, manifest
 from .test_crd_defaults import MANIFESTS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.stem)
 def test_a_good_manifest_is_let_in_as_it_is(file: Path) -> None:

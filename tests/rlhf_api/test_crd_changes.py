@@ -18,6 +18,8 @@ from .admission import admit, root_schema
 from .rules import broken_rules
 from .test_crd_defaults import MANIFESTS
 
+pytestmark = pytest.mark.slow
+
 
 def without_rules(node: Any) -> Any:
     """A schema without the rules in it."""

@@ -17,6 +17,8 @@ from rlhf_api.rules import Rule
 from .admission import Admission, admit, root_schema
 from .rule_cases import ALLOWED, CREATED, GOOD, UPDATED, Case, Update
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def created(changes: tuple[str, ...]) -> Admission:

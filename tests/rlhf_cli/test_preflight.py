@@ -34,6 +34,8 @@ from ..merging import merge
 from ..unprivileged import permissions_hold
 from .mistakes import MISTAKES, Mistake, function
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = """\
 apiVersion: rlhf-operator.dev/v1alpha1
 kind: RLHFJob

@@ -20,6 +20,8 @@ from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
 from .awaited import PlainHead, now
 from .hostile_server import HostileServer, answer, drip, endless, hostile_server
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-that-nobody-may-see"
 CLUSTER_SECRET = "the-api-servers-credential"
 IMPATIENT_SECONDS = 1.0

@@ -11,6 +11,8 @@ from rlhf_kube.kinds import Kind
 
 from .world import NAMESPACE, World, manifest
 
+pytestmark = pytest.mark.slow
+
 
 def lose_node_of(world: World, role: str, cluster: str = "sort-1") -> str:
     """The kubelet of a pod is gone, and the pod is told to end; its name."""

@@ -27,6 +27,8 @@ from rlhf_runtime.workers.orders import Order, OrderedBatch, returned_columns
 from ..dataplane import pairs
 from ..dataplane.table_3 import GRIDS, NUM_GROUPS, chunks, collected, given, megatron_ranks
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 3
 """Rows of each prompt, where a batch has several."""
 

@@ -46,6 +46,8 @@ from .plain_training import OLD, is_scalar, parts_of, role_of, train_plainly
 from .scenario_tools import OPTIMIZER, ROUNDING, TEMPERATURE, close
 from .small_batch import make_job
 
+pytestmark = pytest.mark.slow
+
 CUTS: dict[int, tuple[int, ...]] = {1: (1, 3), 3: (2,)}
 """World sizes to try, by number of mini-batches. More mini-batches than prompts leave some without
 rows."""

@@ -25,6 +25,8 @@ from .all_orders import shortest
 from .checker import done_in, peaks, problems
 from .random_pipelines import limits, random_pipelines, some_pipelines
 
+pytestmark = pytest.mark.slow
+
 UNLIMITED = 10**9
 
 

@@ -23,6 +23,8 @@ from rlhf_flow.planning.seconds.hardware import Hardware
 
 from .random_jobs import random_problem
 
+pytestmark = pytest.mark.slow
+
 MOST_PLACEMENTS, MOST_DEVICES, MOST_FITTED = 20, 8, 40
 """Of a job that is compared; larger ones, and those of which it takes longer to prove what is
 fastest, are left out for the sake of time."""

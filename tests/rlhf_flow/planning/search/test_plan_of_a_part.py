@@ -27,6 +27,8 @@ from ....depth import examples
 from ...conftest import make_job
 from .searched_jobs import gpus, ppo
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {"activationRecompute": False, "microBatchTokens": 2048}
 DEVICE_TIME = {"type": "DeviceTime"}
 FEW_PROMPTS = {"steps": 1, "promptsPerStep": 8}
