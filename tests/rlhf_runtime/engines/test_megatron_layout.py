@@ -115,7 +115,9 @@ def test_a_missing_region_is_named() -> None:
 def test_a_norm_that_one_rank_lacks_is_found() -> None:
     architecture, held = pieces(WIDE, 2)
     held[0] = [piece for piece in held[0] if "3.self_attn.q_norm" not in piece.name]
-    with pytest.raises(LayoutError, match=r"on too few ranks: got .*'model.layers.3.self_attn.q_norm"):
+    with pytest.raises(
+        LayoutError, match=r"on too few ranks: got .*'model.layers.3.self_attn.q_norm"
+    ):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
@@ -141,9 +143,7 @@ def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
         else Piece(name, box)
         for name, box in held[1]
     ]
-    with pytest.raises(
-        LayoutError, match=r"'lm_head.weight' of .*none of 2 ranks has TensorSlice"
-    ):
+    with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*none of 2 ranks has TensorSlice"):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
