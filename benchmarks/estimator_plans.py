@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation_memory import GenerationCall, GenerationLoad, kv_bytes
@@ -205,7 +205,7 @@ def _role(model: BenchModel, job: Job) -> RoleModel:
         role="actor",
         mesh=Mesh(pool="cpu", data=job.ranks),
         device=Device.CPU,
-        head=Head.LM,
+        head=ModelHead.LM,
         is_trained=True,
         generates=True,
         shape=model.shape,

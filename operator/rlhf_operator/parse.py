@@ -16,7 +16,7 @@ from rlhf_api.on_cluster import (
 from rlhf_api.problems import Problem
 from rlhf_api.reading.status import read_status
 from rlhf_api.reading.validation import validate_document
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_operator.build.defaults import taken_defaults, with_defaults
 from rlhf_operator.build.pods import MANIFEST_VOLUME
 from rlhf_operator.config import JobDefaults
@@ -53,7 +53,7 @@ def is_settled(raw: Raw) -> bool:
     nothing is done about it until somebody changes it."""
     metadata, status = raw["metadata"], _map(raw.get("status"))
     return (
-        status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+        status.get("phase") in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         and status.get("observedGeneration") == metadata.get("generation")
         and "cluster" not in status
         and FINALIZER not in metadata.get("finalizers", ())

@@ -142,7 +142,7 @@ def why_unknown(job: RLHFJob) -> str:
             "rewards or samples than the manifest has now: the driver plans first "
             "(`rlhf fill FILE` brings it up to date)"
         )
-    for given in job.spec.given_models.values():
+    for given in job.spec.manifest_models.values():
         if given.model.source.path is not None and given.model.shape is None:
             return (
                 f"the shape of {given.field} is in its files, which only the driver reads: it "

@@ -16,7 +16,7 @@ from pathlib import Path
 import typer
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
@@ -78,7 +78,7 @@ def drive_command(start: DriverStart) -> None:
 
 
 def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
-    board = StatusBoard(job_of(start.submission), start.submission)
+    board = StatusBoard(job_from_submission(start.submission), start.submission)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()

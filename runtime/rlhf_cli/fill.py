@@ -16,7 +16,7 @@ import typer
 from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
 from rlhf_api.problems import Problem, path_text
-from rlhf_api.reading.manifest import decode, load_among_others, read_file, read_limited
+from rlhf_api.reading.manifest import decode, load_mixed, read_file, read_limited
 from rlhf_api.reading.yaml_documents import Document
 from rlhf_api.reading.yaml_edits import CannotEdit, set_field
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
@@ -89,7 +89,7 @@ def fill(text: str, shown: str, file: Path) -> Filled:
         ManifestError, FlowError, PlanError: as above.
     """
     try:
-        jobs = load_among_others(text, shown, _without_graph)
+        jobs = load_mixed(text, shown, _without_graph)
     except ManifestError as error:
         if TEMPLATE in text:
             raise _problem(

@@ -202,7 +202,7 @@ def calls_table(plan: Plan) -> Table:
 def _site(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
     """Where a call runs, and how it is cut there; of a transition from other devices also which."""
     if call.mesh is None:
-        return (call.beside_ranks, "", "", "")
+        return (call.off_rank_process, "", "", "")
     where, *cut = _mesh(call.mesh, plan)
     source = call.source_mesh
     if source is not None and source.ranks != call.mesh.ranks:

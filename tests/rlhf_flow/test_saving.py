@@ -68,7 +68,7 @@ def test_no_rank_runs_it_and_nothing_is_odd_about_it(job: Any) -> None:
     graphs, plan = make_plan(made, [local_inventory(2, 2**35)])
     planned = plan.call(GraphName.STEP, "save")
     assert planned is not None and planned.kind is CallKind.SAVE and planned.mesh is None
-    assert planned.beside_ranks == "driver"
+    assert planned.off_rank_process == "driver"
     assert not lint_job(made, graphs, plan.device)
 
 

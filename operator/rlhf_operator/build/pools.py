@@ -19,7 +19,7 @@ def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
         plan: of the job. None: not made yet, or only the driver can make it.
     """
     spec = job.spec
-    if plan is None or not plan.pools or not spec.placement.objective.takes_part:
+    if plan is None or not plan.pools or not spec.placement.objective.may_use_fewer_devices:
         return job
     parts = {part.name: part for part in plan.pools}
     pools = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import (
     DeleteCluster,
     DeletePod,
@@ -77,11 +77,11 @@ def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     _leave_head(draft, cluster)
     if not cluster.admitted:
         message = f"{_queue_of(draft)} has not let the cluster in yet"
-        draft.enter(Phase.PENDING, "Queued", message)
+        draft.enter(JobPhase.PENDING, "Queued", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
+        draft.enter(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
     draft.look_again(draft.settings.wait_seconds)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rlhf_api.status import Condition, ConditionStatus, ConditionType, Phase, RLHFJobStatus
+from rlhf_api.status import Condition, ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
 from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, ReleaseJob
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.observed import Observed
@@ -56,7 +56,7 @@ def follow_trouble(draft: Draft) -> None:
 def _recover(draft: Draft) -> None:
     """It came about: what stalls a job that has failed is its failure again."""
     status = draft.status
-    if status.phase is Phase.FAILED and status.reason is not None:
+    if status.phase is JobPhase.FAILED and status.reason is not None:
         draft.conclude(ConditionType.STALLED, ConditionStatus.TRUE, status.reason, status.message)
     else:
         draft.drop(ConditionType.STALLED)

@@ -185,7 +185,7 @@ class CachedKube:
 
     def _wrote(self, written: Manifest) -> Manifest:
         """An answer may come later than the news that its object is gone."""
-        kind = Kind.of(written)
+        kind = Kind.from_manifest(written)
         metadata = written["metadata"]
         ends = "deletionTimestamp" in metadata and not metadata.get("finalizers")
         if ends:

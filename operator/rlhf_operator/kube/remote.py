@@ -88,7 +88,7 @@ class RemoteKube:
         return tuple(f"{each.get('reason', '')}: {each.get('message', '')}" for each in told)
 
     def create(self, manifest: Manifest) -> bool:
-        path = Kind.of(manifest).path(manifest["metadata"]["namespace"])
+        path = Kind.from_manifest(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         status, answer = self._ask("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
@@ -112,7 +112,7 @@ class RemoteKube:
 
     def _apply(self, manifest: Manifest, part: str) -> Manifest:
         metadata = manifest["metadata"]
-        path = Kind.of(manifest).path(metadata["namespace"], metadata["name"], part)
+        path = Kind.from_manifest(manifest).path(metadata["namespace"], metadata["name"], part)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         status, answer = self._ask("PATCH", path, query, manifest, APPLY)
         if status == 404 or (status == 422 and _is_about_uid(answer)):

@@ -57,7 +57,7 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
     for role in dict.fromkeys(
         role for graph in graphs.values() for role in graph.roles_of(CallKind.GENERATE)
     ):
-        model = job.spec.model_for(job.spec.origin_of(role)).source.hugging_face
+        model = job.spec.model_for(job.spec.origin_role(role)).source.hugging_face
         most = None if model is None else context_tokens(model)
         if most is not None and longest > most:
             raise ManifestError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlhf_api.calls import CallKind, Phase, phase_of
+from rlhf_api.calls import CallKind, Phase, call_phase
 from rlhf_api.plan import Mesh, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_flow.planning.placement import RolePlace, describe_devices
@@ -62,7 +62,7 @@ class GroupMemory:
         """Bytes in the fuller of the phases of generation that hold a role's cache: while its
         weights arrive only where it is not given back."""
         kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
-        return max(self.sums[phase_of(role, kind)] for kind in kinds)
+        return max(self.sums[call_phase(role, kind)] for kind in kinds)
 
 
 def device_groups(

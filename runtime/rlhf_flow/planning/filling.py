@@ -41,7 +41,7 @@ def shapes_to_fill(job: RLHFJob, cache: Path) -> Iterator[Filling]:
     Raises:
         ShapeUnknown: a model that nothing here knows, and whose shape the manifest does not give.
     """
-    for role, given in job.spec.given_models.items():
+    for role, given in job.spec.manifest_models.items():
         shape, source = given.model.shape, given.model.source
         is_known = source.path is None and (
             source.hugging_face is None or source.hugging_face in KNOWN_MODELS

@@ -3,8 +3,8 @@ after the other."""
 
 from __future__ import annotations
 
-from rlhf_api.plan import Head
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan import ModelHead
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
@@ -24,7 +24,7 @@ def stored_bytes(model: RoleModel) -> int:
 
 def root_parameters(model: RoleModel) -> int:
     """Parameters outside the blocks; they are gathered for a whole pass."""
-    if model.head is Head.SCALAR:
+    if model.head is ModelHead.SCALAR:
         return model.shape.critic_root_parameters
     return model.shape.root_parameters
 
@@ -61,7 +61,7 @@ def training_activation_bytes(model: RoleModel) -> int:
 def logits_bytes(model: RoleModel) -> int:
     """Bytes of what a language model's head works on: a block of the scores over the vocabulary,
     its input and that one's gradient, which is summed in float32."""
-    if model.head is Head.SCALAR:
+    if model.head is ModelHead.SCALAR:
         return 0
     block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
     inputs = model.shape.hidden_size * (FLOAT32_BYTES + 2 * model.compute_bytes)
@@ -115,21 +115,21 @@ def fsdp_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     items: list[Item] = []
     if model.is_trained:
         items += [
-            (MemoryWhat.MASTER_WEIGHTS, shard_bytes(parameters, num_shards, FLOAT32_BYTES), always),
-            (MemoryWhat.OPTIMIZER, shard_bytes(parameters, num_shards, ADAM_BYTES), always),
-            (MemoryWhat.GRADIENTS, gradient_bytes(model, num_shards), train),
+            (MemoryUse.MASTER_WEIGHTS, shard_bytes(parameters, num_shards, FLOAT32_BYTES), always),
+            (MemoryUse.OPTIMIZER, shard_bytes(parameters, num_shards, ADAM_BYTES), always),
+            (MemoryUse.GRADIENTS, gradient_bytes(model, num_shards), train),
         ]
     else:
         stored = shard_bytes(parameters, num_shards, stored_bytes(model))
-        items.append((MemoryWhat.WEIGHTS, stored, always))
+        items.append((MemoryUse.WEIGHTS, stored, always))
     return [
         *items,
-        (MemoryWhat.GATHERED, gathered_bytes(model, num_shards), infer + train),
-        (MemoryWhat.ACTIVATIONS, model.peak_tokens * layer, infer),
-        (MemoryWhat.ACTIVATIONS, training_activation_bytes(model), train),
-        (MemoryWhat.LOGITS, logits_bytes(model), infer + train),
-        (MemoryWhat.MASKS, mask_bytes(model, 1), infer),
-        (MemoryWhat.MASKS, mask_bytes(model, 1 if model.recompute else layers), train),
+        (MemoryUse.GATHERED, gathered_bytes(model, num_shards), infer + train),
+        (MemoryUse.ACTIVATIONS, model.peak_tokens * layer, infer),
+        (MemoryUse.ACTIVATIONS, training_activation_bytes(model), train),
+        (MemoryUse.LOGITS, logits_bytes(model), infer + train),
+        (MemoryUse.MASKS, mask_bytes(model, 1), infer),
+        (MemoryUse.MASKS, mask_bytes(model, 1 if model.recompute else layers), train),
     ]
 
 

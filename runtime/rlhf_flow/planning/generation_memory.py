@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlhf_api.calls import CallKind, Phase, phase_of
+from rlhf_api.calls import CallKind, Phase, call_phase
 from rlhf_api.plan import Mesh
-from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.generation_groups import TrainedModel
@@ -156,8 +156,8 @@ def sending_items(
     load: GenerationLoad, *, role: str, tensor: int, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
     """What a transition needs on devices that hold the model and do not generate."""
-    size, reshard = transfer_bytes(load, tensor), phase_of(role, CallKind.RESHARD)
-    return (MemoryItem(role=role, what=MemoryWhat.TRANSFER, bytes=size, phases=(reshard,)),)
+    size, reshard = transfer_bytes(load, tensor), call_phase(role, CallKind.RESHARD)
+    return (MemoryItem(role=role, what=MemoryUse.TRANSFER, bytes=size, phases=(reshard,)),)
 
 
 def generation_items(
@@ -180,16 +180,16 @@ def generation_items(
         release: whether weights and cache are freed when no call generates. Weights are there again
             when new ones are handed over (`reshard`), the cache afterwards.
     """
-    generate, reshard = (phase_of(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
+    generate, reshard = (call_phase(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
     held = (reshard, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
-        (MemoryWhat.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
-        (MemoryWhat.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
-        (MemoryWhat.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
-        (MemoryWhat.LOGITS, logits, (generate,)),
-        (MemoryWhat.GRAPHS, GRAPHS_BYTES[load.device], phases),
-        (MemoryWhat.TRANSFER, transfer_bytes(load, tensor), (reshard,)),
+        (MemoryUse.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
+        (MemoryUse.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
+        (MemoryUse.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
+        (MemoryUse.LOGITS, logits, (generate,)),
+        (MemoryUse.GRAPHS, GRAPHS_BYTES[load.device], phases),
+        (MemoryUse.TRANSFER, transfer_bytes(load, tensor), (reshard,)),
     )
     return tuple(
         MemoryItem(role=role, what=what, bytes=size, phases=tuple(p for p in phases if p in where))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rlhf_api.plan import Pool
-from rlhf_api.quantity import whole
+from rlhf_api.quantity import quantity_value
 from rlhf_api.reading.suggestions import nearest
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
@@ -226,7 +226,7 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
 
 def _memory_of(pool: NodePool, index: int) -> int:
     if pool.memory_per_device is not None:
-        return whole(pool.memory_per_device)
+        return quantity_value(pool.memory_per_device)
     where = f"resources.nodePools {pool.name}"
     if pool.device is Device.CPU:
         if pool.resources.memory is None:
@@ -234,7 +234,7 @@ def _memory_of(pool: NodePool, index: int) -> int:
                 f"the memory of a CPU device is unknown: got {where} without it; set "
                 "memoryPerDevice, or resources.memory of its pods"
             ).at("spec", "resources", "nodePools", index)
-        return whole(pool.resources.memory) // pool.devices_per_node
+        return quantity_value(pool.resources.memory) // pool.devices_per_node
     if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
         near = " or ".join(similar_gpus(pool.gpu or ""))
         advice = f"did you mean {near}? Else" if near else "name one of these or"

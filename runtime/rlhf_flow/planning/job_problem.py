@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlhf_api.plan import GraphName, Head, Pool
-from rlhf_api.quantity import whole
+from rlhf_api.plan import GraphName, ModelHead, Pool
+from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, TrainingSpec
 from rlhf_flow.graph import Graph
@@ -61,7 +61,7 @@ def _facts(
     graphs: Graphs,
     role: str,
     found: JobRole,
-    head: Head,
+    head: ModelHead,
     shape: DecoderShape,
     pools: Sequence[Pool],
 ) -> ModelFacts:
@@ -100,7 +100,7 @@ def _offload(job: RLHFJob, role: str, found: JobRole) -> Offload:
     """What the manifest says of a role. Nothing can be derived of one that is only read: if it has
     that from the actor, whose model it starts from, nothing is said of it."""
     wanted = job.spec.model_for(role).training.offload
-    is_taken_over = role not in job.spec.given_models and not found.is_trained
+    is_taken_over = role not in job.spec.manifest_models and not found.is_trained
     return Offload.AUTO if is_taken_over and wanted is Offload.DERIVED else wanted
 
 
@@ -108,7 +108,7 @@ def _is_saved(job: RLHFJob, origin: str, role: JobRole, policy: str) -> bool:
     """Whether the weights of a role with a model cannot be had from their source any more: it is
     trained, takes over another role's, or took the policy's after a warm start."""
     has_warm_start = job.spec.schedule.warm_start is not None
-    takes_policys = origin == job.spec.origin_of(policy)
+    takes_policys = origin == job.spec.origin_role(policy)
     return role.is_trained or role.takes_weights or (has_warm_start and takes_policys)
 
 
@@ -144,7 +144,7 @@ def _fixed(job: RLHFJob) -> Fixed:
     return Fixed(
         placement=job.spec.placement,
         engine_tensor=rollout.parallelism.tensor,
-        kv_cache_bytes=None if memory is None else whole(memory),
+        kv_cache_bytes=None if memory is None else quantity_value(memory),
         kv_cache_memory=memory,
         standby=job.spec.failure_policy.standby,
         # The last copy has no step beside it.

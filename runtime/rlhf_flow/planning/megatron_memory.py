@@ -8,8 +8,8 @@ and what a phase works on are taken from whichever has more of it.
 from __future__ import annotations
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Head
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan import ModelHead
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_flow.planning.memory import (
     ADAM_BYTES,
@@ -45,8 +45,8 @@ def stage_parameters(model: RoleModel, stage: int) -> int:
     if stage == 0:
         count += table
     if stage == mesh.pipeline - 1:
-        is_there = model.head is Head.LM and shape.tied_embeddings and stage == 0
-        output = shape.hidden_size if model.head is Head.SCALAR else table
+        is_there = model.head is ModelHead.LM and shape.tied_embeddings and stage == 0
+        output = shape.hidden_size if model.head is ModelHead.SCALAR else table
         count += shape.hidden_size + (0 if is_there else output)
     return count
 
@@ -102,7 +102,7 @@ def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
     and that of the layer's weights, without the vocabulary's padding and with it."""
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
-    if model.head is Head.SCALAR or stage != model.mesh.pipeline - 1:
+    if model.head is ModelHead.SCALAR or stage != model.mesh.pipeline - 1:
         # The first stage's embedding gets a gradient of all its rows.
         return own * shape.hidden_size * number if with_gradients and stage == 0 else 0
     norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
@@ -139,11 +139,11 @@ def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     ends = {0, model.mesh.pipeline - 1}
     infer = max((_forward(model, stage) for stage in ends), key=sum)
     train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)
-    used_for = (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS, MemoryWhat.MASKS)
+    used_for = (MemoryUse.ACTIVATIONS, MemoryUse.LOGITS, MemoryUse.MASKS)
     return [
         *_states(model, phases.all, phases.derived),
-        (MemoryWhat.GRADIENTS, _fullest(model) * FLOAT32_BYTES, phases.train),
-        (MemoryWhat.GATHERED, gathered_bytes(model), phases.all),
+        (MemoryUse.GRADIENTS, _fullest(model) * FLOAT32_BYTES, phases.train),
+        (MemoryUse.GATHERED, gathered_bytes(model), phases.all),
         *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
         *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
     ]
@@ -152,8 +152,8 @@ def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
 def megatron_checkpoint_bytes(model: RoleModel) -> int:
     """Bytes of the copy of a saved role's state: the float32 weights and moments that a rank holds,
     or a frozen role's weights."""
-    kinds = (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
-    saved = kinds if model.is_trained else (MemoryWhat.WEIGHTS,)
+    kinds = (MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
+    saved = kinds if model.is_trained else (MemoryUse.WEIGHTS,)
     return sum(size for what, size, _ in _states(model, (), ()) if what in saved)
 
 
@@ -167,14 +167,14 @@ def _states(model: RoleModel, phases: tuple[Phase, ...], derived: tuple[Phase, .
     """
     count = _fullest(model)
     if not model.is_trained:
-        return [(MemoryWhat.WEIGHTS, count * model.compute_bytes, phases)]
+        return [(MemoryUse.WEIGHTS, count * model.compute_bytes, phases)]
     sharing = model.mesh.data if model.distributed_optimizer else 1
-    optimizer = (MemoryWhat.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases)
+    optimizer = (MemoryUse.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases)
     if model.compute_bytes == FLOAT32_BYTES:  # weights are their own masters
-        return [(MemoryWhat.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), optimizer]
+        return [(MemoryUse.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), optimizer]
     masters = shard_bytes(count, sharing, FLOAT32_BYTES)
-    weights = (MemoryWhat.WEIGHTS, count * model.compute_bytes, derived)
-    return [weights, (MemoryWhat.MASTER_WEIGHTS, masters, phases), optimizer]
+    weights = (MemoryUse.WEIGHTS, count * model.compute_bytes, derived)
+    return [weights, (MemoryUse.MASTER_WEIGHTS, masters, phases), optimizer]
 
 
 def _fullest(model: RoleModel) -> int:

@@ -11,8 +11,8 @@ from fractions import Fraction
 from math import ceil
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Head, Mesh
-from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.shapes import DecoderShape
@@ -42,7 +42,7 @@ class RoleModel:
     """The ranks that hold it."""
     device: Device
     """What they compute on."""
-    head: Head
+    head: ModelHead
     """What its model ends in."""
     is_trained: bool
     """Whether its weights change."""
@@ -96,7 +96,7 @@ class RolePhases:
     """Its training; empty where there is none."""
 
 
-Item = tuple[MemoryWhat, int, tuple[Phase, ...]]
+Item = tuple[MemoryUse, int, tuple[Phase, ...]]
 """A use of memory, its bytes and its phases."""
 
 
@@ -115,9 +115,9 @@ def process_items(
         device_bytes: memory of each.
         phases: all phases of these devices.
     """
-    sizes = {MemoryWhat.OVERHEAD: PROCESS_BYTES[device]}
+    sizes = {MemoryUse.OVERHEAD: PROCESS_BYTES[device]}
     if device is Device.GPU:
-        sizes[MemoryWhat.MARGIN] = ceil(device_bytes * MARGIN)
+        sizes[MemoryUse.MARGIN] = ceil(device_bytes * MARGIN)
     return tuple(
         MemoryItem(role=None, what=what, bytes=size, phases=phases) for what, size in sizes.items()
     )
@@ -127,7 +127,7 @@ def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem
     """A device's share of the process that stands by on its node, where ranks use its memory."""
     return MemoryItem(
         role=None,
-        what=MemoryWhat.STANDBY,
+        what=MemoryUse.STANDBY,
         bytes=-(-STANDBY_BYTES // devices_per_node),
         phases=phases,
     )

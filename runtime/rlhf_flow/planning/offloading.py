@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.calls import CallKind, Phase, phase_of
+from rlhf_api.calls import CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth
-from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import Offload, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
@@ -20,7 +20,7 @@ from rlhf_flow.planning.transitions import LIGHT, region_of
 LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
 
-COPIED = (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+COPIED = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
 """What the host has a copy of; gradients have memory during updates only."""
 
 FASTEST = "part of the fastest plan that fits"
@@ -136,11 +136,11 @@ def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
         calls: of all graphs, as steps make them.
     """
     own = {
-        phase_of(call.role, call.kind)
+        call_phase(call.role, call.kind)
         for call in calls
         if call.role is not None and role in roles_on_device(call)
     }
-    return frozenset({*own, phase_of(role, CallKind.RESHARD)})
+    return frozenset({*own, call_phase(role, CallKind.RESHARD)})
 
 
 def with_offloading(

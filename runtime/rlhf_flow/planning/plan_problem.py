@@ -44,7 +44,7 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         StepTooLong: no number of devices on which a step takes as little as is asked for.
     """
     objective = problem.fixed.placement.objective
-    if objective.takes_part:
+    if objective.may_use_fewer_devices:
         require_times(objective, problem.pools)
     try:
         require_comparable(problem.pools)
@@ -53,7 +53,9 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         return with_estimate(problem, fused_as_told(problem, fitted_plan(first_that_fits(problem))))
     check_served(problem)
     hardware = hardware_of_pools(problem.pools, problem.profile)
-    plan = plan_of_a_part(problem, hardware, most_fitted) if objective.takes_part else None
+    plan = (
+        plan_of_a_part(problem, hardware, most_fitted) if objective.may_use_fewer_devices else None
+    )
     return plan or _fastest_plan(problem, hardware, most_fitted)
 
 

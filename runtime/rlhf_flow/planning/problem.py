@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlhf_api.plan import GraphName, Head, Pool
+from rlhf_api.plan import GraphName, ModelHead, Pool
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
@@ -92,7 +92,7 @@ class ModelFacts:
     """The role whose source its weights come from: itself or another."""
     trained_as: str
     """The entry of models that says how it is trained, for messages."""
-    head: Head
+    head: ModelHead
     """What its model ends in."""
     shape: DecoderShape
     """Its dimensions."""

@@ -23,7 +23,7 @@ def check_shapes(job: RLHFJob, cache: Path) -> None:
     Raises:
         ManifestOutdated: one differs from its model's config.json, or from the tables.
     """
-    for role, given in job.spec.given_models.items():
+    for role, given in job.spec.manifest_models.items():
         shape = given.model.shape
         if shape is None:
             continue
@@ -67,7 +67,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
         ShapeUnknown: none of these knows the model.
         NoScores: a reward's model is no reward model.
     """
-    named = job.spec.origin_of(role)
+    named = job.spec.origin_role(role)
     given = job.spec.model_for(role).shape or job.spec.model_for(named).shape
     return DecoderShape.from_spec(given) if given is not None else source_shape(job, role, cache)
 
@@ -75,9 +75,9 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
 def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     """The shape that the source of a role's model has, whatever the manifest says of it; arguments
     and errors as above."""
-    named = job.spec.origin_of(role)
+    named = job.spec.origin_role(role)
     source = job.spec.model_for(named).source
-    field = job.spec.given_models[named].field
+    field = job.spec.manifest_models[named].field
     advice = (
         f"let `rlhf fill FILE` write spec.{field}.shape where the model is, or give numLayers, "
         "hiddenSize and so on there (see `rlhf explain spec.models.shape`)"
@@ -98,7 +98,7 @@ def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
         raise ShapeUnknown(
             f"the dimensions of {name} are not known: got an id that is neither in the table of "
             f"well-known models nor in the local hub cache {cache}; download it first, or {advice}"
-        ).at("spec", *job.spec.given_models[named].location, "source", "huggingFace")
+        ).at("spec", *job.spec.manifest_models[named].location, "source", "huggingFace")
     return KNOWN_MODELS[source.hugging_face]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rlhf_api.calls import CallKind, Phase, phase_of
+from rlhf_api.calls import CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth
-from rlhf_api.plan_memory import MemoryItem, MemoryWhat
+from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.planning.fsdp_memory import fsdp_checkpoint_bytes, fsdp_items
 from rlhf_flow.planning.megatron_memory import megatron_checkpoint_bytes, megatron_items
@@ -28,7 +28,7 @@ def role_items(
         own: the phases in which it is whole, where some of it leaves.
     """
     infer, train = (
-        (phase,) if (phase := phase_of(model.role, kind)) in phases else ()
+        (phase,) if (phase := call_phase(model.role, kind)) in phases else ()
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
     whole = tuple(phase for phase in phases if phase in own)
@@ -50,5 +50,5 @@ def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[Memor
         return ()
     is_megatron = model.engine is TrainingEngineType.MEGATRON
     size = megatron_checkpoint_bytes(model) if is_megatron else fsdp_checkpoint_bytes(model)
-    item = MemoryItem(role=model.role, what=MemoryWhat.CHECKPOINT, bytes=size, phases=phases)
+    item = MemoryItem(role=model.role, what=MemoryUse.CHECKPOINT, bytes=size, phases=phases)
     return (item,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import lcm
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
@@ -17,7 +17,7 @@ TRAINING_PASSES = 3
 """Of a trained role, beside the one of inference or generation: a backward pass takes two."""
 
 
-def role_sets(kind: PlacementType, heads: Mapping[str, Head], policy: str) -> RoleSets:
+def role_sets(kind: PlacementType, heads: Mapping[str, ModelHead], policy: str) -> RoleSets:
     """The sets of roles with a model that a placement puts on devices of their own.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import ModelShape
 from rlhf_flow.planning.families import FAMILIES, QKV_BIAS, QUERY_KEY_NORM, norms_per_layer
 
@@ -120,6 +120,6 @@ class DecoderShape:
         """All parameters of a critic."""
         return self.critic_root_parameters + self.num_layers * self.block_parameters
 
-    def parameters_with(self, head: Head) -> int:
+    def parameters_with(self, head: ModelHead) -> int:
         """All parameters of a model that ends in a head."""
-        return self.num_critic_parameters if head is Head.SCALAR else self.num_parameters
+        return self.num_critic_parameters if head is ModelHead.SCALAR else self.num_parameters

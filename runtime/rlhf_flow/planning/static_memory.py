@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from rlhf_api.calls import IDLE, CallKind, Phase, phase_of
+from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.device_groups import DeviceGroup, GroupMemory
 from rlhf_flow.planning.memory import RoleModel, process_items
@@ -23,14 +23,14 @@ def job_phases(
     """The phases in which the memory of a group's devices differs: those of calls that they run,
     the transition of new weights, and copies from or to a role that is offloaded."""
     calls = [
-        phase_of(call.role, call.kind)
+        call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
         for call in graph.of_kind(*MODEL_CALLS)
         if call.role is not None
         and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
     ]
     engines = [
-        phase_of(role, kind)
+        call_phase(role, kind)
         for role, facts in problem.models.items()
         if facts.generates
         for kind, here in (
@@ -40,7 +40,7 @@ def job_phases(
         if role in here
     ]
     copies = [
-        phase_of(call.role, call.kind)
+        call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
         for call in graph.of_kind(CallKind.COPY)
         if call.role is not None

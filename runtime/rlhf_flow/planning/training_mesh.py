@@ -106,7 +106,7 @@ def _problems(facts: ModelFacts, place: RolePlace) -> Iterator[Problem]:
             size = each.at[-1]
             in_group = ("spec", "placement", "groups", place.training.group or 0, size)
             at = in_group if size in place.training.cut else (*where, *each.at)
-            yield replace(rule.problem_at(each), location=at)
+            yield replace(rule.problem_for(each), location=at)
 
 
 def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:

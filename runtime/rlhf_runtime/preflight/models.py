@@ -56,7 +56,7 @@ def check_models(
         one_machine: whether workers see the folders that are seen here.
         findings: get what is wrong, and what cannot be seen from here.
     """
-    origins = {role: spec.origin_of(role) for role in use.roles}
+    origins = {role: spec.origin_role(role) for role in use.roles}
     fields = {origin: _field_of(spec, origin) for origin in origins.values()}
     found: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
@@ -79,7 +79,7 @@ def check_models(
 
 def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
     """Which names a role's model."""
-    given = spec.given_models[role]
+    given = spec.manifest_models[role]
     source = given.model.source
     kind = "path" if source.path is not None else "huggingFace"
     return "spec", *given.location, "source", "builtin" if source.builtin else kind

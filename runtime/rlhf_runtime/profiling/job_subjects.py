@@ -49,7 +49,7 @@ def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, 
 def _role_subjects(
     job: RLHFJob, name: str, role: JobRole, device: Device, workdir: Path
 ) -> list[Subject]:
-    origin = job.spec.origin_of(name)
+    origin = job.spec.origin_role(name)
     folder = config_folder(job.spec.model_for(origin).source, job.spec.schedule.seed, workdir)
     training, rollout = job.spec.model_for(name).training, job.spec.rollout
     given = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]

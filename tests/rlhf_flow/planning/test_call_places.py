@@ -8,8 +8,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Mesh, Plan, Pool, ranks_of_both
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan import GraphName, Mesh, Plan, Pool, union_ranks
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered
 from rlhf_flow.planning.inventory import GIB
@@ -51,8 +51,8 @@ def calls_of(made: Plan) -> dict[str, tuple[Mesh | None, tuple[int, ...]]]:
     return {each.call: (each.mesh, each.ranks) for each in made.calls if each.graph == "Step"}
 
 
-def held(made: Plan, rank: int) -> set[tuple[str | None, MemoryWhat]]:
-    return {(item.role, item.what) for item in made.memory_of("local", rank).items}
+def held(made: Plan, rank: int) -> set[tuple[str | None, MemoryUse]]:
+    return {(item.role, item.what) for item in made.device_memory("local", rank).items}
 
 
 def test_a_role_generates_on_other_devices_than_it_is_trained(job: Any) -> None:
@@ -78,26 +78,26 @@ def test_a_device_has_memory_for_what_lives_there(job: Any) -> None:
     groups = [TRAINED, GENERATION | {"firstDevice": 2, "tensor": 2}, CRITIC | {"firstDevice": 3}]
     made = plan(placed(job, *groups))
     assert [tuple(group.ranks) for group in made.memory] == [(0, 1), (2,), (3,)]
-    weights, cache = MemoryWhat.GENERATION_WEIGHTS, MemoryWhat.KV_CACHE
+    weights, cache = MemoryUse.GENERATION_WEIGHTS, MemoryUse.KV_CACHE
     assert {what for role, what in held(made, 0) if role == "actor"} >= {
-        *(MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER, MemoryWhat.TRANSFER)
+        *(MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER, MemoryUse.TRANSFER)
     }
     assert not {("actor", weights), ("actor", cache)} & held(made, 0)
     assert held(made, 2) == {
-        (None, MemoryWhat.OVERHEAD),
-        (None, MemoryWhat.STANDBY),
-        *(("actor", what) for what in (weights, cache, MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS)),
-        ("actor", MemoryWhat.TRANSFER),
+        (None, MemoryUse.OVERHEAD),
+        (None, MemoryUse.STANDBY),
+        *(("actor", what) for what in (weights, cache, MemoryUse.ACTIVATIONS, MemoryUse.LOGITS)),
+        ("actor", MemoryUse.TRANSFER),
     }
     assert {role for role, _ in held(made, 3)} == {None, "actor", "critic"}
-    assert {*peaks_of(made.memory_of("local", 0))} == {
+    assert {*peaks_of(made.device_memory("local", 0))} == {
         *("actor.reshard", "actor.train", "reference.infer")
     }
-    assert {*peaks_of(made.memory_of("local", 2))} == {"actor.reshard", "actor.generate"}
+    assert {*peaks_of(made.device_memory("local", 2))} == {"actor.reshard", "actor.generate"}
     assert made.engine_bytes("actor") == sum(
         item.bytes
-        for item in made.memory_of("local", 2).items
-        if item.role == "actor" and item.what is not MemoryWhat.TRANSFER
+        for item in made.device_memory("local", 2).items
+        if item.role == "actor" and item.what is not MemoryUse.TRANSFER
     )
     reasons = "\n".join(made.reasons)
     assert "devices 0 to 1 of pool local: actor without its generation, reference, as" in reasons
@@ -108,8 +108,8 @@ def test_what_generates_also_where_it_is_trained(job: Any) -> None:
     made = plan(placed(job, TRAINED, GENERATION, CRITIC))
     assert calls_of(made)["actor.reshard"] == (mesh(0, 4), (0, 1, 2, 3))
     assert [tuple(group.ranks) for group in made.memory] == [(0, 1), (2, 3)]
-    assert ("actor", MemoryWhat.OPTIMIZER) in held(made, 1) - held(made, 2)
-    assert ("actor", MemoryWhat.KV_CACHE) in held(made, 1) & held(made, 2)
+    assert ("actor", MemoryUse.OPTIMIZER) in held(made, 1) - held(made, 2)
+    assert ("actor", MemoryUse.KV_CACHE) in held(made, 1) & held(made, 2)
 
 
 def test_the_rest_of_a_roles_calls_are_where_no_group_names_them(job: Any) -> None:
@@ -167,7 +167,7 @@ def test_a_cache_that_takes_what_is_left_is_kept_where_it_is_alone(job: Any) -> 
     )
     (generation,) = made.generations
     assert not generation.release_during_training and not releases(made)
-    alone = made.memory_of("local", 2)
+    alone = made.device_memory("local", 2)
     assert alone.peak_bytes == alone.capacity_bytes
     stays = "generation's weights and cache stay: nothing else is on the devices that generate"
     assert stays in made.reasons
@@ -300,4 +300,4 @@ def test_generation_is_in_the_pool_of_training(job: Any) -> None:
 
 
 def test_the_ranks_of_two_meshes_need_not_be_neighbours() -> None:
-    assert ranks_of_both(mesh(3, 2), mesh(0, 1)) == (0, 3, 4)
+    assert union_ranks(mesh(3, 2), mesh(0, 1)) == (0, 3, 4)

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Plan
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.planning.inventory import GIB
@@ -34,8 +34,8 @@ def test_a_role_that_takes_over_weights_is_in_checkpoints_without_moments(
     assert reference is not None and not reference.is_trained
     assert reference.is_saved == (every is not None)
     (memory,) = made.memory
-    copies = {i.role: i.bytes for i in memory.items if i.what is MemoryWhat.CHECKPOINT}
-    weights = next(i.bytes for i in memory.items if i.what is MemoryWhat.WEIGHTS)
+    copies = {i.role: i.bytes for i in memory.items if i.what is MemoryUse.CHECKPOINT}
+    weights = next(i.bytes for i in memory.items if i.what is MemoryUse.WEIGHTS)
     assert copies.get("reference") == (weights if every else None)
     assert copies["actor"] == 3 * weights, "Adam's moments too"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -66,7 +66,7 @@ def test_models_are_those_of_roles_with_what_the_manifest_decides(job: Any) -> N
     assert cut.num_ranks == 4
     assert [each.trained_as for each in found.models.values()] == ["actor", "actor", "critic"]
     assert {each.origin for each in found.models.values()} == {"actor"}
-    assert (reference.head, critics.head) == (Head.LM, Head.SCALAR)
+    assert (reference.head, critics.head) == (ModelHead.LM, ModelHead.SCALAR)
     assert (reference.num_parameters, critics.num_parameters) == (541_312, 533_248)
     assert (actor.engine, critics.engine) == (TrainingEngineType.FSDP, TrainingEngineType.MEGATRON)
     assert (actor.distributed_optimizer, critics.distributed_optimizer) == (True, False)

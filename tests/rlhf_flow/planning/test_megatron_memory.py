@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Head, Mesh
-from rlhf_api.plan_memory import MemoryItem, MemoryWhat, sum_by_phase
+from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.plan_memory import MemoryItem, MemoryUse, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.known_models import BUILTIN_MODELS, KNOWN_MODELS
@@ -45,7 +45,7 @@ def large(data: int, tensor: int, pipeline: int, **changes: Any) -> RoleModel:
     return model(data, tensor, pipeline, **({"peak_tokens": 4096} | own | changes))
 
 
-def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
+def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryUse, int]:
     found = [item for item in items if phase in names_of(item)]
     assert len({item.what for item in found}) == len(found)
     return {item.what: item.bytes for item in found}
@@ -104,11 +104,11 @@ def test_a_tied_model_holds_its_embedding_at_both_ends() -> None:
 
 
 def test_a_critic_has_one_row_at_its_end() -> None:
-    critic = model(tensor=2, pipeline=2, head=Head.SCALAR)
+    critic = model(tensor=2, pipeline=2, head=ModelHead.SCALAR)
     layer = 131_072 + 256
     assert [stage_parameters(critic, s) for s in (0, 1)] == [layer + 32 * 128, layer + 2 * 128]
-    assert stage_parameters(model(head=Head.SCALAR), 0) == TINY.num_critic_parameters
-    logits = [each for each in role_items(critic, PHASES) if each.what is MemoryWhat.LOGITS]
+    assert stage_parameters(model(head=ModelHead.SCALAR), 0) == TINY.num_critic_parameters
+    logits = [each for each in role_items(critic, PHASES) if each.what is MemoryUse.LOGITS]
     assert [each.bytes for each in logits] in ([], [32 * 128 * 4]), "the embedding's gradient"
 
 
@@ -129,20 +129,20 @@ def test_a_tiny_model_on_eight_ranks_in_float32() -> None:
     items = role_items(model(2, 2, 2), PHASES)
     count = 131_072 + 256 + 32 * 128 + 128
     states = {
-        MemoryWhat.MASTER_WEIGHTS: count * 4,
-        MemoryWhat.OPTIMIZER: count // 2 * 8,
-        MemoryWhat.GATHERED: 1000 * 128 * 4,
+        MemoryUse.MASTER_WEIGHTS: count * 4,
+        MemoryUse.OPTIMIZER: count // 2 * 8,
+        MemoryUse.GATHERED: 1000 * 128 * 4,
     }
     assert sizes(items, "actor.generate") == states
     assert sizes(items, "actor.train") == states | {
-        MemoryWhat.GRADIENTS: count * 4,
-        MemoryWhat.ACTIVATIONS: 1000 * 2 * 8_716,
-        MemoryWhat.LOGITS: 32 * 128 * 4,
+        MemoryUse.GRADIENTS: count * 4,
+        MemoryUse.ACTIVATIONS: 1000 * 2 * 8_716,
+        MemoryUse.LOGITS: 32 * 128 * 4,
     }
     logits = 32 * 12 + (128 * 12 // 2 + 2 * 128 * 4)
     assert sizes(items, "actor.infer") == states | {
-        MemoryWhat.ACTIVATIONS: 1000 * 8_716,
-        MemoryWhat.LOGITS: 1000 * logits,
+        MemoryUse.ACTIVATIONS: 1000 * 8_716,
+        MemoryUse.LOGITS: 1000 * logits,
     }
 
 
@@ -151,8 +151,8 @@ def test_no_more_tokens_are_under_way_than_a_replica_has() -> None:
     shape = dataclasses.replace(TINY, num_layers=8)
     made = model(1, 1, 4, shape=shape, batch_tokens=2_500, longest_shared_tokens=100)
     items = sizes(role_items(made, PHASES), "actor.train")
-    assert items[MemoryWhat.ACTIVATIONS] == 2_500 * 2 * 16_920
-    assert items[MemoryWhat.MASKS] == (1000 + 2_500 * 2 * 4) * 100
+    assert items[MemoryUse.ACTIVATIONS] == 2_500 * 2 * 16_920
+    assert items[MemoryUse.MASKS] == (1000 + 2_500 * 2 * 4) * 100
 
 
 def test_a_large_model_in_bfloat16() -> None:
@@ -162,13 +162,13 @@ def test_a_large_model_in_bfloat16() -> None:
     layer = (2 * (8192 * 10 + 4)) // 8 + (3 * 9216 * 2 + 64 * 4 + 5 * 28_672 * 2) // 8 + 1024
     assert layer == 64_289
     assert sizes(role_items(made, PHASES), "actor.train") == {
-        MemoryWhat.WEIGHTS: count * 2,
-        MemoryWhat.MASTER_WEIGHTS: count // 2 * 4,
-        MemoryWhat.OPTIMIZER: count // 2 * 8,
-        MemoryWhat.GRADIENTS: count * 4,
-        MemoryWhat.GATHERED: 4096 * 8192 * 2,
-        MemoryWhat.ACTIVATIONS: 4096 * 80 * layer,
-        MemoryWhat.LOGITS: 128_256 // 8 * 8192 * 2,
+        MemoryUse.WEIGHTS: count * 2,
+        MemoryUse.MASTER_WEIGHTS: count // 2 * 4,
+        MemoryUse.OPTIMIZER: count // 2 * 8,
+        MemoryUse.GRADIENTS: count * 4,
+        MemoryUse.GATHERED: 4096 * 8192 * 2,
+        MemoryUse.ACTIVATIONS: 4096 * 80 * layer,
+        MemoryUse.LOGITS: 128_256 // 8 * 8192 * 2,
     }
 
 
@@ -178,7 +178,7 @@ def test_logits_and_their_gradient_are_there_at_the_end_of_one_stage() -> None:
     inputs = 4096 * (4 + 4 + 2) + 2 * 4096 * 2
     block = 2**25 * 12
     items = role_items(made, PHASES)
-    train, infer = (sizes(items, f"actor.{kind}")[MemoryWhat.LOGITS] for kind in ("train", "infer"))
+    train, infer = (sizes(items, f"actor.{kind}")[MemoryUse.LOGITS] for kind in ("train", "infer"))
     assert infer == 1000 * inputs + block
     assert train == infer + 1000 * 4096 * (4 + 2) + 2 * 128_256 * 4096 * 2
 
@@ -186,9 +186,9 @@ def test_logits_and_their_gradient_are_there_at_the_end_of_one_stage() -> None:
 def test_the_last_stage_is_the_fullest_where_its_logits_are_more_than_a_micro_batch() -> None:
     shape = dataclasses.replace(TINY, vocab_size=64_000)
     items = sizes(role_items(model(1, 1, 2, shape=shape), PHASES), "actor.train")
-    assert items[MemoryWhat.ACTIVATIONS] == 1000 * 16_920
+    assert items[MemoryUse.ACTIVATIONS] == 1000 * 16_920
     gradients = 1000 * 128 * (4 + 4) + 2 * 64_000 * 128 * 4
-    assert items[MemoryWhat.LOGITS] == 1000 * 1024 * 12 + 1000 * 128 * 20 + gradients
+    assert items[MemoryUse.LOGITS] == 1000 * 1024 * 12 + 1000 * 128 * 20 + gradients
 
 
 def test_replicas_share_states_only_if_they_are_told_to() -> None:
@@ -196,9 +196,9 @@ def test_replicas_share_states_only_if_they_are_told_to() -> None:
         sizes(role_items(large(4, 8, 2, distributed_optimizer=each), PHASES), "actor.train")
         for each in (True, False)
     )
-    for what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER):
+    for what in (MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER):
         assert own[what] == pytest.approx(4 * shared[what])
-    for what in (MemoryWhat.WEIGHTS, MemoryWhat.GRADIENTS):
+    for what in (MemoryUse.WEIGHTS, MemoryUse.GRADIENTS):
         assert own[what] == shared[what]
 
 
@@ -206,8 +206,8 @@ def test_a_frozen_role_has_weights_only() -> None:
     made = large(2, 8, 4, is_trained=False)
     weights = stage_parameters(made, 3) * 2
     assert sizes(role_items(made, PHASES), "actor.generate") == {
-        MemoryWhat.WEIGHTS: weights,
-        MemoryWhat.GATHERED: 4096 * 8192 * 2,
+        MemoryUse.WEIGHTS: weights,
+        MemoryUse.GATHERED: 4096 * 8192 * 2,
     }
     (saved,) = checkpoint_items(made, PHASES)
     assert saved.bytes == weights
@@ -220,21 +220,21 @@ def test_recomputation_keeps_the_inputs_of_layers_and_one_layer() -> None:
     # The first stage has two micro-batches under way; the last one's logits are more than that.
     inside = 1000 * (32 * 12 + 128 * 12 // 2 + 2 * 128 * 4)
     logits = inside + 1000 * 128 * (4 + 4) + 2 * 32 * 128 * 4
-    assert items[MemoryWhat.ACTIVATIONS] == 1000 * (inputs + 8_716)
-    assert items[MemoryWhat.LOGITS] == logits > 1000 * inputs
-    whole = model(1, 2, 2, recompute=True, sequence_parallel=False, head=Head.SCALAR)
-    activations = sizes(role_items(whole, PHASES), "actor.train")[MemoryWhat.ACTIVATIONS]
+    assert items[MemoryUse.ACTIVATIONS] == 1000 * (inputs + 8_716)
+    assert items[MemoryUse.LOGITS] == logits > 1000 * inputs
+    whole = model(1, 2, 2, recompute=True, sequence_parallel=False, head=ModelHead.SCALAR)
+    activations = sizes(role_items(whole, PHASES), "actor.train")[MemoryUse.ACTIVATIONS]
     assert activations == 1000 * (2 * 128 * 4 + 10_256)
 
 
 def test_every_layer_keeps_its_mask() -> None:
     """Measured as 4 bytes for each pair of tokens in a layer, in float32."""
-    shared = model(pipeline=2, head=Head.SCALAR, longest_shared_tokens=500)
+    shared = model(pipeline=2, head=ModelHead.SCALAR, longest_shared_tokens=500)
     items = role_items(shared, PHASES)
-    assert sizes(items, "actor.train")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 2 * 4)
-    assert sizes(items, "actor.infer")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 4)
+    assert sizes(items, "actor.train")[MemoryUse.MASKS] == 1000 * 500 * (1 + 2 * 4)
+    assert sizes(items, "actor.infer")[MemoryUse.MASKS] == 1000 * 500 * (1 + 4)
     again = role_items(dataclasses.replace(shared, recompute=True), PHASES)
-    assert sizes(again, "actor.train")[MemoryWhat.MASKS] == 1000 * 500 * (1 + 4)
+    assert sizes(again, "actor.train")[MemoryUse.MASKS] == 1000 * 500 * (1 + 4)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ MODELS = st.builds(
     pipeline=st.integers(1, 4),
     layers=st.integers(1, 4),
     heads=st.integers(1, 4),
-    head=st.sampled_from(Head),
+    head=st.sampled_from(ModelHead),
     precision=st.sampled_from([Precision.FLOAT32, Precision.BFLOAT16]),
     recompute=st.booleans(),
     sequence_parallel=st.booleans(),
@@ -284,7 +284,7 @@ def test_stages_and_tensor_ranks_hold_the_whole_model(made: RoleModel) -> None:
     held = sum(stage_parameters(made, stage) for stage in range(mesh.pipeline)) * mesh.tensor
     norms = (2 * shape.num_layers + 1) * shape.hidden_size
     padding = -1000 % (64 if mesh.tensor != 3 else 192) * shape.hidden_size
-    is_scalar = made.head is Head.SCALAR
+    is_scalar = made.head is ModelHead.SCALAR
     extra = (mesh.tensor - 1) * (norms + is_scalar * shape.hidden_size)
     tables = 1 if is_scalar else 2
     assert held == made.num_parameters + extra + tables * padding

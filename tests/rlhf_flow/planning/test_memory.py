@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Head, Mesh
-from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, PhasePeak, sum_by_phase
+from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, PhasePeak, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.fsdp_memory import layer_activation_bytes
@@ -38,8 +38,8 @@ def on(num_ranks: int, made: RoleModel) -> RoleModel:
     return dataclasses.replace(made, mesh=Mesh(pool="pool", data=num_ranks))
 
 
-def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryWhat, int]:
-    found: dict[MemoryWhat, int] = {}
+def sizes(items: tuple[MemoryItem, ...], phase: str) -> dict[MemoryUse, int]:
+    found: dict[MemoryUse, int] = {}
     for item in items:
         if phase in names_of(item):
             found[item.what] = found.get(item.what, 0) + item.bytes
@@ -54,34 +54,34 @@ def test_activations_are_those_that_autograd_saves(compute_bytes: int, measured:
 
 def test_one_rank_in_float32_holds_sixteen_bytes_a_parameter() -> None:
     assert sizes(role_items(on(1, tiny_role()), PHASES), "actor.train") == {
-        MemoryWhat.MASTER_WEIGHTS: 541_312 * 4,
-        MemoryWhat.OPTIMIZER: 541_312 * 8,
-        MemoryWhat.GRADIENTS: 541_312 * 4,
-        MemoryWhat.ACTIVATIONS: 1000 * 2 * 13_336,
-        MemoryWhat.LOGITS: 1000 * (64 * 12 + 128 * 12),
+        MemoryUse.MASTER_WEIGHTS: 541_312 * 4,
+        MemoryUse.OPTIMIZER: 541_312 * 8,
+        MemoryUse.GRADIENTS: 541_312 * 4,
+        MemoryUse.ACTIVATIONS: 1000 * 2 * 13_336,
+        MemoryUse.LOGITS: 1000 * (64 * 12 + 128 * 12),
     }
 
 
 def test_two_ranks_share_states_and_gather_layers() -> None:
     block, root = 262_400, 2 * 64 * 128 + 128
     items = sizes(role_items(on(2, tiny_role()), PHASES), "actor.train")
-    assert items[MemoryWhat.MASTER_WEIGHTS] == 541_312 * 2
-    assert items[MemoryWhat.OPTIMIZER] == 541_312 * 4
-    assert items[MemoryWhat.GRADIENTS] == 541_312 * 2 + (root + block) * 4
-    assert items[MemoryWhat.GATHERED] == (root + 2 * block) * 4
+    assert items[MemoryUse.MASTER_WEIGHTS] == 541_312 * 2
+    assert items[MemoryUse.OPTIMIZER] == 541_312 * 4
+    assert items[MemoryUse.GRADIENTS] == 541_312 * 2 + (root + block) * 4
+    assert items[MemoryUse.GATHERED] == (root + 2 * block) * 4
 
 
 def test_a_frozen_role_has_weights_and_no_states() -> None:
     items = role_items(on(2, tiny_role(is_trained=False)), PHASES)
-    assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2}
+    assert sizes(items, "actor.generate") == {MemoryUse.WEIGHTS: 541_312 * 2}
 
 
 def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
     made = tiny_role(is_trained=False, is_saved=True, precision=Precision.BFLOAT16)
     for num_ranks in (1, 2):
         items = role_items(on(num_ranks, made), PHASES)
-        assert sizes(items, "actor.generate") == {MemoryWhat.WEIGHTS: 541_312 * 2 // num_ranks}
-        gathered = {item.what for item in items} & {MemoryWhat.GATHERED}
+        assert sizes(items, "actor.generate") == {MemoryUse.WEIGHTS: 541_312 * 2 // num_ranks}
+        gathered = {item.what for item in items} & {MemoryUse.GATHERED}
         assert bool(gathered) == (num_ranks > 1), (
             "nothing is cast, so that one rank gathers nothing"
         )
@@ -90,21 +90,21 @@ def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
 
 
 def test_a_critic_has_no_logits() -> None:
-    items = role_items(on(2, tiny_role(head=Head.SCALAR)), PHASES)
-    assert MemoryWhat.LOGITS not in {item.what for item in items}
+    items = role_items(on(2, tiny_role(head=ModelHead.SCALAR)), PHASES)
+    assert MemoryUse.LOGITS not in {item.what for item in items}
 
 
 def test_of_a_large_vocabulary_one_block_is_there_at_once() -> None:
     made = tiny_role(shape=LLAMA, device=Device.GPU, precision=Precision.BFLOAT16)
     for tokens, block in ((100, 100 * 128_256), (16_384, 1 << 25), (65_536, 65_536 * 1024)):
         large = dataclasses.replace(made, peak_tokens=tokens)
-        found = sizes(role_items(on(8, large), PHASES), "actor.train")[MemoryWhat.LOGITS]
+        found = sizes(role_items(on(8, large), PHASES), "actor.train")[MemoryUse.LOGITS]
         assert found == block * 12 + tokens * 4096 * 8
 
 
 def test_recomputation_keeps_one_layer_and_the_inputs_of_all() -> None:
     items = sizes(role_items(on(1, tiny_role(recompute=True)), PHASES), "actor.train")
-    assert items[MemoryWhat.ACTIVATIONS] == 1000 * (2 * 128 * 4 + 13_336)
+    assert items[MemoryUse.ACTIVATIONS] == 1000 * (2 * 128 * 4 + 13_336)
 
 
 def load(**changes: object) -> GenerationLoad:
@@ -157,7 +157,7 @@ MODELS = st.builds(
     RoleModel,
     role=st.just("actor"),
     mesh=st.just(Mesh(pool="pool", data=1)),
-    head=st.sampled_from(Head),
+    head=st.sampled_from(ModelHead),
     is_trained=st.booleans(),
     generates=st.booleans(),
     shape=SHAPES,
@@ -184,7 +184,7 @@ def test_a_mask_has_a_boolean_and_a_number_for_each_pair_of_tokens(recompute: bo
     they made of it: measured as 4 bytes for each pair in float32."""
     shared = tiny_role(peak_tokens=2000, longest_shared_tokens=500, recompute=recompute)
     train, infer = (
-        sizes(role_items(shared, PHASES), phase)[MemoryWhat.MASKS]
+        sizes(role_items(shared, PHASES), phase)[MemoryUse.MASKS]
         for phase in ("actor.train", "actor.infer")
     )
     assert infer == 1_000_000 * (1 + 4)
@@ -220,7 +220,7 @@ def test_recomputation_never_takes_more_for_several_layers(
 
 
 def test_a_memory_plan_with_wrong_sums_is_refused() -> None:
-    item = MemoryItem(role=None, what=MemoryWhat.OVERHEAD, bytes=5, phases=phases_of("actor.train"))
+    item = MemoryItem(role=None, what=MemoryUse.OVERHEAD, bytes=5, phases=phases_of("actor.train"))
     with pytest.raises(ValueError, match="not the sums"):
         MemoryPlan(
             pool="pool",

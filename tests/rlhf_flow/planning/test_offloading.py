@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import GraphName, OffloadDepth, Plan
-from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
+from rlhf_api.plan_memory import MemoryPlan, MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import DoesNotFit
@@ -163,7 +163,7 @@ def peak(made: Plan, phase: str) -> int:
 
 def margin_of(made: Plan) -> int:
     """Two hundredths of a device."""
-    (margin,) = (item for item in memory_of(made).items if item.what is MemoryWhat.MARGIN)
+    (margin,) = (item for item in memory_of(made).items if item.what is MemoryUse.MARGIN)
     assert margin.bytes == -(-memory_of(made).capacity_bytes // 50)
     return margin.bytes
 
@@ -190,14 +190,14 @@ def test_an_offloaded_role_takes_memory_while_it_works(job: Any) -> None:
     made, stays = plan(ppo(job), 30), plan(ppo(job), 80)
     items = {(item.role, item.what): item for item in memory_of(made).items}
     masters, moments = (
-        items["actor", MemoryWhat.MASTER_WEIGHTS],
-        items["actor", MemoryWhat.OPTIMIZER],
+        items["actor", MemoryUse.MASTER_WEIGHTS],
+        items["actor", MemoryUse.OPTIMIZER],
     )
     assert (masters.bytes, moments.bytes) == (4 * NUMBER // 8, 8 * NUMBER // 8)
     for item in (masters, moments):
         assert {*names_of(item)} == {"actor.reshard", "actor.infer", "actor.train"}
-    assert names_of(items["reference", MemoryWhat.WEIGHTS]) == ("reference.infer",)
-    assert {*names_of(items["critic", MemoryWhat.OPTIMIZER])} == {"critic.infer", "critic.train"}
+    assert names_of(items["reference", MemoryUse.WEIGHTS]) == ("reference.infer",)
+    assert {*names_of(items["critic", MemoryUse.OPTIMIZER])} == {"critic.infer", "critic.train"}
     critic = NUMBER - 128256 * 4096 + 4096
     others = {
         "actor.train": 12 * critic // 8 + 2 * NUMBER // 8,
@@ -205,7 +205,7 @@ def test_an_offloaded_role_takes_memory_while_it_works(job: Any) -> None:
         "reference.infer": 12 * NUMBER // 8 + 12 * critic // 8,
     }
     released = {item.what for item in memory_of(stays).items if item.role == "actor"}
-    assert MemoryWhat.KV_CACHE in released
+    assert MemoryUse.KV_CACHE in released
     tight = plan(ppo(job, **dict.fromkeys(ROLES, "Never")), 40)
     assert not offloaded_in(tight)
     more_margin = margin_of(tight) - margin_of(made)
@@ -308,9 +308,9 @@ def test_what_can_be_made_anew_leaves_before_what_must_be_copied(job: Any) -> No
     fell = peak(stays, "reference.infer") - peak(tight, "reference.infer")
     fell -= margin_of(stays) - margin_of(tight)
     held = {item.what: item for item in memory_of(tight).items if item.role == "actor"}
-    assert held[MemoryWhat.WEIGHTS].bytes == 2 * half
-    assert {*names_of(held[MemoryWhat.WEIGHTS])} == {"actor.reshard", "actor.infer", "actor.train"}
-    assert names_of(held[MemoryWhat.GRADIENTS]) == ("actor.train",)
+    assert held[MemoryUse.WEIGHTS].bytes == 2 * half
+    assert {*names_of(held[MemoryUse.WEIGHTS])} == {"actor.reshard", "actor.infer", "actor.train"}
+    assert names_of(held[MemoryUse.GRADIENTS]) == ("actor.train",)
     assert fell == 2 * half
     moves = [call.call for call in tight.calls if call.graph is GraphName.STEP]
     assert moves[:4] == ["actor.load", "actor.reshard", "actor.offload", "actor.generate"]

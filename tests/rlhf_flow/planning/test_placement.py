@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlhf_api.calls import IDLE, CallKind
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName, Mesh, Plan, Pool
-from rlhf_api.plan_memory import MemoryWhat, phase_peaks
+from rlhf_api.plan_memory import MemoryUse, phase_peaks
 from rlhf_api.spec.placement import PlacementSpec, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (
@@ -256,7 +256,7 @@ def meshes_of(made: Plan) -> dict[str, Mesh | None]:
 
 
 def held(made: Plan, pool: str, rank: int) -> set[str | None]:
-    return {item.role for item in made.memory_of(pool, rank).items if item.role}
+    return {item.role for item in made.device_memory(pool, rank).items if item.role}
 
 
 def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
@@ -275,12 +275,12 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1,)]
     assert held(made, "local", 0) == {"actor", "reference"}
     assert held(made, "local", 1) == {"actor", "reference", "critic"}
-    assert not any(phase.role == "critic" for phase in made.memory_of("local", 0).phases)
+    assert not any(phase.role == "critic" for phase in made.device_memory("local", 0).phases)
     masters = {
         (group.first_rank, item.role): item.bytes
         for group in made.memory
         for item in group.items
-        if item.what is MemoryWhat.MASTER_WEIGHTS
+        if item.what is MemoryUse.MASTER_WEIGHTS
     }
     assert masters == {
         (0, "actor"): 541_312 * 2,
@@ -288,7 +288,7 @@ def test_calls_and_memory_of_groups_that_share_devices(job: Any) -> None:
         (1, "critic"): 533_248 * 4,
     }, "the critic is whole on its one device"
     assert all(group.peaks == phase_peaks(group.items) for group in made.memory)
-    assert made.fullest is made.memory_of("local", 1)
+    assert made.fullest is made.device_memory("local", 1)
     reasons = "\n".join(made.reasons)
     assert "device 0 of pool local: actor, reference, as placement.groups says" in reasons
 
@@ -302,7 +302,7 @@ def test_calls_and_memory_of_two_pools(job: Any) -> None:
         expected = mesh(0, 1, "b") if call.role == "critic" else mesh(0, 2, "a")
         assert call.mesh == expected, call.call
     assert made.policy_pool.name == "a" and made.num_devices == 3
-    assert (made.first_number("b"), made.first_number("a")) == (0, 1)
+    assert (made.rank_offset("b"), made.rank_offset("a")) == (0, 1)
     assert (made.roles_in("a"), made.roles_in("b")) == (("actor", "reference"), ("critic",))
     assert [group.capacity_bytes for group in made.memory] == [3 * GIB, 4 * GIB]
     assert (held(made, "b", 0), held(made, "a", 1)) == ({"critic"}, {"actor", "reference"})
@@ -313,7 +313,7 @@ def test_calls_and_memory_of_two_pools(job: Any) -> None:
 def test_devices_without_a_role_are_idle(job: Any) -> None:
     made = plan(placed(job, TRAINED | {"devices": 1}, CRITIC | {"devices": 1}), cpus(3))
     assert [tuple(group.ranks) for group in made.memory] == [(0,), (1, 2)]
-    assert made.memory_of("local", 2).phases == (IDLE,)
+    assert made.device_memory("local", 2).phases == (IDLE,)
     assert held(made, "local", 2) == set()
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import GenerationPlan, GraphName, Head, Mesh, Plan, Pool
-from rlhf_api.plan_memory import MemoryPlan, MemoryWhat, phase_peaks
+from rlhf_api.plan import GenerationPlan, GraphName, Mesh, ModelHead, Plan, Pool
+from rlhf_api.plan_memory import MemoryPlan, MemoryUse, phase_peaks
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
@@ -117,9 +117,9 @@ def test_an_engine_gets_its_own_part_of_a_device(job: Any) -> None:
     made = plan(llama(job), gpus(8, gibibytes=60))
     memory, engines = memory_of(made), engines_of(made)
     share = made.engine_bytes("actor")
-    weights = next(i.bytes for i in memory.items if i.what is MemoryWhat.GENERATION_WEIGHTS)
+    weights = next(i.bytes for i in memory.items if i.what is MemoryUse.GENERATION_WEIGHTS)
     trainer = sum(
-        i.bytes for i in memory.items if i.what in (MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+        i.bytes for i in memory.items if i.what in (MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
     )
     assert engines.kv_cache_bytes + weights < share
     assert share + trainer <= memory.capacity_bytes
@@ -148,9 +148,9 @@ def test_roles_say_kind_origin_size_and_precision(job: Any) -> None:
     }
     float32 = Precision.FLOAT32
     assert found == {
-        "actor": (Head.LM, True, True, "actor", 541_312, float32),
-        "reference": (Head.LM, False, False, "actor", 541_312, float32),
-        "critic": (Head.SCALAR, True, False, "actor", 533_248, float32),
+        "actor": (ModelHead.LM, True, True, "actor", 541_312, float32),
+        "reference": (ModelHead.LM, False, False, "actor", 541_312, float32),
+        "critic": (ModelHead.SCALAR, True, False, "actor", 533_248, float32),
         "reward": (None, False, False, None, 0, None),
     }
     on_gpus = plan(job(**sections), gpus()).role("actor")
@@ -178,7 +178,7 @@ def test_memory_is_that_of_the_rows_that_calls_ask_for(
     assert counts == [1, 64]
 
     def masks(plan: Plan) -> int:
-        return sum(each.bytes for each in memory_of(plan).items if each.what is MemoryWhat.MASKS)
+        return sum(each.bytes for each in memory_of(plan).items if each.what is MemoryUse.MASKS)
 
     assert masks(few) == 0 < masks(many)
 
@@ -278,7 +278,7 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
     }
     assert engines == {"actor": (2, 4), "teacher": (2, 3)}, "engines of a process share its groups"
     assert made.policy == "actor" and memory_of(made).peak_bytes <= memory_of(made).capacity_bytes
-    weights = MemoryWhat.GENERATION_WEIGHTS
+    weights = MemoryUse.GENERATION_WEIGHTS
     tight = plan(asked, cpus(2, gibibytes=3.4))
     held = {item.role: item.phases for item in memory_of(tight).items if item.what is weights}
     phases = {role: {phase for phase in held[role] if phase.role != role} for role in held}
@@ -470,7 +470,7 @@ def test_a_plan_fits_or_is_refused(
     token = 2 * shape["numLayers"] * max(1, shape["numKeyValueHeads"] // generation.mesh.tensor)
     token *= shape["headDim"] * (4 if devices.device is Device.CPU else 2)
     assert generation.kv_cache_bytes >= generation.max_sequence_tokens * token
-    cache = [item for item in memory.items if item.what is MemoryWhat.KV_CACHE]
+    cache = [item for item in memory.items if item.what is MemoryUse.KV_CACHE]
     assert [item.bytes for item in cache] == [generation.kv_cache_bytes]
 
 
@@ -484,7 +484,7 @@ def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: i
         return sum(
             item.bytes
             for item in memory_of(plan(made, cpus(1, gibibytes=64))).items
-            if item.what in (MemoryWhat.ACTIVATIONS, MemoryWhat.LOGITS)
+            if item.what in (MemoryUse.ACTIVATIONS, MemoryUse.LOGITS)
         )
 
     assert peak(min(one, other)) <= peak(max(one, other))
@@ -520,6 +520,6 @@ def test_copies_for_checkpoints_count_where_they_share_the_devices_memory(
     job: Any, sections: dict[str, Any], devices: Pool, copied: set[str]
 ) -> None:
     made = plan(job(**sections), devices)
-    items = [item for item in memory_of(made).items if item.what is MemoryWhat.CHECKPOINT]
+    items = [item for item in memory_of(made).items if item.what is MemoryUse.CHECKPOINT]
     assert {item.role for item in items} == copied
     assert {role.role for role in made.roles if role.is_saved} >= copied

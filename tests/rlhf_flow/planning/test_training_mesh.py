@@ -11,7 +11,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName, Mesh, Plan, Pool
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -62,7 +62,7 @@ def test_devices_are_replicas_of_tensor_ranks_and_stages(job: Any) -> None:
     calls = {call.kind: call.mesh for call in made.calls}
     assert calls[CallKind.TRAIN] == calls[CallKind.COMPUTE] == mesh(0, 2, 2, 2)
     assert calls[CallKind.GENERATE] == calls[CallKind.RESHARD] == mesh(0, 8, 1, 1)
-    weights = next(i for i in made.memory[0].items if i.what is MemoryWhat.MASTER_WEIGHTS)
+    weights = next(i for i in made.memory[0].items if i.what is MemoryUse.MASTER_WEIGHTS)
     assert weights.bytes == 135_552 * 4, "half of a layer and of each table, and norms"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.known_models import BUILTIN_MODELS
@@ -18,7 +18,7 @@ def tiny_role(**changes: Any) -> RoleModel:
         role="actor",
         mesh=Mesh(pool="pool", data=1),
         device=Device.CPU,
-        head=Head.LM,
+        head=ModelHead.LM,
         is_trained=True,
         generates=True,
         shape=BUILTIN_MODELS[BuiltinModel.TINY_LLAMA],

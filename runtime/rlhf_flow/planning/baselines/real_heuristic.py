@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from rlhf_api.plan import Head, Mesh, Pool
+from rlhf_api.plan import Mesh, ModelHead, Pool
 from rlhf_flow.planning.placement import CallPlace, RolePlace
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.search.layouts import Cut, cut_place, cuts, engine_tensors
@@ -124,7 +124,7 @@ def _with_critics(
     own = problem.models[problem.policy].shape.num_parameters
     share = own / (own + sum(problem.models[each].shape.num_parameters for each in critics))
     half, quarter = max(1, pool.devices_per_node // 2), max(1, pool.devices_per_node // 4)
-    if role != problem.policy and not facts.is_trained and facts.head is Head.LM:
+    if role != problem.policy and not facts.is_trained and facts.head is ModelHead.LM:
         return _Wanted(nodes.all, Cut(half, pool.nodes))
     is_small = facts.shape.num_parameters < SMALL_PARAMETERS or not facts.is_trained
     tensor = quarter if pool.nodes == 1 and is_small else half

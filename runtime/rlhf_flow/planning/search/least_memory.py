@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from rlhf_api.calls import IDLE, CallKind, Phase, phase_of
+from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
 from rlhf_api.plan import Mesh, OffloadDepth, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.spec.resources import Device
@@ -123,7 +123,7 @@ class LeastMemory:
 
     def _of_engines(self, role: str, place: RolePlace, tensor: int) -> EnginesHeld:
         load = self.load(role, place)
-        own = (phase_of(role, CallKind.RESHARD), phase_of(role, CallKind.GENERATE))
+        own = (call_phase(role, CallKind.RESHARD), call_phase(role, CallKind.GENERATE))
         phases = (*own, IDLE)
         generating = generation_items(
             load, role=role, tensor=tensor, kv_cache_bytes=0, phases=phases, release=True
@@ -157,7 +157,7 @@ class Room:
 
     def of_engines(self, role: str, held: EnginesHeld, kv_cache_bytes: int) -> Cells:
         """What its engines take."""
-        generates = phase_of(role, CallKind.GENERATE)
+        generates = call_phase(role, CallKind.GENERATE)
         return tuple(
             held.generating.in_phase(phase) + (kv_cache_bytes if phase == generates else 0)
             if role in group.generating
@@ -169,7 +169,7 @@ class Room:
 
     def caches_of(self, role: str) -> tuple[int, ...]:
         """The cells that hold its engines' caches."""
-        generates = phase_of(role, CallKind.GENERATE)
+        generates = call_phase(role, CallKind.GENERATE)
         return tuple(
             number
             for number, (group, phase) in enumerate(self.places)

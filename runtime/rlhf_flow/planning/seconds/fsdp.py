@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.fsdp_memory import is_sharded, root_parameters, stored_bytes
 from rlhf_flow.planning.memory import FLOAT32_BYTES, RoleModel, shard_bytes
@@ -112,7 +112,7 @@ class FsdpPasses:
         return time.total if self._model.device is Device.GPU else 0.0
 
     def _head(self, *, backward: bool) -> LayerTime:
-        if self._model.head is Head.SCALAR:
+        if self._model.head is ModelHead.SCALAR:
             return NOTHING
         tokens = self._part.predicted
         if backward:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_flow.planning.megatron_memory import stage_parameters, vocabulary_rows
 from rlhf_flow.planning.memory import FLOAT32_BYTES, RoleModel
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds
@@ -139,7 +139,7 @@ def _slot(
     mesh, cut = model.mesh, LayerCut(model.mesh.tensor, model.sequence_parallel)
     number = model.shape.num_layers // mesh.pipeline
     is_last = stage == mesh.pipeline - 1
-    has_head = is_last and model.head is Head.LM
+    has_head = is_last and model.head is ModelHead.LM
     time = layers.forward(LayerKind.BLOCK, cut, part.tokens, part.pairs)
     if trains:
         backward = layers.backward(LayerKind.BLOCK, cut, part.tokens, part.pairs, model.recompute)
@@ -191,7 +191,7 @@ def _gradients(model: RoleModel, held: int, links: Links, *, is_sharded: bool) -
         seconds += links.all_gather_seconds(held * model.compute_bytes, group)
     else:
         seconds = links.all_reduce_seconds(gradients, group)
-    if mesh.pipeline > 1 and model.shape.tied_embeddings and model.head is Head.LM:
+    if mesh.pipeline > 1 and model.shape.tied_embeddings and model.head is ModelHead.LM:
         table = vocabulary_rows(model.shape, mesh.tensor) * model.shape.hidden_size
         ends = links.group(mesh.first_rank, 2, (mesh.pipeline - 1) * mesh.tensor)
         seconds += links.all_reduce_seconds(table * FLOAT32_BYTES, ends)

@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from rlhf_api.plan import Head, Pool
+from rlhf_api.plan import ModelHead, Pool
 from rlhf_api.spec.models import Offload, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_api.spec.resources import Device
@@ -98,7 +98,7 @@ def _kinds(problem: PlanningProblem) -> list[PlacementType]:
     if len(problem.models) > 1:
         kinds += [PlacementType.AUTO, PlacementType.STANDALONE]
         kinds += [PlacementType.MANUAL] * 3
-    if any(facts.head is Head.SCALAR for facts in problem.models.values()):
+    if any(facts.head is ModelHead.SCALAR for facts in problem.models.values()):
         kinds.append(PlacementType.SPLIT)
     return kinds
 

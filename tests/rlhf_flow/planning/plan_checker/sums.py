@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import GraphName, OffloadDepth, Plan, RolePlan
-from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
+from rlhf_api.plan_memory import MemoryPlan, MemoryUse
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.planning.problem import PlanningProblem
@@ -84,7 +84,7 @@ def _state_bytes(problem: PlanningProblem, role: RolePlan, phase: Phase) -> floa
 def check_offloaded(plan: Plan) -> None:
     """What has left its devices is in no sum of others' calls."""
     away = {r.role for r in plan.roles if r.offload is OffloadDepth.EVERYTHING}
-    states = (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER)
+    states = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
     for memory in plan.memory:
         for item in memory.items:
             if item.role in away and item.what in states:

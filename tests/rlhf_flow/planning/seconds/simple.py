@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import RoleModel
@@ -74,7 +74,7 @@ def a_role(**changes: Any) -> RoleModel:
         role="actor",
         mesh=Mesh(pool="a", data=1),
         device=Device.GPU,
-        head=Head.LM,
+        head=ModelHead.LM,
         is_trained=True,
         generates=True,
         shape=SMALL,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.planning.memory import RoleModel
@@ -56,7 +56,7 @@ def test_computation_by_hand() -> None:
 
 
 def test_a_value_head_computes_nothing_beside_blocks() -> None:
-    role = replace(TWO, head=Head.SCALAR)
+    role = replace(TWO, head=ModelHead.SCALAR)
     flops = 6 * 2 * 576 * 40 + 2 * 3.5 * 32 * 4 * 50
     assert trained(IDEAL, role).compute == pytest.approx(flops / 1e12)
 

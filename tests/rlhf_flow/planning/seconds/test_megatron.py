@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision
 from rlhf_flow.planning.memory import RoleModel
 from rlhf_flow.planning.seconds.call_seconds import CallSeconds
@@ -56,7 +56,7 @@ def test_the_bubble_is_a_slot_of_the_slowest_stage_for_each_other_stage() -> Non
     assert call.total == pytest.approx((4 + 2 - 1) * (block + head) / 1e12)
     forward = 2 * 576 * 10 + 32 * 50 + 2 * 512 * 6
     assert inferred(IDEAL, on(pipeline=2)).total == pytest.approx(5 * forward / 1e12)
-    critic = trained(IDEAL, replace(on(pipeline=2), head=Head.SCALAR))
+    critic = trained(IDEAL, replace(on(pipeline=2), head=ModelHead.SCALAR))
     assert critic.bubble == pytest.approx(block / 1e12)
 
 
