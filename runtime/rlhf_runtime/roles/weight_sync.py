@@ -22,7 +22,7 @@ from rlhf_runtime.reshard.views import Views, is_same_memory
 from rlhf_runtime.workers.orders import Statistics
 
 
-class Moment(NamedTuple):
+class WeightVersion(NamedTuple):
     """When in a job's passes a call comes, as far as a role's weights are concerned: what a rank
     knows of them that generates and does not train."""
 
@@ -32,11 +32,11 @@ class Moment(NamedTuple):
     """Calls of the pass before it that change the weights."""
 
 
-class Transition:
+class WeightSync:
     """Keeps a generation engine's weights equal to a training engine's.
 
     Planned once, run after every update. Every rank that trains or generates with the role makes
-    and refreshes it together; it may do both, or one. Each engine's weights must stay in the
+    and syncs it together; it may do both, or one. Each engine's weights must stay in the
     storage of the views that it gave at first.
     """
 
@@ -60,8 +60,8 @@ class Transition:
         self._ranks = ranks
         self._version = -1
         self.began = 0.0
-        """When all ranks had come to the last refresh; seconds since the epoch."""
-        self._moment: Moment | None = None
+        """When all ranks had come to the last sync; seconds since the epoch."""
+        self._weight_version: WeightVersion | None = None
         self._source = source
         self._target: Views = {} if engine is None else engine.views()
         group = ranks.group if ranks.size > 1 else None
@@ -76,18 +76,21 @@ class Transition:
             plan_reshard(*gathered), ranks.rank, self._source, self._target, ranks.group
         )
 
-    def require_current(self, moment: Moment) -> None:
+    def require_current(self, weight_version: WeightVersion) -> None:
         """Refuse to generate with other weights than the trainer's.
 
         Args:
-            moment: of the call that generates.
+            weight_version: of the call that generates.
 
         Raises:
             StaleWeights: the engine has others, or none.
         """
         assert self._engine is not None, "who does not generate needs no weights"
         if self._trainer is None:
-            is_same, wanted = moment == self._moment, "those of the pass, after its updates so far"
+            is_same, wanted = (
+                weight_version == self._weight_version,
+                "those of the pass, after its updates so far",
+            )
         else:
             is_same = self._version == self._trainer.version
             wanted = f"version {self._trainer.version}"
@@ -98,21 +101,21 @@ class Transition:
                 "plan lacks a reshard before this call"
             )
 
-    def refresh(self, moment: Moment) -> Statistics:
+    def sync(self, weight_version: WeightVersion) -> Statistics:
         """Bring the engine's weights to the trainer's version, if they are not there yet.
         Collective.
 
         What the transfer needs is given back before the engine takes its cache, to generate.
 
         Args:
-            moment: of the call that asks for it.
+            weight_version: of the call that asks for it.
 
         Raises:
             StaleWeights: the weights that arrived are not those that were sent, or the trainer has
                 its own elsewhere now.
             NotLoaded: the trainer's are on the host.
         """
-        self._moment = moment
+        self._weight_version = weight_version
         version, any_lacks = self._agree()
         self.began = time.time()
         if version == self._version and not any_lacks:

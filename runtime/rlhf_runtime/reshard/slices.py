@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 
-class Box(NamedTuple):
+class TensorSlice(NamedTuple):
     """Where a part of a tensor lies: first index and length in each dimension.
 
     A length of 0 makes an empty box. A named tuple because plans hash and compare many of them.
@@ -17,7 +17,7 @@ class Box(NamedTuple):
     shape: tuple[int, ...]
 
     @classmethod
-    def whole(cls, shape: Sequence[int]) -> Box:
+    def full(cls, shape: Sequence[int]) -> TensorSlice:
         """The box of a full tensor."""
         return cls((0,) * len(shape), tuple(shape))
 
@@ -31,17 +31,17 @@ class Box(NamedTuple):
         """Number of elements."""
         return prod(self.shape)
 
-    def intersection(self, other: Box) -> Box | None:
+    def intersection(self, other: TensorSlice) -> TensorSlice | None:
         """The common part, None if there is none."""
         start = tuple(map(max, self.start, other.start))
         shape = tuple(b - a for a, b in zip(start, map(min, self.stop, other.stop), strict=True))
-        return Box(start, shape) if all(length > 0 for length in shape) else None
+        return TensorSlice(start, shape) if all(length > 0 for length in shape) else None
 
-    def contains(self, other: Box) -> bool:
+    def contains(self, other: TensorSlice) -> bool:
         """Whether every element of the other box lies in this one; an empty box lies in any."""
         return other.volume == 0 or self.intersection(other) == other
 
-    def difference(self, other: Box) -> list[Box]:
+    def difference(self, other: TensorSlice) -> list[TensorSlice]:
         """This box without the other: disjoint non-empty boxes, at most two per dimension."""
         common = self.intersection(other)
         if common is None:
@@ -53,11 +53,11 @@ class Box(NamedTuple):
                 if low < high:
                     shape = [b - a for a, b in zip(start, stop, strict=True)]
                     shape[dim] = high - low
-                    parts.append(Box((*start[:dim], low, *start[dim + 1 :]), tuple(shape)))
+                    parts.append(TensorSlice((*start[:dim], low, *start[dim + 1 :]), tuple(shape)))
             start[dim], stop[dim] = first, last
         return parts
 
-    def slices_in(self, outer: Box) -> tuple[slice, ...]:
+    def slices_in(self, outer: TensorSlice) -> tuple[slice, ...]:
         """The index of this box in a tensor that holds the outer box."""
         return tuple(
             slice(first - origin, first - origin + length)
@@ -65,7 +65,7 @@ class Box(NamedTuple):
         )
 
 
-def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> Box:
+def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> TensorSlice:
     """Part `index` of a tensor cut along one dimension into parts of ceil(length / num_parts).
 
     The last parts may be shorter or empty. This is how torch's `Shard(dim)` cuts; tensor
@@ -76,10 +76,10 @@ def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> Box:
     first = min(index * part, length)
     start, part_shape = [0] * len(shape), list(shape)
     start[dim], part_shape[dim] = first, min(part, length - first)
-    return Box(tuple(start), tuple(part_shape))
+    return TensorSlice(tuple(start), tuple(part_shape))
 
 
-def uncovered(box: Box, boxes: Iterable[Box]) -> list[Box]:
+def uncovered(box: TensorSlice, boxes: Iterable[TensorSlice]) -> list[TensorSlice]:
     """What is left of a box when others are taken away: disjoint boxes."""
     left = [box] if box.volume else []
     for other in boxes:
@@ -89,11 +89,11 @@ def uncovered(box: Box, boxes: Iterable[Box]) -> list[Box]:
     return left
 
 
-def are_disjoint(boxes: Sequence[Box]) -> bool:
+def are_disjoint(boxes: Sequence[TensorSlice]) -> bool:
     """Whether no element lies in two of the boxes."""
     return all(boxes[i].intersection(boxes[j]) is None for i in range(len(boxes)) for j in range(i))
 
 
-def covers(boxes: Sequence[Box], box: Box) -> bool:
+def covers(boxes: Sequence[TensorSlice], box: TensorSlice) -> bool:
     """Whether the boxes together are exactly the box: all of it and nothing else."""
     return all(box.contains(part) for part in boxes) and not uncovered(box, boxes)
