@@ -18,7 +18,7 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.make_plan import resolve_shapes
 from rlhf_flow.planning.problem import PlanningProblem

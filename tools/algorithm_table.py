@@ -12,9 +12,9 @@ from rlhf_api.members import members_of
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_algorithms
+from rlhf_flow.jobs.job_graphs import trace_algorithms
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.trace.graph import Graph
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """# Built-in algorithms

@@ -29,7 +29,7 @@ from rlhf_cli.train import Task, ending_of, train
 from rlhf_cli.user_code import mounted_code
 from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.lint import lint_job
+from rlhf_flow.jobs.lint import lint_job
 from rlhf_flow.planning.inventory import inventory_from_pools
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import locked

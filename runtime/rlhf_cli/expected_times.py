@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.plan_estimate import ComparedSize, PoolPart
-    from rlhf_flow.graph import Graph
     from rlhf_flow.planning.simulation import Simulation
+    from rlhf_flow.trace.graph import Graph
 
 STEPS_SHOWN = range(2)
 """Steps of a timeline: the second shows how it overlaps with the first."""

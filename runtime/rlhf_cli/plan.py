@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.graph import Graph
     from rlhf_flow.planning.seconds.profile import Profile
+    from rlhf_flow.trace.graph import Graph
 
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
@@ -93,7 +93,7 @@ def _planned_jobs(
     from rlhf_cli.planned import planned
     from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import lines_of
-    from rlhf_flow.lint import lint_job
+    from rlhf_flow.jobs.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
     for job in local_jobs(file, overrides):
@@ -123,7 +123,7 @@ def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
         import yaml
 
         return yaml.safe_dump(plan.model_dump(mode="json", by_alias=True), sort_keys=False)
-    from rlhf_flow.picture import draw_mermaid, draw_text
+    from rlhf_flow.trace.picture import draw_mermaid, draw_text
 
     draw = draw_mermaid if output == "mermaid" else draw_text
     title = "%% " if output == "mermaid" else ""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import CallPlan, GraphName, Plan
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.graph import Graph
     from rlhf_flow.planning.seconds.profile import Profile
+    from rlhf_flow.trace.graph import Graph
 
 
 def print_explanation(

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan
-    from rlhf_flow.graph import Graph
+    from rlhf_flow.trace.graph import Graph
 
 STYLE = (
     "body{font-family:sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"

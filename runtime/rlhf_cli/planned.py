@@ -12,8 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.graph import Graph
     from rlhf_flow.planning.seconds.profile import Profile
+    from rlhf_flow.trace.graph import Graph
 
 BY_MANIFEST = (
     "the algorithm's code is not on this machine: it is planned by the graph in the manifest, "
@@ -39,8 +39,8 @@ def planned(
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
-    from rlhf_flow.given_graph import lacks_code
-    from rlhf_flow.job_graphs import graphs_without_code, trace_job
+    from rlhf_flow.document.manifest_graph import lacks_code
+    from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
     from rlhf_flow.planning.inventory import device_of
 
     has_code = not lacks_code(job)

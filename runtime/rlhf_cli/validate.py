@@ -108,7 +108,7 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
         ) from error
     from rlhf_cli.local_jobs import localized
     from rlhf_cli.user_code import code_here
-    from rlhf_flow.lint import lint_job
+    from rlhf_flow.jobs.lint import lint_job
     from rlhf_flow.planning.make_plan import pools_of
 
     job = localized(job, file, overrides)

@@ -61,7 +61,7 @@ def exact(samples, *, scale=1.0):
 """
 STEP = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import Custom, GroupAdvantages
+from rlhf_flow.step.operations import Custom, GroupAdvantages
 
 class Mine(Algorithm):
     def roles(self):

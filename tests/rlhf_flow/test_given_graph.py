@@ -12,15 +12,15 @@ import pytest
 from rlhf_api.changes import document_of, manifest_digest, refused_changes
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
+from rlhf_flow.document.manifest_graph import document_of_graph, is_of_these_settings, lacks_code
 from rlhf_flow.errors import InvalidAlgorithm, InvalidGraph, ManifestOutdated
-from rlhf_flow.given_graph import document_of_graph, is_of_these_settings, lacks_code
-from rlhf_flow.job_graphs import graphs_without_code, trace_algorithms, trace_job
+from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms, trace_job
 
 from .conftest import make_job
 
 SOURCE = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import Custom, GroupAdvantages, Scope
+from rlhf_flow.step.operations import Custom, GroupAdvantages, Scope
 
 def seen(columns, state):
     raise NotImplementedError

@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphInputs, GraphName, Mesh
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB, local_inventory
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.make_plan import make_plan

@@ -9,16 +9,16 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow import Algorithm, BatchValue, Dpo, Flow, LanguageModel, RewardSource, Roles
-from rlhf_flow.calls import SaveOptions
 from rlhf_flow.errors import FlowError
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.lint import lint_job
-from rlhf_flow.operations import BestAgainstWorst, Custom, PairLines
-from rlhf_flow.picture import draw_text
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.jobs.lint import lint_job
 from rlhf_flow.planning.inventory import local_inventory
 from rlhf_flow.planning.make_plan import make_plan
-from rlhf_flow.tracing import trace
+from rlhf_flow.step.calls import SaveOptions
+from rlhf_flow.step.operations import BestAgainstWorst, Custom, PairLines
+from rlhf_flow.trace.graph import Graph
+from rlhf_flow.trace.picture import draw_text
+from rlhf_flow.trace.tracing import trace
 
 ONLINE = {"type": "OnlineDPO", "onlineDPO": {"savePairs": True}}
 

@@ -21,11 +21,10 @@ from rlhf_flow import (
     Roles,
     ScalarModel,
 )
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.graph import DataEdge, Graph, VersionEdge
-from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
-from rlhf_flow.operations import (
+from rlhf_flow.jobs.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, TrainOptions
+from rlhf_flow.step.operations import (
     Custom,
     Gae,
     GroupAdvantages,
@@ -34,8 +33,9 @@ from rlhf_flow.operations import (
     Scope,
     TokenRewards,
 )
-from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.tracing import trace
+from rlhf_flow.trace.graph import DataEdge, Graph, VersionEdge
+from rlhf_flow.trace.picture import draw_mermaid, draw_text
+from rlhf_flow.trace.tracing import trace
 
 from .stepped import Step, Stepped
 

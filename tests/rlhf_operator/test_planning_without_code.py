@@ -16,8 +16,8 @@ from rlhf_api.plan import GraphName
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import Phase
-from rlhf_flow.given_graph import document_of_graph
-from rlhf_flow.job_graphs import graphs_without_code, trace_algorithms
+from rlhf_flow.document.manifest_graph import document_of_graph
+from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms
 from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_kube.kinds import Kind
 from rlhf_operator.observe.parse import parse_job
@@ -29,7 +29,7 @@ from .world import NAMESPACE, World, manifest
 SOURCE = """
 import booby_trap
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import Custom
+from rlhf_flow.step.operations import Custom
 
 class Mine(Algorithm):
     def __init__(self, scale):

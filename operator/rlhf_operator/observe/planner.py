@@ -23,9 +23,9 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import PlanStatus
+from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
-from rlhf_flow.given_graph import is_of_these_settings
-from rlhf_flow.job_graphs import graphs_without_code
+from rlhf_flow.jobs.job_graphs import graphs_without_code
 from rlhf_flow.planning.inventory import device_of, inventory_from_pools
 from rlhf_flow.planning.make_plan import resolve_shapes
 from rlhf_flow.planning.plan_job import plan_job

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, Mesh
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.generation_choice import EngineChoice
 from rlhf_flow.planning.offloading import OffloadChoice, with_offloading
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.transitions import with_transitions
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.trace.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName
 from rlhf_api.problems import Problem
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.known_models import KNOWN_MODELS
+from rlhf_flow.trace.graph import Graph
 
 KIBI = 1024
 BY_PREFIX: Mapping[str, int] = {

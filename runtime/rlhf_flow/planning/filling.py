@@ -12,9 +12,9 @@ from rlhf_api.problems import FieldPath
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape
+from rlhf_flow.document.manifest_graph import FIELD, document_of_graph
 from rlhf_flow.errors import ShapeUnknown
-from rlhf_flow.given_graph import FIELD, document_of_graph
-from rlhf_flow.job_graphs import trace_algorithms
+from rlhf_flow.jobs.job_graphs import trace_algorithms
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.resolve_shape import difference_of, source_shape
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GenerationPlan, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, phase_peaks
-from rlhf_flow.job_graphs import job_roles
+from rlhf_flow.jobs.job_graphs import job_roles
 from rlhf_flow.planning.call_plans import CallMeshes, call_plans
 from rlhf_flow.planning.device_groups import GroupMemory
 from rlhf_flow.planning.fitting import FittedJob

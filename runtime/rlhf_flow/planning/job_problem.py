@@ -8,8 +8,8 @@ from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.quantity import whole
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, TrainingSpec
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_flow.planning.inventory import device_of, limit_devices
 from rlhf_flow.planning.problem import (
     Fixed,
@@ -21,7 +21,7 @@ from rlhf_flow.planning.problem import (
 )
 from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_flow.precision import resolve_precision
+from rlhf_flow.trace.graph import Graph
 
 
 def problem_of(

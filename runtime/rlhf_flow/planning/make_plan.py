@@ -11,8 +11,7 @@ from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import job_roles, policy_of, trace_job
+from rlhf_flow.jobs.job_graphs import job_roles, policy_of, trace_job
 from rlhf_flow.planning.inventory import (
     device_of,
     devices_asked_for,
@@ -27,6 +26,7 @@ from rlhf_flow.planning.plan_job import plan_job
 from rlhf_flow.planning.resolve_shape import resolve_shape
 from rlhf_flow.planning.role_sets import role_sets, set_multiples
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.trace.graph import Graph
 
 
 def make_plan(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, Graph], Plan]:

@@ -11,11 +11,11 @@ from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryWhat
 from rlhf_api.spec.models import Offload, Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.problem import ModelFacts, PlanningProblem
 from rlhf_flow.planning.refusal import format_bytes
 from rlhf_flow.planning.transitions import LIGHT, region_of
+from rlhf_flow.step.calls import ModelCall
 
 LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""

@@ -15,11 +15,11 @@ from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
 from rlhf_api.spec.rollout import StageFusionType
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import policy_of
+from rlhf_flow.jobs.job_graphs import policy_of
 from rlhf_flow.planning.inventory import device_of
 from rlhf_flow.planning.seconds.profile import Profile
 from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_flow.trace.graph import Graph
 
 Graphs = Mapping[GraphName, Graph]
 """The graphs of a job."""

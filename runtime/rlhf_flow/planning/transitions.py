@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 
 RESHARD, FINISH, RELEASE = "reshard", "finish", "release"
 """The methods of such calls."""

@@ -19,9 +19,9 @@ from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWA
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
 from rlhf_flow.planning.event_graph import PASSES_AHEAD
+from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from rlhf_api.plan import Mesh, ranks_of_both
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of

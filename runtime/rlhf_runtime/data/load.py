@@ -9,7 +9,7 @@ from rlhf_api.gathering import Gathered
 from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_flow.fields import RESPONSE_TOKENS
+from rlhf_flow.step.columns import RESPONSE_TOKENS
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
 from rlhf_runtime.data.rows import Split, read_rows

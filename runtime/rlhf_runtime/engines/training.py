@@ -66,7 +66,7 @@ class LossTerm:
     micro_batches: Sequence[MicroBatch]
     """This rank's part of the rows."""
     loss: Loss
-    silent: Sequence[MicroBatch] = ()
+    no_grad_micro_batches: Sequence[MicroBatch] = ()
     """They run forward only, before any of the others: rows whose loss is known to have no
     gradient, for the statistics that the loss collects, or such that the loss has to know of before
     it says anything of others."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rlhf_api.plan import GraphName, Head
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.layout import Family, Layout, Piece, alike
+from rlhf_runtime.reshard.layout import Layout, Piece, TensorGroup, alike
 from rlhf_runtime.reshard.plan import ReshardPlan, plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.topology import Topology
 
 
@@ -57,7 +57,9 @@ def account_of_gathering(
     With FSDP's or ZeRO's source this is what DeepSpeed-Chat does, with a tensor- and
     pipeline-parallel one what HybridFlow's paper calls vanilla.
     """
-    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in target.shapes.items())
+    everything = tuple(
+        Piece(name, TensorSlice.full(shape)) for name, shape in target.shapes.items()
+    )
     whole = Layout(target.shapes, (everything,) * source.world_size)
     gathered = account(source, whole, plan_reshard(source, whole, topology))
     kept = plan_reshard(source, target, topology).traffic.kept
@@ -86,11 +88,11 @@ def only(layout: Layout, names: tuple[str, ...]) -> Layout:
     return Layout(shapes, tuple(by_identity[id(pieces)] for pieces in layout.pieces))
 
 
-def _cut_of(family: Family) -> str:
-    boxes = list(family.holders)
+def _cut_of(group: TensorGroup) -> str:
+    boxes = list(group.holders)
     cut = [
         dim
-        for dim, length in enumerate(family.shape)
+        for dim, length in enumerate(group.shape)
         if any(box.shape[dim] != length for box in boxes)
     ]
     where = "and ".join({0: "rows ", 1: "columns "}.get(dim, f"dimension {dim} ") for dim in cut)

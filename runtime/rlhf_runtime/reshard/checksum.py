@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 
 CPU_BLOCK_ELEMENTS = 1 << 16
 """Widened to 512 KiB of int64: stays in a core's cache; measured fastest."""
@@ -24,7 +24,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def piece_checksum(
-    tensor: Float[Tensor, "*shape"], box: Box, dtype: torch.dtype | None = None
+    tensor: Float[Tensor, "*shape"], box: TensorSlice, dtype: torch.dtype | None = None
 ) -> Int64[Tensor, ""]:
     """The checksum of a part of a tensor.
 
@@ -41,7 +41,7 @@ def piece_checksum(
     assert tensor.shape == box.shape, f"tensor of shape {tuple(tensor.shape)} for {box}"
     elements = tensor.detach()
     if elements.dim() == 0:
-        elements, box = elements[None], Box((0,), (1,))
+        elements, box = elements[None], TensorSlice((0,), (1,))
     if elements.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
     first_sums, later_sums = _marginals(elements, dtype or tensor.dtype)
@@ -69,7 +69,7 @@ def _marginals(
     return torch.cat(first), later
 
 
-def _weights(box: Box, dim: int, device: torch.device) -> Int64[Tensor, " length"]:
+def _weights(box: TensorSlice, dim: int, device: torch.device) -> Int64[Tensor, " length"]:
     """c_d i_d for the box's indices in one dimension."""
     start, length = box.start[dim], box.shape[dim]
     indices = torch.arange(start, start + length, dtype=torch.int64, device=device)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import LayoutError
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 
@@ -55,10 +55,14 @@ def _inside(view: View, origin: int, shard: FlatShard) -> Iterator[View]:
         at = sum(index * stride for index, stride in zip(part.start, strides, strict=True))
         offset = shard.tensor.storage_offset() + at - low
         start = tuple(map(sum, zip(view.box.start, part.start, strict=True)))
-        yield View(shard.tensor.as_strided(part.shape, strides, offset), Box(start, part.shape))
+        yield View(
+            shard.tensor.as_strided(part.shape, strides, offset), TensorSlice(start, part.shape)
+        )
 
 
-def _between(shape: Sequence[int], strides: Sequence[int], low: int, high: int) -> Iterator[Box]:
+def _between(
+    shape: Sequence[int], strides: Sequence[int], low: int, high: int
+) -> Iterator[TensorSlice]:
     """Where in a strided tensor the elements numbered low to high (exclusive) of its storage are.
 
     What one index of the first dimension has is either wholly inside or it is cut: only the last
@@ -66,7 +70,7 @@ def _between(shape: Sequence[int], strides: Sequence[int], low: int, high: int) 
     """
     if not shape:
         if low <= 0 < high:
-            yield Box((), ())
+            yield TensorSlice((), ())
         return
     rows, *rest = shape
     span = 1 + sum((n - 1) * stride for n, stride in zip(rest, strides[1:], strict=True))
@@ -75,10 +79,10 @@ def _between(shape: Sequence[int], strides: Sequence[int], low: int, high: int) 
     last = min(max((high - span) // step + 1, 0), rows)
     for row in sorted({first - 1, first, last} & set(range(rows))):
         if first <= row < last:
-            yield Box((first, *(0,) * len(rest)), (last - first, *rest))
+            yield TensorSlice((first, *(0,) * len(rest)), (last - first, *rest))
         else:
             for part in _between(rest, strides[1:], low - row * step, high - row * step):
-                yield Box((row, *part.start), (1, *part.shape))
+                yield TensorSlice((row, *part.start), (1, *part.shape))
 
 
 def _check_shard(parameter: Tensor, shard: FlatShard) -> None:

@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box, uncovered
 from rlhf_runtime.reshard.errors import LayoutError
+from rlhf_runtime.reshard.slices import TensorSlice, uncovered
 
 
 class Piece(NamedTuple):
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
     name: str
     """The tensor's canonical (Hugging Face) name."""
-    box: Box
+    box: TensorSlice
     """Where the part lies in the full tensor; may be empty."""
 
 
@@ -29,12 +29,12 @@ class Share(NamedTuple):
     """What some ranks hold of a tensor, all the same."""
 
     ranks: tuple[int, ...]
-    boxes: tuple[Box, ...]
+    boxes: tuple[TensorSlice, ...]
     """Not empty, in the order of the ranks' pieces."""
 
 
 @dataclass(frozen=True)
-class Family:
+class TensorGroup:
     """Tensors of one shape that all ranks hold alike, such as a projection of every layer."""
 
     names: tuple[str, ...]
@@ -44,9 +44,9 @@ class Family:
     """Of disjoint ranks. Ranks that hold nothing are in none."""
 
     @cached_property
-    def holders(self) -> dict[Box, tuple[int, ...]]:
+    def holders(self) -> dict[TensorSlice, tuple[int, ...]]:
         """The distinct boxes, and the ascending ranks that hold each."""
-        found: dict[Box, list[int]] = {}
+        found: dict[TensorSlice, list[int]] = {}
         for ranks, boxes in self.shares:
             for box in dict.fromkeys(boxes):
                 found.setdefault(box, []).extend(ranks)
@@ -76,9 +76,9 @@ class Layout:
     """The pieces of each rank."""
 
     def __post_init__(self) -> None:
-        for family in self.families:
-            self._check_inside(family)
-            self._check_coverage(family)
+        for group in self.groups:
+            self._check_inside(group)
+            self._check_coverage(group)
 
     @property
     def world_size(self) -> int:
@@ -90,10 +90,10 @@ class Layout:
         return sum(piece.box.volume for piece in self.pieces[rank])
 
     @cached_property
-    def families(self) -> tuple[Family, ...]:
+    def groups(self) -> tuple[TensorGroup, ...]:
         """The tensors by how they are held, ordered by their first names."""
         holdings = self._distinct_holdings()
-        held: dict[str, list[tuple[int, Box]]] = {name: [] for name in sorted(self.shapes)}
+        held: dict[str, list[tuple[int, TensorSlice]]] = {name: [] for name in sorted(self.shapes)}
         for number, (pieces, ranks) in enumerate(holdings):
             for name, box in pieces:
                 if name not in held:
@@ -103,12 +103,12 @@ class Layout:
                     )
                 if 0 not in box.shape:
                     held[name].append((number, box))
-        alike: dict[tuple[tuple[int, ...], tuple[tuple[int, Box], ...]], list[str]] = {}
+        alike: dict[tuple[tuple[int, ...], tuple[tuple[int, TensorSlice], ...]], list[str]] = {}
         for name, boxes in held.items():
             alike.setdefault((tuple(self.shapes[name]), tuple(boxes)), []).append(name)
         ranks_of = [ranks for _, ranks in holdings]
         return tuple(
-            Family(tuple(names), shape, _shares(boxes, ranks_of))
+            TensorGroup(tuple(names), shape, _shares(boxes, ranks_of))
             for (shape, boxes), names in alike.items()
         )
 
@@ -122,31 +122,33 @@ class Layout:
             ranks_of.setdefault(self.pieces[ranks[0]], []).extend(ranks)
         return [(pieces, tuple(sorted(ranks))) for pieces, ranks in ranks_of.items()]
 
-    def _check_inside(self, family: Family) -> None:
-        for ranks, boxes in family.shares:
+    def _check_inside(self, group: TensorGroup) -> None:
+        for ranks, boxes in group.shares:
             for box in boxes:
-                if not _is_inside(box, family.shape):
+                if not _is_inside(box, group.shape):
                     raise LayoutError(
-                        f"piece outside its tensor: got {box} of {family.names[0]!r} on rank "
-                        f"{ranks[0]}, allowed inside shape {family.shape}; leave padding out and "
+                        f"piece outside its tensor: got {box} of {group.names[0]!r} on rank "
+                        f"{ranks[0]}, allowed inside shape {group.shape}; leave padding out and "
                         "use the full tensor's indices"
                     )
 
-    def _check_coverage(self, family: Family) -> None:
-        if missing := uncovered(Box.whole(family.shape), family.holders):
+    def _check_coverage(self, group: TensorGroup) -> None:
+        if missing := uncovered(TensorSlice.full(group.shape), group.holders):
             raise LayoutError(
-                f"tensor {family.names[0]!r} of shape {family.shape} is not fully held: nobody of "
+                f"tensor {group.names[0]!r} of shape {group.shape} is not fully held: nobody of "
                 f"{self.world_size} ranks holds {missing[0]}; add the missing pieces"
             )
 
 
-def alike(source: Layout, target: Layout) -> Iterator[tuple[tuple[str, ...], Family, Family]]:
+def alike(
+    source: Layout, target: Layout
+) -> Iterator[tuple[tuple[str, ...], TensorGroup, TensorGroup]]:
     """The target's tensors by how they are held in both layouts, in a fixed order.
 
     The source has all of them, in the same shapes.
     """
-    held_as = {name: family for family in source.families for name in family.names}
-    for wanted in target.families:
+    held_as = {name: group for group in source.groups for name in group.names}
+    for wanted in target.groups:
         by_source: dict[int, list[str]] = {}
         for name in wanted.names:
             by_source.setdefault(id(held_as[name]), []).append(name)
@@ -155,15 +157,15 @@ def alike(source: Layout, target: Layout) -> Iterator[tuple[tuple[str, ...], Fam
 
 
 def _shares(
-    boxes: tuple[tuple[int, Box], ...], ranks_of: list[tuple[int, ...]]
+    boxes: tuple[tuple[int, TensorSlice], ...], ranks_of: list[tuple[int, ...]]
 ) -> tuple[Share, ...]:
-    by_holding: dict[int, list[Box]] = {}
+    by_holding: dict[int, list[TensorSlice]] = {}
     for number, box in boxes:
         by_holding.setdefault(number, []).append(box)
     return tuple(Share(ranks_of[number], tuple(held)) for number, held in by_holding.items())
 
 
-def _is_inside(box: Box, shape: tuple[int, ...]) -> bool:
+def _is_inside(box: TensorSlice, shape: tuple[int, ...]) -> bool:
     return len(box.start) == len(box.shape) == len(shape) and all(
         first >= 0 and length >= 0 and first + length <= full
         for first, length, full in zip(box.start, box.shape, shape, strict=True)

@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from rlhf_runtime.reshard.boxes import Box, are_disjoint
 from rlhf_runtime.reshard.errors import LayoutError
+from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint
 from rlhf_runtime.reshard.views import View, Views, check_views, dtypes_of
 
 
@@ -115,7 +115,7 @@ def local_shards(
     check_views(views, rank)
     dtypes_of(views)
     for name, parts in views.items():
-        boxes, whole = [view.box for view in parts], Box.whole(shapes[name])
+        boxes, whole = [view.box for view in parts], TensorSlice.full(shapes[name])
         if not all(box.volume and whole.contains(box) for box in boxes) or not are_disjoint(boxes):
             raise LayoutError(
                 f"boxes that overlap, are empty or reach beyond their tensor: got {boxes} of "
@@ -138,5 +138,5 @@ def _without_views(
     return made
 
 
-def _chunk(box: Box) -> ChunkStorageMetadata:
+def _chunk(box: TensorSlice) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(torch.Size(box.start), torch.Size(box.shape))

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.plan import Move
 from rlhf_runtime.reshard.rounds import Round
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.transport import Message
 from rlhf_runtime.reshard.views import Views, part_of
 
@@ -32,7 +32,7 @@ class Contents(NamedTuple):
 
     peer: int
     dtype: torch.dtype
-    parts: tuple[tuple[str, Box], ...]
+    parts: tuple[tuple[str, TensorSlice], ...]
 
 
 @dataclass
@@ -148,7 +148,7 @@ class _Draft:
     def placed(self, staging: Staging, offset: int) -> Direction:
         """The direction, with slots in the staging buffer from a byte on."""
         direction = Direction()
-        staged: dict[tuple[tuple[str, Box], ...], Tensor] = {}
+        staged: dict[tuple[tuple[str, TensorSlice], ...], Tensor] = {}
         for each, tensors in self._bound:
             if self._is_direct(each, tensors):
                 direction.messages.append(Message(each.peer, tensors[0].view(-1)))
@@ -180,7 +180,7 @@ def _contents(
     The widest dtypes come first, so that every slot is aligned.
     """
     alone: list[Contents] = []
-    together: dict[tuple[int, torch.dtype], list[tuple[str, Box]]] = {}
+    together: dict[tuple[int, torch.dtype], list[tuple[str, TensorSlice]]] = {}
     for move in moves:
         peer = move.target_rank if outgoing else move.source_rank
         dtype, part = dtypes[move.name], (move.name, move.box)

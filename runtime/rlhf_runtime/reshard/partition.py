@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.layout import Family
+from rlhf_runtime.reshard.layout import TensorGroup
+from rlhf_runtime.reshard.slices import TensorSlice
 
 
 class Part(NamedTuple):
     """A part of a tensor, all of which the same ranks hold and the same others want."""
 
-    box: Box
+    box: TensorSlice
     holders: tuple[int, ...]
     """Ascending ranks."""
     wanted_by: tuple[int, ...]
@@ -21,22 +21,22 @@ class Part(NamedTuple):
 class Partition(NamedTuple):
     """Everything that is wanted of a tensor."""
 
-    local: tuple[tuple[int, Box], ...]
+    local: tuple[tuple[int, TensorSlice], ...]
     """What ranks take from themselves."""
     parts: tuple[Part, ...]
     """What ranks take from others: disjoint boxes."""
 
 
-Held = tuple[Box, tuple[int, ...]]
+Held = tuple[TensorSlice, tuple[int, ...]]
 """A box and the ascending ranks that hold it."""
 
 
-def partition(source: Family, target: Family) -> Partition:
+def partition(source: TensorGroup, target: TensorGroup) -> Partition:
     """Cut the tensor along the boxes of source and target, and sort out who wants what from whom.
 
     A rank that holds all of a wanted box in one piece takes it uncut.
     """
-    local: list[tuple[int, Box]] = []
+    local: list[tuple[int, TensorSlice]] = []
     wanted: list[Held] = []
     for box, ranks in target.holders.items():
         able = {r for held, rs in source.holders.items() if held.contains(box) for r in rs}
@@ -52,11 +52,11 @@ def partition(source: Family, target: Family) -> Partition:
     return Partition(tuple(sorted(local)), tuple(sorted(parts)))
 
 
-def _atoms(source: Family, wanted: list[Box]) -> list[Held]:
+def _atoms(source: TensorGroup, wanted: list[TensorSlice]) -> list[Held]:
     """The tensor in disjoint boxes, each inside or outside every box of source and target."""
     atoms: list[Held] = list(source.holders.items())
     if not source.is_disjoint:
-        atoms = [(Box.whole(source.shape), ())]
+        atoms = [(TensorSlice.full(source.shape), ())]
         for box, ranks in source.holders.items():
             atoms = _cut(atoms, box, ranks)
     for box in wanted:
@@ -64,7 +64,7 @@ def _atoms(source: Family, wanted: list[Box]) -> list[Held]:
     return atoms
 
 
-def _cut(atoms: list[Held], box: Box, holders: tuple[int, ...] = ()) -> list[Held]:
+def _cut(atoms: list[Held], box: TensorSlice, holders: tuple[int, ...] = ()) -> list[Held]:
     """Atoms cut along a box; those inside it have more holders."""
     cut: list[Held] = []
     for atom, ranks in atoms:

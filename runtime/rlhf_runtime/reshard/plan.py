@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box, are_disjoint
 from rlhf_runtime.reshard.errors import PlanError
-from rlhf_runtime.reshard.layout import Family, Layout, alike
+from rlhf_runtime.reshard.layout import Layout, TensorGroup, alike
 from rlhf_runtime.reshard.partition import Partition, partition
-from rlhf_runtime.reshard.senders import Loads, Traffic
+from rlhf_runtime.reshard.senders import SenderBalance, Traffic
+from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint
 from rlhf_runtime.reshard.topology import Topology
 
 ITEMS_PER_RANK = 16
@@ -28,7 +28,7 @@ class Move(NamedTuple):
     source_rank: int
     target_rank: int
     name: str
-    box: Box
+    box: TensorSlice
 
 
 class Route(NamedTuple):
@@ -36,7 +36,7 @@ class Route(NamedTuple):
 
     source_rank: int
     target_rank: int
-    box: Box
+    box: TensorSlice
 
 
 @dataclass(frozen=True)
@@ -117,35 +117,37 @@ def plan_reshard(source: Layout, target: Layout, topology: Topology | None = Non
     """
     topology = topology or Topology.regular(source.world_size)
     _check_fit(source, target, topology)
-    loads = Loads(topology)
+    balance = SenderBalance(topology)
     batches: list[Batch] = []
     for names, held, wanted in alike(source, target):
         _check_wanted_once(wanted)
         cut = partition(held, wanted)
         for some in _portions(names, cut, topology):
-            batches.append(_plan_batch(some, cut, loads))
-    return ReshardPlan(topology, tuple(batches), loads.traffic())
+            batches.append(_plan_batch(some, cut, balance))
+    return ReshardPlan(topology, tuple(batches), balance.traffic())
 
 
-def _plan_batch(names: tuple[str, ...], cut: Partition, loads: Loads) -> Batch:
+def _plan_batch(names: tuple[str, ...], cut: Partition, balance: SenderBalance) -> Batch:
     """Choose senders for alike tensors, and count what they send."""
     direct: list[Route] = []
     forwarded: list[Route] = []
     for box, holders, wanted_by in cut.parts:
         volume = box.volume * len(names)
-        near = loads.topology.by_node(holders)
-        for node, asking in loads.topology.by_node(wanted_by).items():
+        near = balance.topology.by_node(holders)
+        for node, asking in balance.topology.by_node(wanted_by).items():
             if node in near:
                 for rank in asking:
-                    direct.append(Route(loads.send_within(near[node], rank, volume), rank, box))
+                    direct.append(Route(balance.send_within(near[node], rank, volume), rank, box))
                 continue
-            sender, receiver = loads.send_between(holders, asking, volume)
+            sender, receiver = balance.send_between(holders, asking, volume)
             direct.append(Route(sender, receiver, box))
             for rank in asking:
                 if rank != receiver:
-                    forwarded.append(Route(loads.send_within([receiver], rank, volume), rank, box))
+                    forwarded.append(
+                        Route(balance.send_within([receiver], rank, volume), rank, box)
+                    )
     for rank, box in cut.local:
-        loads.keep(rank, box.volume * len(names))
+        balance.keep(rank, box.volume * len(names))
     local = tuple(Route(rank, rank, box) for rank, box in cut.local)
     return Batch(names, local, tuple(direct), tuple(forwarded))
 
@@ -193,7 +195,7 @@ def _check_fit(source: Layout, target: Layout, topology: Topology) -> None:
             )
 
 
-def _check_wanted_once(wanted: Family) -> None:
+def _check_wanted_once(wanted: TensorGroup) -> None:
     for ranks, boxes in wanted.shares:
         if len(boxes) > 1 and not are_disjoint(boxes):
             raise PlanError(

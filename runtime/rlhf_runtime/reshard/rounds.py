@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.plan import Move, ReshardPlan, Route
+from rlhf_runtime.reshard.slices import TensorSlice
 
 
 class Round(NamedTuple):
@@ -122,7 +122,7 @@ def _first_with_room(
     return len(moved) - 1
 
 
-def split(box: Box, max_elements: int) -> Iterator[Box]:
+def split(box: TensorSlice, max_elements: int) -> Iterator[TensorSlice]:
     """Cut a box into disjoint boxes of at most so many elements, along its first dimensions."""
     volume = box.volume
     if volume <= max_elements:
@@ -135,4 +135,4 @@ def split(box: Box, max_elements: int) -> Iterator[Box]:
         start, shape = list(box.start), list(box.shape)
         start[dim] += offset
         shape[dim] = min(step, length - offset)
-        yield from split(Box(tuple(start), tuple(shape)), max_elements)
+        yield from split(TensorSlice(tuple(start), tuple(shape)), max_elements)

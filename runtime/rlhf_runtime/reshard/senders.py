@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
         return _added(self.received_within, self.received_between)
 
 
-class Loads:
+class SenderBalance:
     """What every rank sends and receives so far, while a plan is made."""
 
     def __init__(self, topology: Topology) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlhf_flow.planning.weight_parts import tensor_part
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.layout import Piece, Pieces
+from rlhf_runtime.reshard.slices import TensorSlice
 
 
 def tensor_parallel_pieces(
@@ -27,7 +27,7 @@ def tensor_parallel_pieces(
     )
 
 
-def _box(shape: tuple[int, ...], rows: range, columns: range) -> Box:
+def _box(shape: tuple[int, ...], rows: range, columns: range) -> TensorSlice:
     """The part of a vector or of a matrix as a box."""
     cut = (rows, columns)[: len(shape)]
-    return Box(tuple(each.start for each in cut), tuple(map(len, cut)))
+    return TensorSlice(tuple(each.start for each in cut), tuple(map(len, cut)))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import TransferError
+from rlhf_runtime.reshard.slices import TensorSlice
 
 
 class View(NamedTuple):
@@ -17,7 +17,7 @@ class View(NamedTuple):
 
     tensor: Tensor
     """The elements; any strides. Its shape is the box's."""
-    box: Box
+    box: TensorSlice
     """Where they lie in the full tensor."""
 
 
@@ -40,7 +40,7 @@ def check_views(views: Views, rank: int) -> None:
                 )
 
 
-def part_of(views: Views, name: str, box: Box, rank: int) -> Tensor:
+def part_of(views: Views, name: str, box: TensorSlice, rank: int) -> Tensor:
     """The elements of a box within one of a rank's views of a tensor, sharing its storage.
 
     Raises:

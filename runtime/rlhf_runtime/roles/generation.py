@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
-from rlhf_flow.calls import GenerateOptions
 from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
+from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -24,8 +24,8 @@ from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.roles.transition import Moment, Transition
 from rlhf_runtime.roles.unfinished_rows import Prompts, UnfinishedRows
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.seeds import sample_seeds
 from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.orders import Statistics
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOST_OTHERS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
 """In the texts of errors of which another rank, not the model, is the cause."""
-BEFORE_ALL = Moment(GraphName.WARM_START, 0, 0)
+BEFORE_ALL = WeightVersion(GraphName.WARM_START, 0, 0)
 """Of no pass."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -70,7 +70,7 @@ class Generation:
                 self.methods["finish"] = self.finish
             if plan.release_during_training:
                 self._vllm.release()
-        self._transition = Transition(trainer, source, self._vllm, ranks)
+        self._weight_sync = WeightSync(trainer, source, self._vllm, ranks)
         self._rest: UnfinishedRows | None = None
 
     def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
@@ -97,8 +97,8 @@ class Generation:
         """Bring the trainer's weights into the engines, unless they are there."""
         if inputs.graph is GraphName.STEP:
             self._context.faults.enter(Phase.TRANSITION, inputs.step)
-        statistics = self._transition.refresh(_moment_of(inputs))
-        return Result(statistics=statistics, began=self._transition.began)
+        statistics = self._weight_sync.sync(_weight_version(inputs))
+        return Result(statistics=statistics, began=self._weight_sync.began)
 
     def release(self, _: Inputs) -> Result:
         """Give the memory of the engine's weights and cache back."""
@@ -109,7 +109,7 @@ class Generation:
     def bring_first_weights(self) -> None:
         """Bring the trainer's weights into the engines before any call does, to try these.
         Collective."""
-        self._transition.refresh(BEFORE_ALL)
+        self._weight_sync.sync(BEFORE_ALL)
 
     def generate_first_token(self) -> None:
         """Let the engine, if one is here, generate one token, and leave it as it was. Collective
@@ -143,7 +143,7 @@ class Generation:
         assert isinstance(options, GenerateOptions) and self._vllm is not None
         samples = options.samples
         temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
-        self._transition.require_current(_moment_of(inputs))
+        self._weight_sync.require_current(_weight_version(inputs))
         prompts_held = inputs.rows()
         carried = {
             name: repeat_rows(column, samples) for name, column in inputs.load(prompts_held).items()
@@ -236,8 +236,8 @@ def _lost_others(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or any(word in text for word in LOST_OTHERS)
 
 
-def _moment_of(inputs: Inputs) -> Moment:
-    return Moment(inputs.graph, inputs.step, inputs.changes)
+def _weight_version(inputs: Inputs) -> WeightVersion:
+    return WeightVersion(inputs.graph, inputs.step, inputs.changes)
 
 
 def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import LossTerm, ReadLogProbs, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -96,13 +96,13 @@ class LanguageModel:
         match loss:
             case ClippedLoss():
                 policy = PolicyTerms(batch, loss, role, means)
-                trained, silent = (
+                trained, without_gradient = (
                     micro_batches(batch, self.engine, tokens, rows)
                     for rows in policy.rows_by_signal()
                 )
                 has_bonus = loss.entropy_coefficient != 0
                 reading = ReadLogProbs(self._temperature, True, entropy_gradient=has_bonus)
-                return LossTerm(reading, trained, policy, silent)
+                return LossTerm(reading, trained, policy, without_gradient)
             case CrossEntropy():
                 supervised = SupervisedTerms(batch, loss, f"{role}/{metric}", means)
                 parts = micro_batches(batch, self.engine, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import CopyOptions, ModelCall
+from rlhf_flow.step.calls import CopyOptions, ModelCall
 
 KINDS = {
     "generate": CallKind.GENERATE,

@@ -13,7 +13,7 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit, PlanError
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning import advice as advice_module
 from rlhf_flow.planning.advice import Advice, advice
 from rlhf_flow.planning.fitting import fit_job

@@ -13,7 +13,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning import problem as problem_module
 from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.job_problem import problem_of

@@ -14,13 +14,13 @@ from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import GraphName, OffloadDepth, Plan
 from rlhf_api.plan_memory import MemoryPlan, MemoryWhat
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.planning.offloading import roles_on_device, with_offloading
 from rlhf_flow.planning.transitions import LIGHT, with_transitions
+from rlhf_flow.step.calls import ModelCall
 
 from .named_calls import calls
 from .phases import names_of, peaks_of

@@ -17,7 +17,7 @@ from rlhf_api.plan_memory import MemoryPlan, MemoryWhat, phase_peaks
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning.inventory import GIB
 from rlhf_flow.planning.known_models import KNOWN_MODELS
 from rlhf_flow.planning.make_plan import make_plan, pools_of
@@ -37,7 +37,7 @@ LARGE_STEP = {"steps": 10, "promptsPerStep": 512}
 
 MANY = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import GroupAdvantages
+from rlhf_flow.step.operations import GroupAdvantages
 
 
 class Many(Algorithm):
@@ -289,7 +289,7 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
 
 NAMED = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import GroupAdvantages
+from rlhf_flow.step.operations import GroupAdvantages
 
 class Named(Algorithm):
     def roles(self):

@@ -225,7 +225,7 @@ def test_weights_are_copied_between_all_cuts_of_the_same_devices(job: Any, refer
 
 TWO = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import GroupAdvantages
+from rlhf_flow.step.operations import GroupAdvantages
 
 
 class Two(Algorithm):

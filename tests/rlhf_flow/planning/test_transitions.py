@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.transitions import with_transitions
+from rlhf_flow.step.calls import ModelCall
 
 from .named_calls import calls
 

@@ -36,11 +36,11 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
 from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice
 
 from ..meshes import contexts_of
 from ..world_of_processes import Scenario, run_scenarios
@@ -176,8 +176,8 @@ def gradient_pairs(stage: Stage, model: PreTrainedModel) -> list[Pair]:
     ]
 
 
-def part_of(whole: torch.Tensor, box: Box) -> torch.Tensor:
-    return whole.detach()[box.slices_in(Box.whole(tuple(whole.shape)))]
+def part_of(whole: torch.Tensor, box: TensorSlice) -> torch.Tensor:
+    return whole.detach()[box.slices_in(TensorSlice.full(tuple(whole.shape)))]
 
 
 def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -> None:

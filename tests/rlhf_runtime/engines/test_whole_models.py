@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 from rlhf_runtime.engines.fsdp.rows import row_views
 from rlhf_runtime.engines.megatron.loading import WeightFiles
 from rlhf_runtime.engines.offloading import Offloading
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.coverage import check_copies
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.gathering import pieces_of
 from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import Views
 
 from .tiny_models import GENERATING, MODELS, write_model
@@ -36,7 +36,7 @@ def test_model_folder_and_host_copy_hold_the_same_boxes(kind: str, tmp_path: Pat
     with WeightFiles(tmp_path) as files:
         shapes = files.shapes()
         check_listed(views, shapes)
-        assert pieces_of(views) == tuple(Piece(n, Box.whole(shapes[n])) for n in views)
+        assert pieces_of(views) == tuple(Piece(n, TensorSlice.full(shapes[n])) for n in views)
         moved = Offloading(torch.device("cpu"))
         moved.offload(module.parameters())
         tensors = [view.tensor for parts in views.values() for view in parts]

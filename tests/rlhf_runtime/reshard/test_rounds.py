@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.boxes import Box, are_disjoint, covers
 from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.plan import Batch, Move, ReshardPlan, Route
 from rlhf_runtime.reshard.rounds import Round, rounds_of, split
 from rlhf_runtime.reshard.senders import Traffic
+from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers
 from rlhf_runtime.reshard.topology import Topology
 
 from ...depth import examples
@@ -20,7 +20,7 @@ def plan_of(batches: list[Batch]) -> ReshardPlan:
 
 
 routes = st.builds(
-    lambda source, step, box: Route(source, (source + step) % 4, Box.whole(box)),
+    lambda source, step, box: Route(source, (source + step) % 4, TensorSlice.full(box)),
     st.integers(0, 3),
     st.integers(1, 3),
     st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple),
@@ -104,7 +104,7 @@ def with_peer(rounds: list[Round], rank: int, peer: int) -> list[tuple[int, list
 
 @given(st.lists(st.integers(1, 7), max_size=3).map(tuple), st.integers(1, 50))
 def test_a_split_box_is_its_disjoint_parts(shape: tuple[int, ...], max_elements: int) -> None:
-    box = Box(tuple(range(len(shape))), shape)
+    box = TensorSlice(tuple(range(len(shape))), shape)
     parts = list(split(box, max_elements))
     assert covers(parts, box)
     assert are_disjoint(parts)
@@ -112,7 +112,7 @@ def test_a_split_box_is_its_disjoint_parts(shape: tuple[int, ...], max_elements:
 
 
 def test_everything_that_fits_goes_in_one_round() -> None:
-    there_and_back = (Route(0, 1, Box.whole((4,))), Route(1, 0, Box.whole((4,))))
+    there_and_back = (Route(0, 1, TensorSlice.full((4,))), Route(1, 0, TensorSlice.full((4,))))
     plan = plan_of([Batch(("a", "b"), (), there_and_back, ())])
     assert rounds_of(plan, 0, 16) == [Round(False, plan.direct)]
     assert [len(round_.moves) for round_ in rounds_of(plan, 0, 15)] == [2, 2]

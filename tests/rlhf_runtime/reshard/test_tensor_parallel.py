@@ -1,8 +1,8 @@
 import pytest
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.layout import Layout
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 
 LAYER = "model.layers.0."
@@ -21,14 +21,14 @@ SHAPES: dict[str, tuple[int, ...]] = {
 def test_boxes_are_those_worked_out_by_hand() -> None:
     boxes = dict(tensor_parallel_pieces(SHAPES, 3, 4, num_key_value_heads=2))
     assert boxes == {
-        LAYER + "self_attn.q_proj.weight": Box((24, 0), (8, 16)),
-        LAYER + "self_attn.q_proj.bias": Box((24,), (8,)),
-        LAYER + "self_attn.k_proj.weight": Box((4, 0), (4, 16)),  # the second head of two
-        LAYER + "self_attn.o_proj.weight": Box((0, 24), (16, 8)),
-        LAYER + "self_attn.o_proj.bias": Box((0,), (16,)),
-        LAYER + "self_attn.q_norm.weight": Box((0,), (4,)),
-        LAYER + "mlp.down_proj.weight": Box((0, 18), (16, 6)),
-        "lm_head.weight": Box((96, 0), (4, 16)),  # 128 rows with padding, 32 for each
+        LAYER + "self_attn.q_proj.weight": TensorSlice((24, 0), (8, 16)),
+        LAYER + "self_attn.q_proj.bias": TensorSlice((24,), (8,)),
+        LAYER + "self_attn.k_proj.weight": TensorSlice((4, 0), (4, 16)),  # the second head of two
+        LAYER + "self_attn.o_proj.weight": TensorSlice((0, 24), (16, 8)),
+        LAYER + "self_attn.o_proj.bias": TensorSlice((0,), (16,)),
+        LAYER + "self_attn.q_norm.weight": TensorSlice((0,), (4,)),
+        LAYER + "mlp.down_proj.weight": TensorSlice((0, 18), (16, 6)),
+        "lm_head.weight": TensorSlice((96, 0), (4, 16)),  # 128 rows with padding, 32 for each
     }
 
 

@@ -17,7 +17,7 @@ from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.engines import make_engine
@@ -54,7 +54,7 @@ class BuiltBeside:
         }
 
     def views(self) -> Views:
-        return {n: [View(t, Box.whole(tuple(t.shape)))] for n, t in self._weights.items()}
+        return {n: [View(t, TensorSlice.full(tuple(t.shape)))] for n, t in self._weights.items()}
 
     def restore_weights(self) -> None: ...
 

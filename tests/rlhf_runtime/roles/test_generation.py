@@ -112,10 +112,10 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
         return Parts(*parts[:3])
 
     monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder: None)
-    monkeypatch.setattr(generation_module, "Transition", transition)
+    monkeypatch.setattr(generation_module, "WeightSync", transition)
     monkeypatch.setattr(Generation, "_start_engine", start)
     made = Generation(context, trainer)
-    parts: Any = made._transition
+    parts: Any = made._weight_sync
     assert made.engine is parts.trainer is trainer
     assert set(made.methods) == {"reshard", *(("generate", "release") if generates else ())}
     assert (parts.engine is not None) == generates

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.own_tokens import OwnTokens
@@ -50,6 +50,6 @@ def test_rows_have_a_gradient_by_their_tokens_that_count(
         1.0,
     )
     terms = PolicyTerms(batch, ClippedLoss("reward_valid", **settings), "actor", Means())
-    trained, silent = terms.rows_by_signal()
+    trained, without_gradient = terms.rows_by_signal()
     assert trained.tolist() == expected
-    assert sorted([*trained, *silent]) == list(range(6))
+    assert sorted([*trained, *without_gradient]) == list(range(6))

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import GenerateOptions, ModelCall
-from rlhf_flow.fields import PER_TOKEN, Kind, field_of
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.generation_memory import GenerationCall
 from rlhf_flow.planning.problem import PlanningProblem, Workload
 from rlhf_flow.planning.seconds.lengths import Lengths
 from rlhf_flow.planning.seconds.micro_batches import Batch
 from rlhf_flow.planning.seconds.split_generation import SplitGeneration
+from rlhf_flow.step.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.columns import PER_TOKEN, Kind, field_of
+from rlhf_flow.trace.graph import Graph
 
 
 def prompt_lengths(workload: Workload) -> Lengths:

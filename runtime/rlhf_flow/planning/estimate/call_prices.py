@@ -20,8 +20,6 @@ from functools import cached_property
 
 from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
-from rlhf_flow.calls import CopyOptions, ModelCall
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.estimate.call_batches import (
     call_batch,
     num_token_columns,
@@ -51,6 +49,8 @@ from rlhf_flow.planning.seconds.moves import (
 from rlhf_flow.planning.seconds.resharding import reshard_seconds
 from rlhf_flow.planning.seconds.split_generation import SplitGeneration
 from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fusion_of
+from rlhf_flow.step.calls import CopyOptions, ModelCall
+from rlhf_flow.trace.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlhf_api.plan import Mesh
-from rlhf_flow.calls import ModelCall, TrainOptions
 from rlhf_flow.planning.estimate.call_batches import (
     call_batch,
     generation_call,
@@ -24,6 +23,7 @@ from rlhf_flow.planning.seconds.micro_batches import Batch
 from rlhf_flow.planning.seconds.split_generation import SplitGeneration
 from rlhf_flow.planning.seconds.training import train_seconds
 from rlhf_flow.planning.stage_fusion.fused_plan import Fusion
+from rlhf_flow.step.calls import ModelCall, TrainOptions
 
 
 def train_call_seconds(

@@ -18,8 +18,6 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.plan_estimate import PipelineFusion
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.estimate.call_batches import call_batch
 from rlhf_flow.planning.estimate.planned_roles import planned_models
 from rlhf_flow.planning.fused_pipelines.fuse import fuse_pipelines
@@ -34,6 +32,8 @@ from rlhf_flow.planning.seconds.measured_layers import layers_of
 from rlhf_flow.planning.seconds.megatron import stage_passes
 from rlhf_flow.planning.seconds.micro_batches import replica_micro_batches
 from rlhf_flow.planning.transitions import region_of
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.trace.graph import Graph
 
 MOST_MICRO_BATCHES = 16
 """Of each role, in the schedule that is made."""

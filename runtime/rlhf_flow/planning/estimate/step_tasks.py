@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rlhf_api.plan import CallPlan, GraphName, Plan
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.estimate.fused_tasks import fused_tasks
 from rlhf_flow.planning.event_graph import PASSES_AHEAD, PoolRanks, Task
 from rlhf_flow.planning.simulation import Simulation, simulate
 from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
+from rlhf_flow.trace.graph import Graph
 
 
 def step_tasks(

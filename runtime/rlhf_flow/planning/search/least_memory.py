@@ -15,7 +15,6 @@ from rlhf_api.calls import IDLE, CallKind, Phase, phase_of
 from rlhf_api.plan import Mesh, OffloadDepth, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.generation_loads import generation_load
 from rlhf_flow.planning.generation_memory import (
@@ -33,6 +32,7 @@ from rlhf_flow.planning.role_memory import checkpoint_items, role_items
 from rlhf_flow.planning.role_models import role_model
 from rlhf_flow.planning.standby import required_standby
 from rlhf_flow.planning.static_memory import job_phases
+from rlhf_flow.step.calls import ModelCall
 
 Cells = tuple[int, ...]
 """Bytes on a device of each group of a placement, in each of its phases."""

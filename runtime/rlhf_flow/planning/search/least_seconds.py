@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, OffloadDepth, Pool
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import ProfileUnusable
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.call_plans import mini_batches
 from rlhf_flow.planning.device_groups import DeviceGroup
 from rlhf_flow.planning.estimate.call_batches import call_batch, num_token_columns
@@ -50,6 +48,8 @@ from rlhf_flow.planning.seconds.moves import (
 )
 from rlhf_flow.planning.seconds.resharding import reshard_seconds
 from rlhf_flow.planning.static_memory import MODEL_CALLS, static_memory
+from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.trace.graph import Graph
 
 Calls = frozenset[str]
 """Sites of calls."""

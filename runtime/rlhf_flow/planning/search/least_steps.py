@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from rlhf_api.calls import TRANSITIONS, CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.call_plans import CallMeshes
 from rlhf_flow.planning.estimate.step_tasks import passes_ahead, previous_calls
 from rlhf_flow.planning.event_graph import PoolRanks, Task
@@ -23,6 +21,8 @@ from rlhf_flow.planning.search.placements import Placement
 from rlhf_flow.planning.seconds.moves import DISPATCH_SECONDS
 from rlhf_flow.planning.simulation import step_seconds
 from rlhf_flow.planning.transitions import with_transitions
+from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.trace.graph import Graph
 
 Seconds = Mapping[str, float]
 """Of calls, by their sites."""

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from rlhf_api.calls import CallId, CallKind
 from rlhf_api.plan import GraphName, Mesh, Plan
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.graph import Graph
-from rlhf_flow.operations import Custom, Operation, Scope
 from rlhf_flow.planning.transitions import region_of
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.operations import Custom, Operation, Scope
+from rlhf_flow.trace.graph import Graph
 
 
 def fusable_calls(graph: Graph, plan: Plan, mesh: Mesh) -> tuple[CallId, ...]:

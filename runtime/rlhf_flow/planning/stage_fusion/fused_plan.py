@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rlhf_api.calls import CallId, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
 from rlhf_api.plan_fusion import StageFusion
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.placement import describe_devices
 from rlhf_flow.planning.transitions import FINISH, beside_generation
+from rlhf_flow.trace.graph import Graph
 
 
 @dataclass(frozen=True)

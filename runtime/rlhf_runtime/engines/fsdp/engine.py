@@ -11,7 +11,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_runtime.engines.base import EngineBase, Held
+from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.fsdp.head import Head
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
@@ -153,11 +153,11 @@ class FsdpEngine(EngineBase):
         """Forward passes that every rank makes: only FSDP's collectives need all of them."""
         return super()._rounds(mine) if isinstance(self.module, FSDPModule) else mine
 
-    def _held(self) -> Held:
+    def _resident_tensors(self) -> ResidentTensors:
         parameters = list(self.module.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
         optimizer = () if self._optimizer is None else self._optimizer.tensors()
-        return Held([*parameters, *gradients, *optimizer])
+        return ResidentTensors([*parameters, *gradients, *optimizer])
 
     def _outputs(self, part: MicroBatch, reading: HeadReading) -> TokenOutputs:
         return self._head.run(part.to(self.parallel.device), reading)

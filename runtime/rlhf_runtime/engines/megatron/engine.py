@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from rlhf_api.plan_memory import MemoryWhat
-from rlhf_runtime.engines.base import EngineBase, Held
+from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.configuration import read_config
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.head import Question, read_answer
@@ -247,16 +247,16 @@ class MegatronEngine(EngineBase):
         if self._masters is not None:
             self._masters.write_parameters()
 
-    def _held(self) -> Held:
+    def _resident_tensors(self) -> ResidentTensors:
         parameters = list(self.stage.parameters())
         if self._masters is None or self._gradients is None:
-            return Held(parameters)
+            return ResidentTensors(parameters)
         kept = [*self._masters.weights().values()]
         if self._optimizer is not None:
             kept += self._optimizer.tensors()
         if self._masters.are_parameters:
-            return Held([*parameters, *kept])
-        return Held(kept, parameters)
+            return ResidentTensors([*parameters, *kept])
+        return ResidentTensors(kept, parameters)
 
     def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)

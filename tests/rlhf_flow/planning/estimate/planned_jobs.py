@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning.estimate.evaluate import with_estimate
 from rlhf_flow.planning.first_that_fits import first_that_fits
 from rlhf_flow.planning.fitted_plan import fitted_plan

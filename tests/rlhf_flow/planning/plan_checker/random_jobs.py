@@ -12,7 +12,7 @@ from rlhf_api.plan import Head, Pool
 from rlhf_api.spec.models import Offload, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_api.spec.resources import Device
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.planning.job_problem import problem_of
 from rlhf_flow.planning.make_plan import resolve_shapes
 from rlhf_flow.planning.problem import FixedStrategy, ModelFacts, PlanningProblem, Workload

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.problem import PlanningProblem
 from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fused_plan
+from rlhf_flow.trace.graph import Graph
 
 from ...conftest import make_job
 from ..estimate.planned_jobs import QWEN, gpus, planned

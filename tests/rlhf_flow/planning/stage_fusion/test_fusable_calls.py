@@ -10,9 +10,9 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Plan
-from rlhf_flow.graph import Graph
 from rlhf_flow.planning.stage_fusion.fusable_calls import fusable_calls, obstacle
 from rlhf_flow.planning.transitions import beside_generation
+from rlhf_flow.trace.graph import Graph
 
 from .fused_jobs import APART, FREED, Unfused, mesh_of, unfused
 
