@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlhf_api.status import JobPhase
-from rlhf_operator.metric_names import METRICS
+from rlhf_operator.process.metric_names import METRICS
 
 from ..cluster.devcluster import CommandFailed, output_of
 from .helm import CHART

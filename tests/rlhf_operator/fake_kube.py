@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Conflict, Invalid, KubeError, Manifest
+from rlhf_operator.clients.kube.protocol import Conflict, Invalid, KubeError, Manifest
 
 Place = tuple[Kind, str, str]
 Write = tuple[str, Kind]

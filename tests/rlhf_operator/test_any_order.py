@@ -25,7 +25,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
 from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.clients.head.protocol import SubmissionState
 
 from ..depth import examples
 from .checked_decisions import checked_reconcile
@@ -332,7 +332,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_a_job_survives_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_operator.reconciler.reconcile", checked_reconcile)
+    monkeypatch.setattr("rlhf_operator.process.reconciler.reconcile", checked_reconcile)
     run_state_machine_as_test(
         AnyOrder,
         settings=settings(

@@ -11,9 +11,9 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import ConditionType, JobPhase, PlanStatus
 from rlhf_kube.kinds import Kind
-from rlhf_operator.build.pools import cluster_job
+from rlhf_operator.decide.node_pools import cluster_job
 from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.planning import plan_of
+from rlhf_operator.observe.planner import plan_of
 
 from .world import NAMESPACE, World, manifest
 

@@ -10,10 +10,10 @@ import pytest
 
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
+from rlhf_operator.apply.performer import NOTE_BYTES, event
+from rlhf_operator.clients.kube.protocol import Forbidden, Invalid, KubeError
 from rlhf_operator.decide.actions import Note
-from rlhf_operator.kube.protocol import Forbidden, Invalid, KubeError
-from rlhf_operator.parse import pods_refused
-from rlhf_operator.perform import NOTE_BYTES, event
+from rlhf_operator.observe.parse import pods_refused
 
 from .world import NAMESPACE, World, manifest
 

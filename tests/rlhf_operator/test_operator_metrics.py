@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rlhf_api.status import JobPhase, ProgressStatus, RestartStatus, RLHFJobStatus
-from rlhf_operator.health import LONGEST_SILENCE_SECONDS, Health, serve
-from rlhf_operator.metrics import SHOWN_SECONDS, Metrics
+from rlhf_operator.process.health import LONGEST_SILENCE_SECONDS, Health, serve
+from rlhf_operator.process.metrics import SHOWN_SECONDS, Metrics
 
 from ..free_port import free_port
 

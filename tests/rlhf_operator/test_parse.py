@@ -21,7 +21,7 @@ from rlhf_api.status import (
 )
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import ClaimSeen
-from rlhf_operator.parse import (
+from rlhf_operator.observe.parse import (
     is_ours,
     parse_claim,
     parse_cluster,

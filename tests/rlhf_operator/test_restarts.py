@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Unreachable
+from rlhf_operator.clients.kube.protocol import Unreachable
 
 from .world import NAMESPACE, World, manifest
 

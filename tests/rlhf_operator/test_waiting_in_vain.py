@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Forbidden
+from rlhf_operator.clients.kube.protocol import Forbidden
 
 from .world import NAMESPACE, World, manifest
 

@@ -13,10 +13,16 @@ from typing import Any
 
 from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.app import RESYNC_SECONDS
-from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
-from rlhf_operator.kube.cached import WATCHED, Key
-from rlhf_operator.kube.protocol import Conflict, Forbidden, KubeError, Manifest, Unreachable
+from rlhf_operator.clients.head.protocol import HeadUnreachable, SubmissionState
+from rlhf_operator.clients.kube.cached import WATCHED, Key
+from rlhf_operator.clients.kube.protocol import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    Manifest,
+    Unreachable,
+)
+from rlhf_operator.process.app import RESYNC_SECONDS
 
 from .direct_client import DirectClient
 from .fake_driver import FakeDriver

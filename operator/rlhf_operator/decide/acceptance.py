@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.pools import cluster_job, taken_pools
+from rlhf_operator.decide.node_pools import cluster_job, taken_pools
 from rlhf_operator.decide.observed import ClaimSeen, Observed, PlanSeen, Refusal
 
 

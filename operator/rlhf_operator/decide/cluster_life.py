@@ -20,7 +20,7 @@ from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
 from rlhf_operator.decide.failures import Failure, lost_pods
 from rlhf_operator.decide.lost_pods import pods_that_cannot_end, pods_that_may_end
 from rlhf_operator.decide.observed import ClusterSeen
-from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
+from rlhf_operator.decide.pod_messages import describe_pods, worst_problem
 
 
 def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:

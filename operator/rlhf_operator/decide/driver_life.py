@@ -5,13 +5,13 @@ from __future__ import annotations
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
 from rlhf_api.status import DriverStatus, JobPhase
+from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 from rlhf_operator.decide.actions import Acknowledge, Stop, Submit
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.endings import end_driver, has_ended, start_over_or_fail, succeed
 from rlhf_operator.decide.failures import Failure, dead_head, frozen, head_refused
 from rlhf_operator.decide.observed import HeadState
 from rlhf_operator.decide.reports import take_report
-from rlhf_operator.head.protocol import Submission, SubmissionState
 
 DIRTY_CLUSTER = "DirtyCluster"
 """The driver's reason for workers that hold what an earlier driver left."""

@@ -23,6 +23,7 @@ from rlhf_api.status import (
 )
 from rlhf_operator.decide.acceptance import refusal_of
 from rlhf_operator.decide.actions import DeleteCluster, HoldJob, MakeCluster, ReleaseJob
+from rlhf_operator.decide.api_errors import follow_trouble
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Decision, Draft
 from rlhf_operator.decide.driver_life import stop_driver
@@ -30,7 +31,6 @@ from rlhf_operator.decide.endings import fail, has_ended
 from rlhf_operator.decide.lost_pods import pods_that_may_end
 from rlhf_operator.decide.observed import Observed, PodSeen, Refusal
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.decide.trouble import follow_trouble
 
 
 def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
