@@ -1,6 +1,6 @@
 """Plan: what runs where, and the memory arithmetic behind it.
 
-The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it.
+The planner (rlhf_planner) makes it; the runtime obeys it; the CLI and the operator show it.
 It holds decisions and derived values only, never what the manifest already says.
 """
 

@@ -30,7 +30,7 @@ from rlhf_cli.user_code import mounted_code
 from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_flow.planning.inventory import inventory_from_pools
+from rlhf_planner.problem.devices import inventory_from_pools
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest

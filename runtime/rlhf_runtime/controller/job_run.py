@@ -20,8 +20,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
-from rlhf_flow.planning.event_graph import PASSES_AHEAD
 from rlhf_flow.step.algorithm import Algorithm
+from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_flow.planning.weight_parts import tensor_part
+from rlhf_decoder.weights import tensor_part
 from rlhf_runtime.reshard.layout import Piece, Pieces
 from rlhf_runtime.reshard.slices import TensorSlice
 

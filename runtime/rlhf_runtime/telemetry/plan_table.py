@@ -7,8 +7,8 @@ from html import escape
 
 from rlhf_api.plan import CallPlan, ModelHead, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan
-from rlhf_flow.planning.generation_groups import describe_groups
-from rlhf_flow.planning.placement import describe_devices
+from rlhf_planner.memory.engine_groups import describe_groups
+from rlhf_planner.placement.placement import describe_devices
 from rlhf_runtime.telemetry.metric_names import format_bytes
 
 

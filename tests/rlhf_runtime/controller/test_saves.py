@@ -11,7 +11,7 @@ import ray
 
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec
-from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves

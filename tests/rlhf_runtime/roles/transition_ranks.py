@@ -24,8 +24,8 @@ from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
-from rlhf_flow.planning.model_config import shape_from_config
+from rlhf_decoder.config import shape_from_config
+from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine

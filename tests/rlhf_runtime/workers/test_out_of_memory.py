@@ -8,8 +8,8 @@ from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import Plan
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, phase_peaks
 from rlhf_api.reading.manifest import load_file
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
