@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
+from rlhf_planner.memory.generation import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.errors import TransferError
 from rlhf_runtime.reshard.messages import Exchange, StagingBuffer, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan

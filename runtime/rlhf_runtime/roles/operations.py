@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.fields import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
-from rlhf_flow.operations import (
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
-from rlhf_flow import fields
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.columns import ROLLOUT_LOG_PROBS
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
@@ -38,13 +38,12 @@ def agreeing(loss: ClippedLoss) -> Keep | None:
     Without log-probabilities of the training engine nothing can be compared.
     """
     threshold = loss.rejection_threshold
-    if threshold is None or loss.old_log_probs == fields.ROLLOUT_LOG_PROBS:
+    if threshold is None or loss.old_log_probs == ROLLOUT_LOG_PROBS:
         return None
 
     def keep(columns: Mapping[str, Column], own: OwnTokens) -> torch.Tensor:
         trainer, rollout = (
-            as_tensor(columns[name])[own.flags]
-            for name in (loss.old_log_probs, fields.ROLLOUT_LOG_PROBS)
+            as_tensor(columns[name])[own.flags] for name in (loss.old_log_probs, ROLLOUT_LOG_PROBS)
         )
         return agreeing_sequences(trainer, rollout, own.counts, threshold)
 
@@ -71,8 +70,8 @@ class PolicyTerms:
         self._means = means
         self._advantages = as_tensor(batch.columns[loss.advantages])
         self._old = as_tensor(batch.columns[loss.old_log_probs])
-        self._old_is_trainers = loss.old_log_probs != fields.ROLLOUT_LOG_PROBS
-        self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
+        self._old_is_trainers = loss.old_log_probs != ROLLOUT_LOG_PROBS
+        self._rollout = as_tensor(batch.columns[ROLLOUT_LOG_PROBS])
         reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
         self._reference = None if reference is None else as_tensor(batch.columns[reference])
         means.add(f"{role}/loss", 0.0, batch.share)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import TrainOptions
-from rlhf_flow.fields import FINISHED, RECORD, RESPONSE_TEXT
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.columns import FINISHED, RECORD, RESPONSE_TEXT
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column

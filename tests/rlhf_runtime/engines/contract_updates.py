@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_flow.losses import Dpo
+from rlhf_flow.step.losses import Dpo
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import (

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
+from rlhf_planner.memory.generation import BATCHED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_decoder.shape import DecoderShape
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.slices import TensorSlice, cut
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
@@ -27,14 +27,14 @@ from ..world_of_processes import Scenario
 from .scenario_tools import model_folder
 from .small_batch import context_of, make_job, model_of
 
-FREED: Mapping[str, tuple[dict[str, str], tuple[MemoryWhat, ...]]] = {
+FREED: Mapping[str, tuple[dict[str, str], tuple[MemoryUse, ...]]] = {
     "FSDP, everything": (
         {"offload": "Always"},
-        (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER),
+        (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER),
     ),
     "Megatron, what is derived": (
         {"engine": "Megatron", "precision": "bfloat16", "offload": "Derived"},
-        (MemoryWhat.WEIGHTS,),
+        (MemoryUse.WEIGHTS,),
     ),
     "FSDP, nothing": ({"offload": "Never"}, ()),
 }

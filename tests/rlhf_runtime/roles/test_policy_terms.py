@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.own_tokens import OwnTokens

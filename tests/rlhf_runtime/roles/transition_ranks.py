@@ -22,10 +22,10 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from vllm.distributed import parallel_state
 
-from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
-from rlhf_flow.planning.model_config import shape_from_config
+from rlhf_decoder.config import shape_from_config
+from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -180,7 +180,7 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         write_model(case.model, folder / "model")
     dist.barrier()
     parallel = part_of(world, case.training)
-    together = ranks_of_both(case.training, case.engines)
+    together = union_ranks(case.training, case.engines)
     ranks = make_rank_groups([together], world).get(together)
     if ranks is None:
         return

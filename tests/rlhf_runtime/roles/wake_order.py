@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import GenerateOptions
+from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.vllm.engine import VllmEngine
