@@ -13,7 +13,6 @@ import torch.distributed as dist
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_flow.step.calls import GenerateOptions
-from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -75,7 +74,7 @@ class Generation:
 
     def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
         context, rollout = self._context, self._context.job.spec.rollout
-        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
+        block_tokens = plan.kv_block_tokens
         settings = EngineSettings(
             folder=context.folder,
             dtype=DTYPE_NAMES[context.precision],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rlhf_api.calls import LOAD, OFFLOAD
 from rlhf_api.plan import OffloadDepth
-from rlhf_planner.memory.offloading import LOAD, OFFLOAD
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.workers.inputs import Inputs

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
-from rlhf_decoder.costs import SequenceCost
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
@@ -25,6 +24,7 @@ from rlhf_runtime.roles.policy_terms import PolicyTerms
 from rlhf_runtime.roles.preference_terms import DpoTerms, ScoreTerms
 from rlhf_runtime.roles.scalar_model import ValueTerms
 from rlhf_runtime.roles.training import Means, MiniBatch
+from rlhf_sizing.costs import SequenceCost
 
 from .small_batch import GROUPS, NUM_ROWS, make_batch, masked
 
