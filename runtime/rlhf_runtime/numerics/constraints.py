@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from rlhf_runtime.numerics.moments import Reduce, moments, on_this_rank
+from rlhf_runtime.numerics.moments import Reduce, moments, no_reduce
 
 
 def learned_multiplier(
@@ -15,7 +15,7 @@ def learned_multiplier(
     limit: float,
     learning_rate: float,
     maximum: float,
-    reduce: Reduce = on_this_rank,
+    reduce: Reduce = no_reduce,
 ) -> Float64[Tensor, ""]:
     """The next value of a Lagrange multiplier m: log m + learning_rate m (mean cost - limit).
 

@@ -15,7 +15,7 @@ STD_EPSILON = 1e-6
 """Added to a group's standard deviation, outside the root."""
 
 
-class GroupAdvantages(NamedTuple):
+class AdvantageResult(NamedTuple):
     """Advantages of the responses, and what their groups were like."""
 
     advantages: Float[Tensor, " rows"]
@@ -71,7 +71,7 @@ def group_advantages(
     normalize_by_std: bool = True,
     baseline: GroupBaseline = GroupBaseline.MEAN,
     lengths: Int[Tensor, " rows"] | None = None,
-) -> GroupAdvantages:
+) -> AdvantageResult:
     """Scores above the baseline of their group: a mean of its valid scores.
 
     GRPO: (score - mean) / (std + 1e-6), std Bessel-corrected; a group of one has mean 0 and std 1.
@@ -115,7 +115,7 @@ def group_advantages(
         std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
         centred = centred / (std[group_of] + STD_EPSILON)
     num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())
-    return GroupAdvantages(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
+    return AdvantageResult(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
 
 
 def mixed_groups(
@@ -145,12 +145,12 @@ def _group(
     empty = torch.zeros(len(ids), dtype=torch.float64, device=scores.device)
     counts = empty.index_add(0, group_of, valid.double())
     sums = empty.index_add(0, group_of, kept)
-    lowest = extreme_of_groups(kept, group_of, valid, len(ids), "amin")
-    highest = extreme_of_groups(kept, group_of, valid, len(ids), "amax")
+    lowest = group_extremes(kept, group_of, valid, len(ids), "amin")
+    highest = group_extremes(kept, group_of, valid, len(ids), "amax")
     return kept, _Groups(group_of, counts, sums, (counts > 1) & (lowest == highest))
 
 
-def extreme_of_groups(
+def group_extremes(
     values: Float64[Tensor, " rows"],
     group_of: Int[Tensor, " rows"],
     valid: Bool[Tensor, " rows"],

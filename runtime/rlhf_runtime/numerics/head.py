@@ -23,7 +23,7 @@ from rlhf_flow.planning.head_memory import block_width
 from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
 
 
-class VocabularyPart(NamedTuple):
+class VocabularyShard(NamedTuple):
     """A rank's share of the vocabulary."""
 
     own: range
@@ -38,7 +38,7 @@ def head_log_probs(
     tokens: Int[Tensor, " n"],
     temperature: float = 1.0,
     with_entropy: bool = False,
-    part: VocabularyPart | None = None,
+    part: VocabularyShard | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
     """Log-probabilities of tokens under softmax(hidden weight^T / temperature), and its entropy.
 
@@ -92,7 +92,7 @@ class _HeadLogProbs(torch.autograd.Function):
         tokens: Tensor,
         temperature: float,
         with_entropy: bool,
-        part: VocabularyPart | None,
+        part: VocabularyShard | None,
     ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         tokens = tokens if part is None else tokens - part.own.start

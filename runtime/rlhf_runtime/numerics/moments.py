@@ -17,7 +17,7 @@ Reduce = Callable[[Float64[Tensor, " n"]], Float64[Tensor, " n"]]
 """Sums a vector over ranks; every rank gets the sum."""
 
 
-def on_this_rank(vector: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+def no_reduce(vector: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
     """The reduction of a batch that lies on one rank: nothing to add."""
     return vector
 
@@ -31,7 +31,7 @@ class Moments(NamedTuple):
 
 
 def moments(
-    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
+    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = no_reduce
 ) -> Moments:
     """Count, mean and variance of the kept elements of all ranks, in two passes and two reductions.
 
@@ -53,7 +53,7 @@ def moments(
 
 
 def masked_var(
-    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
+    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = no_reduce
 ) -> Float64[Tensor, ""]:
     """Bessel-corrected variance of the kept elements of all ranks; detached."""
     return moments(x, mask, reduce).variance
@@ -62,7 +62,7 @@ def masked_var(
 def whiten(
     x: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"],
-    reduce: Reduce = on_this_rank,
+    reduce: Reduce = no_reduce,
     epsilon: float = 1e-8,
 ) -> Float[Tensor, "*shape"]:
     """Shift and scale the kept elements to mean 0 and variance 1 over all ranks.
@@ -87,7 +87,7 @@ def explained_variance(
     values: Float[Tensor, "*shape"],
     returns: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"],
-    reduce: Reduce = on_this_rank,
+    reduce: Reduce = no_reduce,
 ) -> Float64[Tensor, ""]:
     """How much of the returns' variance the values explain: 1 - var(R - V) / var(R).
 

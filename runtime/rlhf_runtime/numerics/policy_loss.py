@@ -13,7 +13,7 @@ from rlhf_runtime.devices import to_device
 from rlhf_runtime.numerics.kl import MAX_LOG_RATIO
 
 
-class PolicyLoss(NamedTuple):
+class TokenPolicyLoss(NamedTuple):
     """Loss and statistics of every token; nothing is masked or aggregated."""
 
     token_losses: Float[Tensor, "*tokens"]
@@ -66,7 +66,7 @@ def clipped_policy_loss(
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
-) -> PolicyLoss:
+) -> TokenPolicyLoss:
     """PPO's pessimistic loss max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), w the ratio.
 
     With dual_clip c, tokens of negative advantage lose at most -A c. The log-ratio is clamped to
@@ -98,7 +98,7 @@ def clipped_policy_loss(
         ceiling = -advantages * dual_clip
         dual_clipped = (advantages < 0) & (losses > ceiling)
         losses = torch.where(dual_clipped, ceiling, losses)
-    return PolicyLoss(losses, ratios.detach(), clipped, dual_clipped)
+    return TokenPolicyLoss(losses, ratios.detach(), clipped, dual_clipped)
 
 
 def cispo_loss(
@@ -107,7 +107,7 @@ def cispo_loss(
     advantages: Float[Tensor, "*tokens"],
     clip_low: float,
     clip_high: float,
-) -> PolicyLoss:
+) -> TokenPolicyLoss:
     """-clip(w, 1 - clip_low, 1 + clip_high) A log p, without gradient through the ratio w: every
     token has a gradient, that of a clipped one is smaller.
 
@@ -124,7 +124,7 @@ def cispo_loss(
     bounded = ratios.clamp(1 - clip_low, 1 + clip_high)
     losses = -bounded * advantages.detach() * log_probs
     clipped = bounded != ratios
-    return PolicyLoss(losses, ratios, clipped, torch.zeros_like(clipped))
+    return TokenPolicyLoss(losses, ratios, clipped, torch.zeros_like(clipped))
 
 
 def importance_weights(
@@ -144,7 +144,7 @@ def importance_weights(
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
 
 
-def agreeing_sequences(
+def passes_mismatch_threshold(
     trainer_log_probs: Float[Tensor, " tokens"],
     rollout_log_probs: Float[Tensor, " tokens"],
     lengths: Int[Tensor, " rows"],

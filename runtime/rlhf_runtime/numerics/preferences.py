@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
-from rlhf_runtime.numerics.groups import extreme_of_groups
+from rlhf_runtime.numerics.groups import group_extremes
 
 
 class Pairs(NamedTuple):
@@ -18,7 +18,7 @@ class Pairs(NamedTuple):
     rejected: Int[Tensor, " pairs"]
 
 
-class BestAgainstWorst(NamedTuple):
+class PreferenceResult(NamedTuple):
     """A preference for each row, and how many groups have one."""
 
     preference: Int8[Tensor, " rows"]
@@ -30,7 +30,7 @@ class BestAgainstWorst(NamedTuple):
 
 def best_against_worst(
     scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
-) -> BestAgainstWorst:
+) -> PreferenceResult:
     """The best and the worst valid row of each group; of equal ones the first.
 
     A group whose valid scores are all equal, or with fewer than two of them, has neither. A group
@@ -45,19 +45,19 @@ def best_against_worst(
     """
     ids, group_of = torch.unique(group_ids, return_inverse=True)
     values, count = scores.detach().double(), len(ids)
-    lowest = extreme_of_groups(values, group_of, valid, count, "amin")
-    highest = extreme_of_groups(values, group_of, valid, count, "amax")
+    lowest = group_extremes(values, group_of, valid, count, "amin")
+    highest = group_extremes(values, group_of, valid, count, "amax")
     differ = valid & (lowest < highest)[group_of]
     preference = torch.zeros(len(scores), dtype=torch.int8, device=scores.device)
     positions = torch.arange(len(scores), dtype=torch.float64, device=scores.device)
     for sign, extreme in ((1, highest), (-1, lowest)):
         reached = differ & (values == extreme[group_of])
-        first = extreme_of_groups(positions, group_of, reached, count, "amin")
+        first = group_extremes(positions, group_of, reached, count, "amin")
         preference[first[first.isfinite()].long()] = sign
-    return BestAgainstWorst(preference, count, int((preference > 0).sum()))
+    return PreferenceResult(preference, count, int((preference > 0).sum()))
 
 
-def pairs_of(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> Pairs:
+def list_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> Pairs:
     """Every pair of a chosen and a rejected row of the same group.
 
     Args:
@@ -73,7 +73,7 @@ def pairs_of(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> 
 
 
 def count_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> int:
-    """How many pairs `pairs_of` lists, without listing them."""
+    """How many pairs `list_pairs` lists, without listing them."""
     chosen, rejected, _ = _counts(groups, preference)
     return int((chosen * rejected).sum())
 
@@ -81,7 +81,7 @@ def count_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) 
 def is_paired(
     groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]
 ) -> Bool[Tensor, " rows"]:
-    """Whether each row is in a pair that `pairs_of` lists."""
+    """Whether each row is in a pair that `list_pairs` lists."""
     chosen, rejected, group = _counts(groups, preference)
     return (preference != 0) & ((chosen > 0) & (rejected > 0))[group]
 

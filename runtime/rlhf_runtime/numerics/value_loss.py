@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-class ValueLoss(NamedTuple):
+class TokenValueLoss(NamedTuple):
     """Loss and statistics of every token; nothing is masked or aggregated."""
 
     token_losses: Float[Tensor, "*tokens"]
@@ -23,7 +23,7 @@ def clipped_value_loss(
     old_values: Float[Tensor, "*tokens"],
     returns: Float[Tensor, "*tokens"],
     clip_range: float | None = None,
-) -> ValueLoss:
+) -> TokenValueLoss:
     """Half the squared error, the larger of that of the value and that of the clipped value.
 
     0.5 max((v - R)^2, (clip(v, v_old - clip_range, v_old + clip_range) - R)^2).
@@ -42,8 +42,8 @@ def clipped_value_loss(
     returns = returns.detach()
     plain = (values - returns).square()
     if clip_range is None:
-        return ValueLoss(0.5 * plain, torch.zeros_like(plain, dtype=torch.bool))
+        return TokenValueLoss(0.5 * plain, torch.zeros_like(plain, dtype=torch.bool))
     old_values = old_values.detach()
     moved = old_values + (values - old_values).clamp(-clip_range, clip_range)
     bounded = (moved - returns).square()
-    return ValueLoss(0.5 * torch.maximum(plain, bounded), bounded > plain)
+    return TokenValueLoss(0.5 * torch.maximum(plain, bounded), bounded > plain)

@@ -146,8 +146,8 @@ class Rank(Watched):
                 folder=folders[planned.role],
                 world=self._world,
                 mesh=mesh,
-                generating=ranks,
-                engines=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
+                sync_group=ranks,
+                engine_group=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
                 incarnation=self._setup.incarnation,
                 faults=self._faults,
                 tick=self.activity.tick,
@@ -170,7 +170,7 @@ class Rank(Watched):
             if role is None or role.generation is None:
                 continue
             with self._on_device(*([] if role.engine is None else [name])):
-                role.generation.bring_first_weights()
+                role.generation.sync_initial_weights()
             role.generation.generate_first_token()  # the trainer may have gone from the device
 
     @watched_by_effort
@@ -278,10 +278,10 @@ class Rank(Watched):
             return report
         assert result.index is not None, "whoever makes columns says of which rows"
         made = Shard(result.index, {name: result.columns[name] for name in names})
-        if result.left is None:
+        if result.unfinished is None:
             return report, made
-        left = {name: result.left.columns[name] for name in names}
-        return report, made, Shard(result.left.index, left)
+        left = {name: result.unfinished.columns[name] for name in names}
+        return report, made, Shard(result.unfinished.index, left)
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""

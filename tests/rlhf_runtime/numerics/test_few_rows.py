@@ -202,9 +202,9 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         lambda p: stacked([advantages_of(p, baseline) for baseline in GroupBaseline]),
     ),
     "mixed_groups": (joined, lambda p: groups.mixed_groups(p.scores, p.groups, p.valid)),
-    "extreme_of_groups": (
+    "group_extremes": (
         joined,
-        lambda p: groups.extreme_of_groups(
+        lambda p: groups.group_extremes(
             p.scores.double(),
             torch.unique(p.groups, return_inverse=True)[1],
             p.valid,
@@ -249,9 +249,9 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: per_token(p, lambda x, y: [policy_loss.importance_weights(x, y, 2.0)]),
     ),
-    "agreeing_sequences": (
+    "passes_mismatch_threshold": (
         joined,
-        lambda p: policy_loss.agreeing_sequences(
+        lambda p: policy_loss.passes_mismatch_threshold(
             *(torch.where(p.kept, values, 0.0) for values in (p.x, p.y)), p.lengths, 1.5
         ),
     ),
@@ -259,10 +259,10 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: preferences.best_against_worst(p.scores, p.groups, p.valid).preference,
     ),
-    "pairs_of": (
+    "list_pairs": (
         joined,
         lambda p: torch.stack(
-            [p.scores[rows] for rows in preferences.pairs_of(p.groups, p.preference)], dim=1
+            [p.scores[rows] for rows in preferences.list_pairs(p.groups, p.preference)], dim=1
         ),
     ),
     "count_pairs": (
@@ -304,7 +304,7 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
 }
 """How parts are put together, and what is computed of each, by the function's name."""
-PARTS_OF_OTHERS = {"on_this_rank", "require_positive", "row_blocks", "softmax_gradients_"}
+PARTS_OF_OTHERS = {"no_reduce", "require_positive", "row_blocks", "softmax_gradients_"}
 """Helpers that are tested through their callers."""
 
 

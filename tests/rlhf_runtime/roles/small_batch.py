@@ -128,7 +128,7 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         folder=folder,
         world=world,
         mesh=parallel_of(world),
-        generating=None,
+        sync_group=None,
         incarnation="test",
         faults=Faults((), folder, str(world.rank)),
     )

@@ -48,6 +48,7 @@ from rlhf_flow.operations import (
     Whiten,
 )
 from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.roles import operations
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.workers.orders import merge
@@ -129,6 +130,7 @@ def written(results: Sequence[Result], name: str) -> list[Any]:
 def test_every_operation_is_in_the_table() -> None:
     assert {type(operation) for operation in OPERATIONS} | {Custom} == set(get_args(Operation))
     assert PLAIN_FORMS.keys() == {type(operation) for operation in OPERATIONS}
+    assert operations.OPERATIONS.keys() == set(get_args(Operation))
 
 
 @pytest.mark.parametrize(

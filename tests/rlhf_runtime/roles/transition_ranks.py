@@ -40,7 +40,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.boxes import Box, uncovered
 from rlhf_runtime.reshard.views import View, Views
-from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
 
 from ..engines.greedy import greedy_answers
@@ -55,7 +55,7 @@ MAX_RESPONSE = 6
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
-MOMENT = Moment(GraphName.STEP, 1, 0)
+VERSION = WeightVersion(GraphName.STEP, 1, 0)
 CPU = torch.device("cpu")
 ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
     TrainingEngineType.FSDP: FsdpEngine,
@@ -107,7 +107,7 @@ class Setting:
         self.at = Coordinates.of(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
-        self.transition = Transition(self.trainer, source, self.engine, ranks)
+        self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
     @torch.no_grad()
@@ -189,29 +189,29 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         assert int(ranks.sum(torch.tensor(at.bytes_needed()))) == at.bytes_planned()
         for seed in range(2):
             at.change_weights(seed)
-            moment = Moment(GraphName.STEP, 1, seed)
+            version = WeightVersion(GraphName.STEP, 1, seed)
             if at.engine is not None:
                 assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
                 assert_groups_have_our_time_limit(world)
                 with pytest.raises(StaleWeights):
-                    at.transition.require_current(moment)
+                    at.weight_sync.require_current(version)
             came = torch.tensor([time.time()], dtype=torch.float64)
-            moved = at.transition.refresh(moment).means["throughput/transition_bytes"]
-            assert at.transition.began >= float(ranks.max(came))
+            moved = at.weight_sync.sync(version).means["throughput/transition_bytes"]
+            assert at.weight_sync.began >= float(ranks.max(came))
             assert moved == (at.bytes_needed(), 1 / ranks.size), case
-            assert not at.transition.refresh(moment).means
+            assert not at.weight_sync.sync(version).means
             if at.engine is not None:
-                at.transition.require_current(moment)
+                at.weight_sync.require_current(version)
                 assert at.generate(0.0) == greedy_answers(
                     at.model, at.prompts(), STOPS, MAX_RESPONSE
                 )
         if at.engine is None:
-            assert at.transition.refresh(moment).means  # others have given theirs back
+            assert at.weight_sync.sync(version).means  # others have given theirs back
             return
         sampled = at.generate(1.0)
         assert_samples_are_those_of_other_groups(at, sampled, folder.parent)
         give_memory_back(at, world.device)
-        at.transition.refresh(moment)
+        at.weight_sync.sync(version)
         assert at.generate(1.0) == sampled
     finally:
         if at.engine is not None:
@@ -266,23 +266,23 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = Transition(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
-        assert transition.refresh(MOMENT).means
+        weight_sync = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
+        assert weight_sync.sync(VERSION).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
                 assert torch.equal(tensor, whole[name][box.slices_in(Box.whole(ENDS[name]))])
-        spoil(transition, engine, world.rank)
+        spoil(weight_sync, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.refresh(MOMENT)
+            weight_sync.sync(VERSION)
         trainer.move()
         with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
-            transition.refresh(MOMENT)
+            weight_sync.sync(VERSION)
 
 
-def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:
+def spoil(weight_sync: WeightSync, engine: HeldViews, rank: int) -> None:
     """Let what arrives of one tensor on the first rank that has some of it be wrong."""
-    run = transition._transfer.run
+    run = weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -290,7 +290,7 @@ def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:
             engine.views()["norm"][0].tensor[0] += 1e-3
         return moved
 
-    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
 
 
 def views_of(

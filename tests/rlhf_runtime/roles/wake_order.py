@@ -24,7 +24,7 @@ from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.generation import Generation
-from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 
 from ..world_of_processes import Scenario
 from .transition_cases import WAKING
@@ -95,9 +95,9 @@ class Role:
         self.engine = Engine(self.core)
         one: Any = RankGroup(0, 1, None)  # type: ignore[arg-type]
         trainer: Any = self.trainer
-        self.transition = Transition(trainer, trainer.views(), self.engine, one)
+        self.weight_sync = WeightSync(trainer, trainer.views(), self.engine, one)
         self.generation = Generation.__new__(Generation)
-        self.generation._vllm, self.generation._transition = self.engine, self.transition
+        self.generation._vllm, self.generation._weight_sync = self.engine, self.weight_sync
         rollout = SimpleNamespace(temperature=1.0)
         job = SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
         self.generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
@@ -106,7 +106,7 @@ class Role:
 
     def _note(self, name: str, note: str) -> None:
         """When the transfer does something."""
-        transfer = self.transition._transfer
+        transfer = self.weight_sync._transfer
         run = getattr(transfer, name)
 
         def noting() -> Any:
@@ -121,7 +121,7 @@ class Role:
         return noted
 
     def refresh(self, changes: int) -> None:
-        self.transition.refresh(Moment(GraphName.STEP, 1, changes))
+        self.weight_sync.sync(WeightVersion(GraphName.STEP, 1, changes))
 
     def sample(self) -> None:
         """Nothing, which takes the cache all the same."""

@@ -129,7 +129,7 @@ class Trying:
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("load", "offload", "bring_first_weights", "generate_first_token"):
+        if name not in ("load", "offload", "sync_initial_weights", "generate_first_token"):
             raise AttributeError(name)
         return lambda *_: self.asked.append(name)
 
@@ -137,8 +137,8 @@ class Trying:
 @pytest.mark.parametrize(
     ("trains", "generates", "asked"),
     [
-        (True, True, ["load", "bring_first_weights", "offload", "generate_first_token"]),
-        (False, True, ["bring_first_weights", "generate_first_token"]),
+        (True, True, ["load", "sync_initial_weights", "offload", "generate_first_token"]),
+        (False, True, ["sync_initial_weights", "generate_first_token"]),
         (True, False, []),
     ],
 )

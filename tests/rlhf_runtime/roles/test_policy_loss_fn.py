@@ -11,9 +11,9 @@ import torch
 from rlhf_flow.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.numerics.aggregation import Denominators
-from rlhf_runtime.roles.own_tokens import OwnTokens
-from rlhf_runtime.roles.policy_terms import PolicyTerms
-from rlhf_runtime.roles.training import Means, MiniBatch
+from rlhf_runtime.roles.metrics import MetricAccumulator
+from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch
+from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn
 
 LENGTHS = np.array([2, 2, 2, 0, 2, 2], dtype=np.int32)
 ADVANTAGES = [[1, 0], [0, 0], [0, 1], [], [np.nan, 0], [1, 1]]
@@ -45,11 +45,13 @@ def test_rows_have_a_gradient_by_their_tokens_that_count(
         columns,
         rows,
         torch.ones(6, dtype=torch.bool),
-        OwnTokens.of(columns, LENGTHS, rows),
+        LossMask.from_columns(columns, LENGTHS, rows),
         Denominators(1, 1),
         1.0,
     )
-    terms = PolicyTerms(batch, ClippedLoss("reward_valid", **settings), "actor", Means())
-    trained, silent = terms.rows_by_signal()
+    terms = PolicyLossFn(
+        batch, ClippedLoss("reward_valid", **settings), "actor", MetricAccumulator()
+    )
+    trained, silent = terms.split_by_gradient()
     assert trained.tolist() == expected
     assert sorted([*trained, *silent]) == list(range(6))

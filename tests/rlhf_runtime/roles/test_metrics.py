@@ -7,20 +7,20 @@ from math import isnan, nan
 
 import torch
 
-from rlhf_runtime.roles.training import Means
+from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.workers.orders import merge
 
 
 def test_a_nan_of_any_micro_batch_is_never_hidden() -> None:
     for values in permutations([1.0, nan, torch.tensor(2.0)]):
-        means = Means()
+        metrics = MetricAccumulator()
         for value in values:
-            means.max("ratio_max", value)
-        assert isnan(merge([means.statistics()])["ratio_max"])
+            metrics.record_max("ratio_max", value)
+        assert isnan(merge([metrics.statistics()])["ratio_max"])
 
 
 def test_of_nothing_there_is_no_metric() -> None:
-    means = Means()
-    means.add("mean", 0.0, 0.0)
-    means.spread("deviation", torch.zeros(0))
-    assert merge([means.statistics()]) == {}
+    metrics = MetricAccumulator()
+    metrics.record_mean("mean", 0.0, 0.0)
+    metrics.record_spread("deviation", torch.zeros(0))
+    assert merge([metrics.statistics()]) == {}

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.errors import UserCodeFailed
-from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.mini_batches import LossMask
 
 LENGTHS = np.array([2, 0, 3, 1], dtype=np.int32)
 ROWS = np.array([4, 5, 8, 9])
@@ -18,20 +18,22 @@ FLAGS = [1, 0, 0, 1, 1, 0]
 
 @pytest.mark.parametrize("dtype", [np.int8, np.bool_, np.int64, np.float32])
 def test_tokens_of_one_count(dtype: Any) -> None:
-    own = OwnTokens.of({"response_mask": Column(np.array(FLAGS, dtype), LENGTHS)}, LENGTHS, ROWS)
+    own = LossMask.from_columns(
+        {"response_mask": Column(np.array(FLAGS, dtype), LENGTHS)}, LENGTHS, ROWS
+    )
     assert own.flags.tolist() == list(map(bool, FLAGS))
     assert own.counts.tolist() == [1, 0, 2, 0]
 
 
 def test_without_a_mask_all_count() -> None:
-    own = OwnTokens.of({}, LENGTHS, ROWS)
+    own = LossMask.from_columns({}, LENGTHS, ROWS)
     assert own.flags.tolist() == [True] * 6 and own.counts.tolist() == LENGTHS.tolist()
 
 
 def test_no_rows_have_no_tokens() -> None:
     nothing = np.zeros(0, dtype=np.int32)
     mask = {"response_mask": Column(nothing, nothing)}
-    own = OwnTokens.of(mask, nothing, np.zeros(0, dtype=np.int64))
+    own = LossMask.from_columns(mask, nothing, np.zeros(0, dtype=np.int64))
     assert len(own.flags) == len(own.counts) == 0
 
 
@@ -55,4 +57,4 @@ def test_what_is_no_mask_is_refused_with_its_row(mask: Column, message: str) -> 
     with pytest.raises(
         UserCodeFailed, match=f"^response_mask has .*{message.removeprefix('has ')}"
     ):
-        OwnTokens.of({"response_mask": mask}, LENGTHS, ROWS)
+        LossMask.from_columns({"response_mask": mask}, LENGTHS, ROWS)

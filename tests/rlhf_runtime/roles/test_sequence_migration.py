@@ -17,7 +17,7 @@ from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.vllm.requests import Generated, Sampling
-from rlhf_runtime.roles.unfinished_rows import Prompts, UnfinishedRows, deal
+from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration, assign_rows
 
 ENGINES = Mesh(pool="local", data=3)
 FINISH = Mesh(pool="local", first_rank=1, data=2)
@@ -62,14 +62,14 @@ def at(engine: int, mesh: Mesh) -> Coordinates:
     return Coordinates(data=engine, data_size=mesh.data)
 
 
-def rest_of(engine: int, others: list[int], threshold: int = 4) -> UnfinishedRows:
+def rest_of(engine: int, others: list[int], threshold: int = 4) -> SequenceMigration:
     fusion = StageFusion(threshold_rows=threshold, calls=("critic.values",))
     finish = SimpleNamespace(graph=GraphName.STEP, kind=CallKind.FINISH, role="actor", mesh=FINISH)
     plan: Any = SimpleNamespace(
         generation=lambda role: SimpleNamespace(fusion=fusion, mesh=ENGINES), calls=[finish]
     )
     ranks: Any = Ranks(others)
-    return UnfinishedRows(plan, "actor", ranks, at(engine, ENGINES))
+    return SequenceMigration(plan, "actor", ranks, at(engine, ENGINES))
 
 
 def prompts_of(rows: list[int]) -> Prompts:
@@ -81,22 +81,22 @@ def prompts_of(rows: list[int]) -> Prompts:
 
 def test_rows_of_all_engines_are_few_together() -> None:
     rest = rest_of(1, [2, 0, 2], threshold=5)
-    assert not rest.are_few(2)
-    assert rest.are_few(1)
+    assert not rest.is_due(2)
+    assert rest.is_due(1)
 
 
 def test_ranks_of_one_engine_count_its_rows_once() -> None:
     rest = rest_of(1, [2, 2, 0], threshold=4)
     rest._at = Coordinates(data=1, data_size=3, tensor=1, tensor_size=2)
-    assert rest.are_few(2)
+    assert rest.is_due(2)
 
 
 def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
     rest, requests = rest_of(0, [0, 1, 0]), FakeRequests([5, 2, 3], num_ended=1)
-    assert rest.are_few(2)
+    assert rest.is_due(2)
     running = np.array([1, 2])
     made: Any = requests
-    left = rest.leave(prompts_of([70, 80]), made, running, 0.5)
+    left = rest.hand_over(prompts_of([70, 80]), made, running, 0.5)
     assert requests.dropped and rest.temperature == 0.5
     assert left.index.rows.tolist() == [70, 80]
     tokens = [run.tolist() for run in left.columns["response_tokens"].runs()]
@@ -107,9 +107,9 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
     """It has two rows, the other one that finishes has three: of three rows that come it gets the
     first and the second of the rest, by loads 2, 3."""
     rest, requests = rest_of(1, [3, 0, 3], threshold=8), FakeRequests([5, 2, 3], num_ended=1)
-    assert rest.are_few(2)
+    assert rest.is_due(2)
     made: Any = requests
-    own = rest.leave(prompts_of([10, 11]), made, np.array([1, 2]), 1.0)
+    own = rest.hand_over(prompts_of([10, 11]), made, np.array([1, 2]), 1.0)
     assert not requests.dropped and not len(own.index.rows)
     given_away = Shard(
         ShardIndex(np.array([1, 4, 6]), np.array([1, 4, 6]), np.ones(3, dtype=np.int32)),
@@ -125,9 +125,9 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
         return {name: column.take(places) for name, column in given_away.columns.items()}
 
     inputs: Any = SimpleNamespace(index=given_away.index, load=load, at=at(0, FINISH))
-    taken = rest.share_of(inputs)
+    taken = rest.assigned_rows(inputs)
     assert taken.index.rows.tolist() == [1, 4], "then both have three, and the first is next"
-    rest.take_over(taken, Sampling(1.0, [0, 0]), 8)
+    rest.resume(taken, Sampling(1.0, [0, 0]), 8)
     assert requests.added == [([1, 90], 7), ([4, 91, 92], 6)]
     found, generated = rest.generated(taken)
     assert found.index.rows.tolist() == [10, 11, 1, 4]
@@ -138,7 +138,7 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
 @given(st.integers(0, 40), st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_rows_are_dealt_to_who_has_fewest(num_rows: int, loads: list[int]) -> None:
     after = list(loads)
-    for owner in deal(num_rows, loads).tolist():
+    for owner in assign_rows(num_rows, loads).tolist():
         assert after[owner] == min(after)
         after[owner] += 1
     assert sum(after) == sum(loads) + num_rows

@@ -1,8 +1,8 @@
-"""Losses on pairs of responses: each is called with the outputs of micro-batches, which hold all
-responses to their prompts, as far as these are in pairs.
+"""Losses on pairs of responses, called with the outputs of micro-batches.
 
-Where these are too many tokens for a micro-batch they are split over several, which run twice:
-first forward only, for the scores of all of them; then with the loss's slopes at these scores.
+A micro-batch holds all paired responses to its prompts. Where these are too many tokens for one
+micro-batch they are split over several, which run twice: first forward only, to collect all scores;
+then with the loss's gradients in these scores.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from rlhf_runtime.numerics.preferences import (
     bradley_terry_loss,
     count_pairs,
     is_paired,
-    pairs_of,
+    list_pairs,
 )
+from rlhf_runtime.roles.metrics import MetricAccumulator
+from rlhf_runtime.roles.mini_batches import MiniBatch
 from rlhf_runtime.roles.sequences import as_tensor
-from rlhf_runtime.roles.training import Means, MiniBatch
 
 
-class Comparison:
-    """The pairs of one mini-batch and what is told of them. Every rank makes it together.
+class PairComparison:
+    """The pairs of one mini-batch, their loss and their metrics. Collective.
 
     Args:
         batch: this rank's part.
-        preference: the field that says who is chosen and who rejected.
+        preference: the field that marks chosen and rejected rows.
         parallel: the ranks that share the batch.
-        role: that is trained.
-        means: gets the loss, how often the chosen response has the higher score, and by how much.
+        role: the trained role.
+        metrics: gets the loss, the share of pairs whose chosen response has the higher score, and
+            by how much.
         label_smoothing: the probability that a pair is the other way round.
-        tells_scores: whether the scores of chosen and rejected responses are told as rewards.
+        records_rewards: whether the scores of chosen and rejected responses are metrics, too.
     """
 
     def __init__(
@@ -48,36 +50,37 @@ class Comparison:
         preference: str,
         parallel: ParallelContext,
         role: str,
-        means: Means,
+        metrics: MetricAccumulator,
         label_smoothing: float = 0.0,
-        tells_scores: bool = False,
+        records_rewards: bool = False,
     ) -> None:
         self._groups = torch.tensor(batch.groups)
         self._preference = as_tensor(batch.columns[preference])
         own = torch.tensor([count_pairs(self._groups, self._preference)])
         self._num_pairs = int(parallel.sum(own)[0])
         self._role = role
-        self._means = means
+        self._metrics = metrics
         self._label_smoothing = label_smoothing
-        self._tells_scores = tells_scores
+        self._records_rewards = records_rewards
         self._is_split = torch.zeros(len(self._groups), dtype=torch.bool)
         self._scores = torch.zeros(len(self._groups))
-        means.add(f"{role}/loss", 0.0, batch.share)
+        metrics.record_mean(f"{role}/loss", 0.0, batch.share)
 
     def paired_rows(self) -> Rows:
-        """Those that are in pairs."""
+        """Return the rows that are in pairs."""
         paired: Rows = is_paired(self._groups, self._preference).nonzero()[:, 0].numpy()
         return paired
 
-    def split(self, parts: Sequence[MicroBatch]) -> None:
-        """Say which micro-batches lack some of the responses to their prompts. They run without
-        gradients before any runs with them."""
+    def mark_split(self, parts: Sequence[MicroBatch]) -> None:
+        """Mark micro-batches that lack some of their prompts' responses. All of them must run
+        without gradients before any runs with them."""
         for part in parts:
             self._is_split[part.rows] = True
 
     def share(self, scores: torch.Tensor, part: MicroBatch) -> torch.Tensor:
-        """What a micro-batch is of the mini-batch's loss; of a split one something with the same
-        gradient.
+        """Return a micro-batch's share of the mini-batch's loss.
+
+        A split micro-batch gets another number with the same gradient.
 
         Args:
             scores: float32[responses], differentiable.
@@ -92,34 +95,35 @@ class Comparison:
 
     @cached_property
     def _slopes(self) -> torch.Tensor:
-        """float32[rows]: the loss's derivatives by the scores of split rows, when all are known."""
+        """float32[rows]: the loss's derivatives in the scores of split rows."""
+        # Computed on first use, when the forward passes have filled in all scores.
         rows = self._is_split.nonzero()[:, 0]
         scores = self._scores[rows].requires_grad_()
         (slopes,) = torch.autograd.grad(self._share(scores, rows), scores)
         return torch.zeros_like(self._scores).index_put((rows,), slopes)
 
     def _share(self, scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """The loss of the pairs among some rows, which is told, too."""
-        found = pairs_of(self._groups[rows], self._preference[rows])
-        chosen, rejected = (scores[to_device(positions, scores.device)] for positions in found)
-        if self._tells_scores:
-            self._note("chosen_reward", chosen)
-            self._note("rejected_reward", rejected)
+        """Compute and record the loss of the pairs among some rows."""
+        pairs = list_pairs(self._groups[rows], self._preference[rows])
+        chosen, rejected = (scores[to_device(positions, scores.device)] for positions in pairs)
+        if self._records_rewards:
+            self._record("chosen_reward", chosen)
+            self._record("rejected_reward", rejected)
         margins = chosen - rejected
         losses = bradley_terry_loss(margins, self._label_smoothing)
         share = losses.sum() / max(1, self._num_pairs)
-        self._means.add(f"{self._role}/loss", share, 0.0)
-        self._note("accuracy", (margins > 0).float())
-        self._note("margin", margins)
+        self._metrics.record_mean(f"{self._role}/loss", share, 0.0)
+        self._record("accuracy", (margins > 0).float())
+        self._record("margin", margins)
         return share
 
-    def _note(self, name: str, values: torch.Tensor) -> None:
-        """Add a number of each of some pairs to a mean."""
-        self._means.add(f"{self._role}/{name}", values.double().sum(), len(values))
+    def _record(self, name: str, values: torch.Tensor) -> None:
+        """Add one value per pair to a mean."""
+        self._metrics.record_mean(f"{self._role}/{name}", values.double().sum(), len(values))
 
 
-class ScoreTerms:
-    """Scores held against preferences: called with the score of each response."""
+class BradleyTerryLossFn:
+    """Compares scores with preferences: called with the score of each response."""
 
     def __init__(
         self,
@@ -127,17 +131,17 @@ class ScoreTerms:
         loss: BradleyTerry,
         parallel: ParallelContext,
         role: str,
-        means: Means,
+        metrics: MetricAccumulator,
     ) -> None:
-        self.compared = Comparison(batch, loss.preference, parallel, role, means)
+        self.comparison = PairComparison(batch, loss.preference, parallel, role, metrics)
 
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
-        return self.compared.share(outputs.values, part)
+        """Return this micro-batch's share of the mini-batch's loss."""
+        return self.comparison.share(outputs.values, part)
 
 
-class DpoTerms:
-    """Implicit rewards held against preferences: called with log-probabilities."""
+class DpoLossFn:
+    """Compares implicit rewards with preferences: called with log-probabilities."""
 
     def __init__(
         self,
@@ -145,22 +149,22 @@ class DpoTerms:
         loss: Dpo,
         parallel: ParallelContext,
         role: str,
-        means: Means,
+        metrics: MetricAccumulator,
     ) -> None:
-        self.compared = Comparison(
+        self.comparison = PairComparison(
             batch,
             loss.preference,
             parallel,
             role,
-            means,
+            metrics,
             loss.label_smoothing,
-            tells_scores=True,
+            records_rewards=True,
         )
         self._reference = as_tensor(batch.columns[loss.reference_log_probs])
         self._beta = loss.beta
 
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
+        """Return this micro-batch's share of the mini-batch's loss."""
         ratios = outputs.values - to_device(self._reference[part.tokens], outputs.values.device)
         padded, _ = pad(ratios, part.response_lengths)
-        return self.compared.share(self._beta * padded.sum(dim=1), part)
+        return self.comparison.share(self._beta * padded.sum(dim=1), part)
