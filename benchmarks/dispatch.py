@@ -27,8 +27,8 @@ from outcome import milliseconds, note, paired_ratio, print_json, print_table, v
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.reading.manifest import load_file
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.dispatch import StepBackend

@@ -14,7 +14,7 @@ from outcome import bound, note, print_json, print_table
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Extent

@@ -185,7 +185,7 @@ class Runner:
         return seconds[1:] or seconds
 
     def _generate(self, job: Job) -> list[float]:
-        from rlhf_flow.planning.generation_memory import kv_bytes
+        from rlhf_planner.memory.generation import kv_bytes
         from rlhf_runtime.engines.vllm.arguments import EngineSettings
         from rlhf_runtime.engines.vllm.engine import VllmEngine
         from rlhf_runtime.engines.vllm.requests import Sampling

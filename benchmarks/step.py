@@ -34,9 +34,9 @@ from outcome import (
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.job_graphs import rewards_of, trace_algorithms
-from rlhf_flow.planning.event_graph import PASSES_AHEAD
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
+from rlhf_planner.plan import make_plan, pools_of
+from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.controller.job_run import step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead

@@ -1,6 +1,6 @@
 """Plan: what runs where, and the memory arithmetic behind it.
 
-The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it.
+The planner (rlhf_planner) makes it; the runtime obeys it; the CLI and the operator show it.
 It holds decisions and derived values only, never what the manifest already says.
 """
 
@@ -25,7 +25,7 @@ Column = Identifier
 """A field of a batch."""
 
 
-class Head(StrEnum):
+class ModelHead(StrEnum):
     """What a role's language model ends in."""
 
     LM = "LM"
@@ -123,7 +123,7 @@ class Mesh(Contract):
         )
 
 
-def ranks_of_both(one: Mesh, other: Mesh) -> tuple[int, ...]:
+def union_ranks(one: Mesh, other: Mesh) -> tuple[int, ...]:
     """The ranks of two meshes of a pool, ascending."""
     return tuple(sorted({*one.ranks, *other.ranks}))
 
@@ -158,7 +158,7 @@ class RolePlan(Contract):
 
     role: Identifier
     """Its name."""
-    head: Head | None = None
+    head: ModelHead | None = None
     """What its model ends in. None: it has no model."""
     is_trained: bool = False
     """Whether a call of some graph trains it."""
@@ -219,10 +219,10 @@ class CallPlan(Contract):
         """The ranks that run it, ascending; none where it runs beside them."""
         if self.mesh is None:
             return ()
-        return ranks_of_both(self.mesh, self.source_mesh or self.mesh)
+        return union_ranks(self.mesh, self.source_mesh or self.mesh)
 
     @property
-    def beside_ranks(self) -> str:
+    def off_rank_process(self) -> str:
         """Who runs it where no rank does: the host of verifiers, or the driver."""
         return "driver" if self.kind is CallKind.SAVE else "host"
 
@@ -341,13 +341,13 @@ class Plan(Contract):
         """The pool of a name, which must be there."""
         return next(pool for pool in self.pools if pool.name == name)
 
-    def first_number(self, pool: str) -> int:
+    def rank_offset(self, pool: str) -> int:
         """The number of a pool's first rank among all of the job: pools come one after the
         other."""
         before = [each.name for each in self.pools].index(pool)
         return sum(each.num_devices for each in self.pools[:before])
 
-    def memory_of(self, pool: str, rank: int) -> MemoryPlan:
+    def device_memory(self, pool: str, rank: int) -> MemoryPlan:
         """Memory of the device of a rank, as its pool numbers them."""
         return next(each for each in self.memory if each.pool == pool and rank in each.ranks)
 
@@ -355,7 +355,7 @@ class Plan(Contract):
         """What the generation engine of a role may take on each of its devices."""
         generation = self.generation(role)
         assert generation is not None
-        memory = self.memory_of(generation.mesh.pool, generation.mesh.ranks.start)
+        memory = self.device_memory(generation.mesh.pool, generation.mesh.ranks.start)
         generates = Phase(role=role, kind=CallKind.GENERATE)
         return sum(
             item.bytes

@@ -16,7 +16,7 @@ from pathlib import Path
 import typer
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
@@ -29,8 +29,8 @@ from rlhf_cli.train import Task, ending_of, train
 from rlhf_cli.user_code import mounted_code
 from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
-from rlhf_flow.lint import lint_job
-from rlhf_flow.planning.inventory import inventory_from_pools
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_planner.problem.devices import inventory_from_pools
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
@@ -78,7 +78,7 @@ def drive_command(start: DriverStart) -> None:
 
 
 def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
-    board = StatusBoard(job_of(start.submission), start.submission)
+    board = StatusBoard(job_from_submission(start.submission), start.submission)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan
-    from rlhf_flow.graph import Graph
+    from rlhf_flow.trace.graph import Graph
 
 STYLE = (
     "body{font-family:sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
@@ -48,8 +48,8 @@ def _plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> str:
         simulated,
         times_text,
     )
-    from rlhf_flow.planning.svg_timeline import svg_timeline
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
+    from rlhf_planner.timeline.svg import svg_timeline
 
     simulation = simulated(graphs, plan)
     if simulation is None or plan.estimate is None:

@@ -18,8 +18,8 @@ from rlhf_cli.resume_hint import same_command, with_resume_hint
 from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import lines_of, only_job
-from rlhf_flow.lint import lint_job
-from rlhf_flow.planning.make_plan import local_pools
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_planner.plan import local_pools
 from rlhf_runtime.controller.run_lock import locked
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.faults import Fault, parse_fault, require_targets

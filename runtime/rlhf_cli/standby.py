@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import typer
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import local_device
+from rlhf_planner.plan import local_device
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
 from rlhf_runtime.forkserver.standing import name_for, others, stands

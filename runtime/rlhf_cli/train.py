@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import yaml
 
-from rlhf_api.changes import document_of
+from rlhf_api.changes import spec_document
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
@@ -76,7 +76,7 @@ def train(task: Task) -> None:
     job, folder, store = task.job, task.folder, task.store
     trackers = make_trackers(job.spec.telemetry, job.name, folder.path)
     journal = Journal(folder, task.progress, trackers)
-    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal, task.plan)
+    saves = Saves(store, job.spec.checkpoint, spec_document(job.spec), journal, task.plan)
     is_known = folder.metrics.exists()
     begun = _run_record(job, task.plan, folder)
     watch = RayWatch(task.site.require_ray, partial(_end_at_once, journal))

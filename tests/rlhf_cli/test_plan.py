@@ -245,7 +245,7 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
 
 PAIR = """
 from rlhf_flow import *
-from rlhf_flow.operations import Custom
+from rlhf_flow.step.operations import Custom
 from rlhf_runtime.dataplane.partition import Share
 from rlhf_runtime.dataplane.protocol import Protocol
 

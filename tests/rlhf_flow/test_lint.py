@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.lint import lint_job
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.jobs.lint import lint_job
 from rlhf_runtime.dataplane.partition import Extent
 
 from ..depth import examples
@@ -23,7 +23,7 @@ from .conftest import MakeJob
 
 HEAD = """
     from rlhf_flow import *
-    from rlhf_flow.operations import *
+    from rlhf_flow.step.operations import *
 
     class Mine(Algorithm):
         def roles(self):

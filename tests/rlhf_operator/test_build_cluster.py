@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.defaults import taken_defaults, with_defaults
-from rlhf_operator.build.owned import Owner
-from rlhf_operator.build.raycluster import ray_cluster
+from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.config import JobDefaults
+from rlhf_operator.observe.defaults import taken_defaults, with_defaults
 
 from .world import manifest
 

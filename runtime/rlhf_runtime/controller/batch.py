@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf_flow.batches import BatchValue
+from rlhf_flow.step.batch import BatchValue
 from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.dataplane.partition import Extent, Portion
 from rlhf_runtime.workers.orders import Part, Source

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.flow import REPEAT
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import policy_of
-from rlhf_flow.planning.transitions import FINISH, RESHARD
+from rlhf_flow.jobs.job_graphs import policy_of
+from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.step.flow import REPEAT
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.placement.transitions import FINISH, RESHARD
 from rlhf_runtime.workers.orders import Statistics
 
 COMPUTE = "compute"

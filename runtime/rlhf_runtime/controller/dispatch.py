@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Plan
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.fields import ENOUGH
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.step.columns import ENOUGH
 from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.controller.saved_lines import Save

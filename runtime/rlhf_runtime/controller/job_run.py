@@ -15,13 +15,13 @@ from typing import Any
 
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.report import REWARD_MEAN
-from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.job_graphs import rewards_of, trace_algorithms
-from rlhf_flow.planning.event_graph import PASSES_AHEAD
+from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -161,7 +161,7 @@ class JobRun:
         """Every trained role gets an optimizer; in a fresh start, roles that share the policy's
         source get its weights."""
         policy = self._plan.policy
-        origin = self._spec.origin_of(policy)
+        origin = self._spec.origin_role(policy)
         was_trained = fresh and GraphName.WARM_START in self._algorithms
         for planned in self._plan.roles:
             if was_trained and planned.origin == origin and planned.role != policy:
@@ -295,9 +295,9 @@ def evaluation_metrics(
         rewards: of the job.
         measured: metrics by the reward's name.
     """
-    shown = {HELD_OUT_LENGTH: "response/length_mean"}
+    shown = {EVALUATION_LENGTH: "response/length_mean"}
     if headline := _headline(roles):
-        shown[HELD_OUT_REWARD] = headline
+        shown[EVALUATION_REWARD] = headline
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
         shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlhf_flow.calls import SaveOptions
-from rlhf_flow.fields import LINES
+from rlhf_flow.step.calls import SaveOptions
+from rlhf_flow.step.columns import LINES
 from rlhf_runtime.controller.batch import Batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates

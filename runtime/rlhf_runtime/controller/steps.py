@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.flow import Flow
-from rlhf_flow.graph import Graph
-from rlhf_flow.reward_terms import reward_terms
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.reward_terms import reward_terms
+from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.cluster import object_store_bytes

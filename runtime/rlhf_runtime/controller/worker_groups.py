@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from rlhf_api.plan import Mesh, ranks_of_both
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall
+from rlhf_api.plan import Mesh, union_ranks
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.dataplane.calls import bounds_of_part, protocol_of
@@ -104,7 +104,7 @@ class WorkerGroup:
     ) -> Iterator[Sending]:
         """To every rank of the call's meshes."""
         assert mesh is not None
-        for rank in mesh.ranks if source is None else ranks_of_both(mesh, source):
+        for rank in mesh.ranks if source is None else union_ranks(mesh, source):
             yield rank, Coordinates.in_call(rank, mesh, source), order
 
 

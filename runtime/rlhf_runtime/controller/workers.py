@@ -256,7 +256,7 @@ class Workers:
         return tuple(self._start_rank(pool, rank) for rank in range(pool.num_devices))
 
     def _start_rank(self, pool: Pool, rank: int) -> Any:
-        number = self.plan.first_number(pool.name) + rank
+        number = self.plan.rank_offset(pool.name) + rank
         setup = RankSetup(
             job=self.job,
             plan=self.plan,

@@ -6,7 +6,7 @@ The driver uses it to send a rank what it needs, the rank to find its rows in it
 from __future__ import annotations
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.dataplane.own_protocol import own_protocol
 from rlhf_runtime.dataplane.partition import Extent, contiguous, window
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh, ranks_of_both
+from rlhf_api.plan import Mesh, union_ranks
 from rlhf_runtime.dataplane.partition import Share
 
 
@@ -61,7 +61,7 @@ class Coordinates:
         """
         if source is None:
             return Coordinates.of(rank, mesh)
-        ranks = ranks_of_both(mesh, source)
+        ranks = union_ranks(mesh, source)
         return Coordinates(ranks.index(rank), len(ranks))
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_flow.planning.sequence_cost import SequenceCost
+from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.devices import to_device

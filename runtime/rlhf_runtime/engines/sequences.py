@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
-from rlhf_flow.planning.sequence_cost import SequenceCost
+from rlhf_decoder.costs import SequenceCost
+from rlhf_planner.memory.roles import MAX_SHARED_TOKENS
 from rlhf_runtime.dataplane.columns import Rows
 
 

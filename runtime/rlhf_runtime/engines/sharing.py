@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.sequence_cost import MASKED_COST, SequenceCost
+from rlhf_decoder.costs import MASKED_COST, SequenceCost
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 

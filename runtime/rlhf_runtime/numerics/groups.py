@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from rlhf_flow.operations import GroupBaseline
+from rlhf_flow.step.operations import GroupBaseline
 
 STD_EPSILON = 1e-6
 """Added to a group's standard deviation, outside the root."""

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_flow.planning.seconds.curves import Curve, block_curves, curve_of
-from rlhf_flow.planning.seconds.profile import PassCurves, TrainingCurves
-from rlhf_flow.planning.sequence_cost import SequenceCost
+from rlhf_decoder.costs import SequenceCost
+from rlhf_planner.problem.profile import Curve, PassCurves, TrainingCurves, block_curves, curve_of
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings

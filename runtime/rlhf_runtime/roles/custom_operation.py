@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_flow.columns import Output
-from rlhf_flow.fields import ENOUGH, PER_ROW, PER_TOKEN, Kind
-from rlhf_flow.operations import Custom
-from rlhf_flow.operations.custom import STATE
+from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, Kind, Output
+from rlhf_flow.step.operations import Custom
+from rlhf_flow.step.operations.custom import STATE
 from rlhf_runtime import user_code
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.errors import UserCodeFailed

@@ -7,7 +7,7 @@ from functools import partial
 
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType, TrainingSpec
-from rlhf_flow.planning.offloading import LOAD, OFFLOAD
+from rlhf_planner.memory.offloading import LOAD, OFFLOAD
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.roles.context import Result, RoleContext

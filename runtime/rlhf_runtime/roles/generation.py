@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
-from rlhf_flow.calls import GenerateOptions
-from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
+from rlhf_flow.step.calls import GenerateOptions
+from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs, TrainingEngine, WeightedLoss
 from rlhf_runtime.roles.context import Result, RoleContext

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_flow.fields import RESPONSE_MASK
+from rlhf_flow.step.columns import RESPONSE_MASK
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext

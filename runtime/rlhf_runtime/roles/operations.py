@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.fields import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
-from rlhf_flow.operations import (
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.policy_loss import KlEstimator, PolicyObjective
-from rlhf_flow import fields
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.columns import ROLLOUT_LOG_PROBS
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
@@ -37,13 +37,12 @@ def mismatch_rejection(loss: ClippedLoss) -> RowFilter | None:
     and the generation engine; None if the loss rejects none."""
     threshold = loss.rejection_threshold
     # Without log-probabilities of the training engine there is nothing to compare.
-    if threshold is None or loss.old_log_probs == fields.ROLLOUT_LOG_PROBS:
+    if threshold is None or loss.old_log_probs == ROLLOUT_LOG_PROBS:
         return None
 
     def row_filter(columns: Mapping[str, Column], mask: LossMask) -> torch.Tensor:
         trainer, rollout = (
-            as_tensor(columns[name])[mask.flags]
-            for name in (loss.old_log_probs, fields.ROLLOUT_LOG_PROBS)
+            as_tensor(columns[name])[mask.flags] for name in (loss.old_log_probs, ROLLOUT_LOG_PROBS)
         )
         return passes_mismatch_threshold(trainer, rollout, mask.counts, threshold)
 
@@ -78,8 +77,8 @@ class PolicyLossFn:
         self._metrics = metrics
         self._advantages = as_tensor(batch.columns[loss.advantages])
         self._old = as_tensor(batch.columns[loss.old_log_probs])
-        self._has_trainer_log_probs = loss.old_log_probs != fields.ROLLOUT_LOG_PROBS
-        self._rollout = as_tensor(batch.columns[fields.ROLLOUT_LOG_PROBS])
+        self._has_trainer_log_probs = loss.old_log_probs != ROLLOUT_LOG_PROBS
+        self._rollout = as_tensor(batch.columns[ROLLOUT_LOG_PROBS])
         reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
         self._reference = None if reference is None else as_tensor(batch.columns[reference])
         metrics.record_mean(f"{role}/loss", 0.0, batch.share)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import torch
 
-from rlhf_flow.losses import BradleyTerry, Dpo
+from rlhf_flow.step.losses import BradleyTerry, Dpo
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_runtime.roles.context import Role, RoleContext
 from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
 
-ROLE_CLASSES: Mapping[Head, Callable[[RoleContext], Role]] = {
-    Head.LM: LanguageModel,
-    Head.SCALAR: ScalarModel,
+ROLE_CLASSES: Mapping[ModelHead, Callable[[RoleContext], Role]] = {
+    ModelHead.LM: LanguageModel,
+    ModelHead.SCALAR: ScalarModel,
 }
 """Role classes by head; a new kind of head gets a row here."""
 

@@ -131,8 +131,8 @@ def _check_shapes(model: SavedModel, expected: Shapes, source: Path) -> None:
         more = f" and {num_more} more" if num_more > 0 else ""
         raise CannotExport(
             f"the checkpoint's weights of {model.role} are not those of the model that it was "
-            f"trained from: got {', '.join(different[:SHOWN_WEIGHTS])}{more}, with the config.json of "
-            f"{source}; give the folder of that model with --source"
+            f"trained from: got {', '.join(different[:SHOWN_WEIGHTS])}{more}, with the "
+            f"config.json of {source}; give the folder of that model with --source"
         )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import TrainOptions
-from rlhf_flow.fields import FINISHED, RECORD, RESPONSE_TEXT
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.columns import FINISHED, RECORD, RESPONSE_TEXT
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column
@@ -38,7 +38,7 @@ from rlhf_runtime.workers.inputs import Inputs
 
 
 class ScalarModel:
-    """Gives one number per token: the value before it or, after the last one, the response's score."""
+    """Gives one number per token: the value before it or, after the last, the response's score."""
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
@@ -87,9 +87,9 @@ class ScalarModel:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         scores = infer_scores(self.engine, prompts, responses, index.groups, tokens)
-        if num_invalid := int((~torch.isfinite(scores)).sum()):
+        if wrong := int((~torch.isfinite(scores)).sum()):
             raise RewardError(
-                f"the model of {self._context.role} gives scores that are not finite: got {num_invalid} "
+                f"the model of {self._context.role} gives scores that are not finite: got {wrong} "
                 f"of {len(scores)}, allowed finite numbers; choose another model, or precision: "
                 "float32"
             )

@@ -72,8 +72,8 @@ def infer_scores(
         groups: rows of the same number have the same prompt, int64[rows].
         micro_batch_tokens: padded tokens to run at once.
     """
-    # Equal rows run once: the last digits depend on a row's neighbours in its micro-batch, and equal
-    # responses with different scores would look as if one were better.
+    # Equal rows run once: the last digits depend on a row's neighbours in its micro-batch, and
+    # equal responses with different scores would look as if one were better.
     scores = torch.zeros(len(groups), dtype=torch.float32)
     first = _first_duplicates(prompts, responses, groups)
 

@@ -14,9 +14,9 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.checksum import piece_checksum
-from rlhf_runtime.reshard.coverage import num_copies
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.gathering import gather_layouts
+from rlhf_runtime.reshard.layout import num_copies
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import Views, is_same_memory
 from rlhf_runtime.workers.orders import Statistics

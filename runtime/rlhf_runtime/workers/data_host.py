@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.fields import (
+from rlhf_flow.step.columns import (
     PREFERENCE,
     PROMPT_ID,
     PROMPT_TOKENS,

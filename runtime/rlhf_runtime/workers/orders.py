@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.dataplane.partition import Extent, Portion, Share
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.records import Span

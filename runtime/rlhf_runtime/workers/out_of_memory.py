@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import RolePlan
-from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.refusal import describe_item, format_bytes
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse
+from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.memory.items import describe_item, format_bytes
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 """Python's error and torch's."""
@@ -21,27 +21,27 @@ _LARGER_CUT = (
 )
 _SMALLER_PARTS = "lower training.microBatchTokens"
 
-_CHANGES: Mapping[MemoryWhat, str] = {
-    MemoryWhat.MASTER_WEIGHTS: _MORE_DEVICES,
-    MemoryWhat.OPTIMIZER: _MORE_DEVICES,
-    MemoryWhat.GRADIENTS: _LARGER_CUT,
-    MemoryWhat.WEIGHTS: _LARGER_CUT,
-    MemoryWhat.GATHERED: "take a smaller model",
-    MemoryWhat.ACTIVATIONS: _SMALLER_PARTS,
-    MemoryWhat.LOGITS: _SMALLER_PARTS,
-    MemoryWhat.MASKS: _SMALLER_PARTS,
-    MemoryWhat.TRANSFER: "take devices with more memory",
-    MemoryWhat.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
-    MemoryWhat.KV_CACHE: "lower rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
-    MemoryWhat.CHECKPOINT: _MORE_DEVICES,
-    MemoryWhat.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
-    MemoryWhat.MARGIN: "take devices with more memory",
-    MemoryWhat.GRAPHS: "take devices with more memory",
-    MemoryWhat.STANDBY: "set failurePolicy.standby to false",
+_CHANGES: Mapping[MemoryUse, str] = {
+    MemoryUse.MASTER_WEIGHTS: _MORE_DEVICES,
+    MemoryUse.OPTIMIZER: _MORE_DEVICES,
+    MemoryUse.GRADIENTS: _LARGER_CUT,
+    MemoryUse.WEIGHTS: _LARGER_CUT,
+    MemoryUse.GATHERED: "take a smaller model",
+    MemoryUse.ACTIVATIONS: _SMALLER_PARTS,
+    MemoryUse.LOGITS: _SMALLER_PARTS,
+    MemoryUse.MASKS: _SMALLER_PARTS,
+    MemoryUse.TRANSFER: "take devices with more memory",
+    MemoryUse.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
+    MemoryUse.KV_CACHE: "lower rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
+    MemoryUse.CHECKPOINT: _MORE_DEVICES,
+    MemoryUse.OVERHEAD: "take devices with more memory, or fewer processes on a machine",
+    MemoryUse.MARGIN: "take devices with more memory",
+    MemoryUse.GRAPHS: "take devices with more memory",
+    MemoryUse.STANDBY: "set failurePolicy.standby to false",
 }
-_CHANGES_OF_GENERATION: Mapping[MemoryWhat, str] = {
-    MemoryWhat.ACTIVATIONS: "raise rollout.parallelism.tensor",
-    MemoryWhat.LOGITS: "lower rollout.maxConcurrentSequences",
+_CHANGES_OF_GENERATION: Mapping[MemoryUse, str] = {
+    MemoryUse.ACTIVATIONS: "raise rollout.parallelism.tensor",
+    MemoryUse.LOGITS: "lower rollout.maxConcurrentSequences",
 }
 
 
@@ -57,7 +57,7 @@ def out_of_memory_text(
     step: int,
     rank: int,
     used_bytes: int,
-    held: Mapping[tuple[str, MemoryWhat], int],
+    held: Mapping[tuple[str, MemoryUse], int],
     error: BaseException,
 ) -> str:
     """Estimate against measurement, and what to change.
@@ -92,12 +92,12 @@ def _change(item: MemoryItem, kind: CallKind, planned: RolePlan | None) -> str:
     if kind is CallKind.GENERATE and what in _CHANGES_OF_GENERATION:
         return _CHANGES_OF_GENERATION[what]
     keeps = planned is not None and not planned.recomputes
-    if kind is CallKind.TRAIN and what is MemoryWhat.ACTIVATIONS and keeps:
+    if kind is CallKind.TRAIN and what is MemoryUse.ACTIVATIONS and keeps:
         return f"{_SMALLER_PARTS} or set training.activationRecompute"
     return _CHANGES[what]
 
 
-def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryWhat], int]) -> str:
+def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryUse], int]) -> str:
     """What the plan counts for a use, and what it really takes where that is known."""
     measured = held.get((item.role or "", item.what))
     got = "" if measured is None else f", got {format_bytes(measured)}"

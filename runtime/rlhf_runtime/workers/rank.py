@@ -114,7 +114,7 @@ class Rank(Watched):
 
         spec = self._setup.job.spec
         roles = [planned.role for planned in self._setup.plan.roles if planned.head]
-        origins = {role: spec.origin_of(role) for role in roles}
+        origins = {role: spec.origin_role(role) for role in roles}
         found = {
             origin: resolve_model(spec.model_for(origin).source, spec.schedule.seed, folder)
             for origin in dict.fromkeys(origins.values())
@@ -308,7 +308,7 @@ class Rank(Watched):
         }
         return OutOfMemory(
             out_of_memory_text(
-                setup.plan.memory_of(setup.pool, setup.rank),
+                setup.plan.device_memory(setup.pool, setup.rank),
                 setup.plan.role(order.call.role) if order.call.role else None,
                 order.call,
                 order.step,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.plan import Plan, ranks_of_both
+from rlhf_api.plan import Plan, union_ranks
 
 RankSet = tuple[int, ...]
 """Ranks of a pool, ascending."""
@@ -17,7 +17,7 @@ def generating_ranks(plan: Plan, pool: str) -> Mapping[str, RankSet]:
         planned = plan.role(generation.role)
         assert planned is not None and planned.mesh is not None
         if planned.mesh.pool == pool:
-            found[generation.role] = ranks_of_both(planned.mesh, generation.mesh)
+            found[generation.role] = union_ranks(planned.mesh, generation.mesh)
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.fields import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_flow.step.columns import PROMPT_ID, scores_of, term_scores_of, valid_of
 from rlhf_runtime.data.load import evaluation_source
 from rlhf_runtime.data.row_location import RowLocations
 from rlhf_runtime.dataplane.columns import Column

@@ -36,7 +36,7 @@ class RankSetup:
     @property
     def number(self) -> int:
         """Among all ranks of the job."""
-        return self.plan.first_number(self.pool) + self.rank
+        return self.plan.rank_offset(self.pool) + self.rank
 
     @property
     def world_size(self) -> int:

@@ -10,8 +10,8 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from rlhf_runtime.checkpoint.staging import Staging
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.local_shards import LocalShards
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View
 
 PLAIN = StagingOptions(
@@ -24,7 +24,7 @@ PLAIN = StagingOptions(
 
 def state_of(weights: torch.Tensor) -> dict[str, Any]:
     """New views of the same storage, as an engine gives at every checkpoint."""
-    shards = LocalShards((4, 5), [View(weights[:, :3], Box((0, 1), (4, 3)))])
+    shards = LocalShards((4, 5), [View(weights[:, :3], TensorSlice((0, 1), (4, 3)))])
     return {"w": shards, "step": weights[0, 0]}
 
 

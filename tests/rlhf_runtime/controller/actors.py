@@ -12,8 +12,8 @@ import ray
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
-from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.operations import Custom
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.operations import Custom
 from rlhf_runtime.dataplane.calls import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.calls import GenerateOptions, ModelCall
 from rlhf_runtime.controller.batch import Batch, ColumnAt, Held, ShardRef, Sources, as_batch
 from rlhf_runtime.controller.nodes import Node
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup

@@ -15,9 +15,9 @@ from rlhf_flow import (
     RewardSource,
     Roles,
 )
-from rlhf_flow.graph import Graph
-from rlhf_flow.operations import EnoughGroups, GroupAdvantages, MixedGroups
-from rlhf_flow.tracing import trace
+from rlhf_flow.step.operations import EnoughGroups, GroupAdvantages, MixedGroups
+from rlhf_flow.trace.graph import Graph
+from rlhf_flow.trace.tracing import trace
 from rlhf_runtime.controller.call_names import CallNames, trained_on
 from rlhf_runtime.controller.steps import summarize
 from rlhf_runtime.telemetry.metric_names import NameParts, describe, parts_of

@@ -9,10 +9,10 @@ import ray
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.operations import Custom, Scope
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.operations import Custom, Scope
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend

@@ -6,8 +6,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
-from rlhf_flow.planning.estimate.fused_tasks import EARLY, LATE, site_of
-from rlhf_flow.planning.estimate.step_tasks import step_tasks
+from rlhf_planner.simulation.step_tasks import EARLY, LATE, site_of, step_tasks
 from rlhf_runtime.dataplane.partition import Portion
 
 from .test_stage_fusion import HOST, World, planned, run_step

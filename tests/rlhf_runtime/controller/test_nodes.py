@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.controller.nodes import (
     Node,
     cluster_bundles,

@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.operations import Custom
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.operations import Custom
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.dataplane.calls import protocol_of

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
-from rlhf_flow.losses import BradleyTerry, CrossEntropy, Dpo
-from rlhf_flow.operations import Custom, Scope
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
+from rlhf_flow.step.losses import BradleyTerry, CrossEntropy, Dpo
+from rlhf_flow.step.operations import Custom, Scope
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows

@@ -10,8 +10,8 @@ import pytest
 import ray
 
 from rlhf_api.reading.manifest import load_file
-from rlhf_api.spec.checkpoint import HELD_OUT_REWARD, CheckpointSpec
-from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec
+from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import Finishing, Saves
@@ -64,12 +64,12 @@ def write(saves: Saves, step: int) -> Finishing:
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path, keepLast=2)
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
-        saves.measured(step, {HELD_OUT_REWARD: reward})
+        saves.measured(step, {EVALUATION_REWARD: reward})
         saves.commit(write(saves, step))
     assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
     assert saves.store.steps() == [5, 4, 2]
     newest = saves.newest()
-    assert newest is not None and newest.record.metrics == {HELD_OUT_REWARD: 0.3}
+    assert newest is not None and newest.record.metrics == {EVALUATION_REWARD: 0.3}
 
 
 def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:

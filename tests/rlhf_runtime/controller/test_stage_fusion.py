@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Plan
-from rlhf_flow.calls import GenerateOptions
-from rlhf_flow.graph import Graph
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
-from rlhf_flow.planning.stage_fusion.fused_plan import Fusion, fused_plan
+from rlhf_flow.step.calls import GenerateOptions
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.cost.fusion import Fusion, fused_plan
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup

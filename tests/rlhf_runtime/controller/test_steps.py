@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_api.plan import GraphInputs
-from rlhf_flow.graph import Graph
+from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.scored import require_scores
 from rlhf_runtime.controller.steps import last_end, summarize

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.workers.orders import Order

@@ -2,8 +2,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.operations import Custom
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.operations import Custom
 from rlhf_runtime.dataplane.calls import BY_KIND, bounds_of_part, protocol_of
 from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates

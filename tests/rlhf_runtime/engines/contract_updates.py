@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_flow.losses import Dpo
+from rlhf_flow.step.losses import Dpo
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import (
@@ -198,7 +198,7 @@ def a_replica_without_rows_takes_part(world: World, folder: Path, setup: Setup, 
     assert_same_weights(uneven, single, before)
 
 
-def silent_rows_are_read_and_change_nothing(
+def rows_without_gradient_are_read_and_change_nothing(
     world: World, folder: Path, setup: Setup, kind: str
 ) -> None:
     """Two terms, of which one has rows without a gradient, is the sum of what has one."""
@@ -243,7 +243,9 @@ def split_comparisons_give_the_gradient_of_the_whole(
     for tokens in (1, 20, 30, 1000):
         part, told = compared(parted, np.flatnonzero(share), tokens)
         whole, expected = compared(single, np.arange(len(GROUPS)), 1000)
-        assert not whole.silent and bool(part.silent) == (tokens < 1000 and share.sum() > 1)
+        assert not whole.no_grad_micro_batches and bool(part.no_grad_micro_batches) == (
+            tokens < 1000 and share.sum() > 1
+        )
         norms = [parted.engine.update([part]), single.engine.update([whole])]
         assert abs(norms[0] - norms[1]) < 1e-5, (tokens, norms)
         loss = parted.parallel.sum(torch.tensor([told.statistics().means["actor/loss"][0]]))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_flow.planning.sequence_cost import SequenceCost
+from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.engines.sequences import group_into_sequences
 from rlhf_runtime.engines.sharing import sequence_cost
 

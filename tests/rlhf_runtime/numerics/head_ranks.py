@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning import head_memory
+from rlhf_decoder import costs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
 
@@ -49,8 +49,8 @@ def results_are_those_of_the_whole_head(
     factors, found = torch.linspace(-1, 1, len(tokens)), []
     for width in (2, 1000):  # several blocks of a part, and one
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(head_memory, "MIN_BLOCK_WIDTH", width)
-            patch.setitem(head_memory.BLOCK_ELEMENTS, Device.CPU, 1)
+            patch.setattr(costs, "MIN_BLOCK_WIDTH", width)
+            patch.setitem(costs.BLOCK_ELEMENTS, Device.CPU, 1)
             expected = head_log_probs(*whole, tokens, 0.7, with_entropy)
             part = VocabularyShard(own, group)
             got = head_log_probs(*mine, tokens, 0.7, with_entropy, part)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
-from rlhf_flow.operations import GroupBaseline
+from rlhf_flow.step.operations import GroupBaseline
 from rlhf_runtime import numerics
 from rlhf_runtime.numerics import (
     aggregation,

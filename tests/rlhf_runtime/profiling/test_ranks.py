@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.model_config import read_shape
-from rlhf_flow.planning.seconds.profile import Constants, Measured, Profile
+from rlhf_decoder.config import read_shape
+from rlhf_planner.problem.profile import Constants, Measured, Profile
 from rlhf_runtime.errors import NotEnoughResources, ProfilingFailed
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling import ranks

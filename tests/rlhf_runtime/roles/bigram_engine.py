@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlhf_flow.planning.sequence_cost import SequenceCost
-from rlhf_runtime.engines.base import EngineBase, Held
+from rlhf_decoder.costs import SequenceCost
+from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
@@ -91,5 +91,5 @@ class BigramEngine(EngineBase):
     def master_views(self) -> Views:
         raise NotImplementedError("nobody copies it")
 
-    def _held(self) -> Held:
-        return Held(list(self.module.parameters()))
+    def _resident_tensors(self) -> ResidentTensors:
+        return ResidentTensors(list(self.module.parameters()))

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rlhf_flow.calls import ComputeOptions
-from rlhf_flow.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 
 from .few_rows import FewRows
 from .plain_losses import Plain

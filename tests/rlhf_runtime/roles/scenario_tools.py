@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.losses import Loss
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.step.losses import Loss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.training import TrainingEngine

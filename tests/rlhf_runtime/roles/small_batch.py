@@ -10,9 +10,9 @@ import numpy as np
 
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
+from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_flow.fields import Kind
-from rlhf_flow.operations import Custom, Scope
+from rlhf_flow.step.columns import Kind
+from rlhf_flow.step.operations import Custom, Scope
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.custom_operation import run_custom

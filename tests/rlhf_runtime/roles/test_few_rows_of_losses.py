@@ -19,9 +19,9 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_flow.masks import reads_of
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.step.columns import reads_of
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.roles import language_model, scalar_model
 from rlhf_runtime.roles.context import Result, RoleContext

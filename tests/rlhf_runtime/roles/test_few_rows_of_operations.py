@@ -20,11 +20,10 @@ from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.fields import Kind
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.masks import reads_of
-from rlhf_flow.operations import (
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.columns import Kind, reads_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
-from rlhf_flow.planning.sequence_cost import SequenceCost
+from rlhf_decoder.costs import SequenceCost
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 from rlhf_runtime.engines.parallel import ParallelContext

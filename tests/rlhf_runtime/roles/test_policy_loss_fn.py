@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.numerics.aggregation import Denominators
 from rlhf_runtime.roles.metrics import MetricAccumulator
@@ -52,6 +52,6 @@ def test_rows_have_a_gradient_by_their_tokens_that_count(
     terms = PolicyLossFn(
         batch, ClippedLoss("reward_valid", **settings), "actor", MetricAccumulator()
     )
-    trained, silent = terms.split_by_gradient()
+    trained, without_gradient = terms.split_by_gradient()
     assert trained.tolist() == expected
-    assert sorted([*trained, *silent]) == list(range(6))
+    assert sorted([*trained, *without_gradient]) == list(range(6))

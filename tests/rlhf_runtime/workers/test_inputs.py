@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.calls import GenerateOptions, ModelCall
 from rlhf_runtime.dataplane.partition import Extent, Share
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault

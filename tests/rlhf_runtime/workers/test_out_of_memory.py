@@ -6,10 +6,10 @@ import torch
 
 from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import Plan
-from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryWhat, phase_peaks
+from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, phase_peaks
 from rlhf_api.reading.manifest import load_file
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
@@ -31,7 +31,7 @@ def test_what_the_allocators_raise_is_recognized() -> None:
 
 
 def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
-    held = {("actor", MemoryWhat.OPTIMIZER): 7 << 20}
+    held = {("actor", MemoryUse.OPTIMIZER): 7 << 20}
     text = out_of_memory_text(
         plan.fullest, plan.role("actor"), TRAIN, 3, 1, 5 << 30, held, MemoryError("no more\nstack")
     )
@@ -45,7 +45,7 @@ def test_the_message_compares_the_plan_with_what_was_used(plan: Plan) -> None:
 def test_what_is_set_already_is_not_proposed(plan: Plan) -> None:
     phase = Phase(role="actor", kind=CallKind.TRAIN)
     activations = MemoryItem(
-        role="actor", what=MemoryWhat.ACTIVATIONS, bytes=9 << 30, phases=(phase,)
+        role="actor", what=MemoryUse.ACTIVATIONS, bytes=9 << 30, phases=(phase,)
     )
     memory = MemoryPlan(
         pool="local",

@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth
-from rlhf_flow.calls import ModelCall
-from rlhf_flow.planning.make_plan import make_plan, pools_of
+from rlhf_flow.step.calls import ModelCall
+from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.dataplane.partition import Extent
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving

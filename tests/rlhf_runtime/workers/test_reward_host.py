@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.controller.scored import require_scores, unscored_of
 from rlhf_runtime.data import row_location
 from rlhf_runtime.dataplane.columns import Column, pack_texts

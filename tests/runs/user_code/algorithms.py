@@ -10,21 +10,19 @@ import numpy as np
 from rlhf_flow import (
     Algorithm,
     BatchValue,
+    BestAgainstWorst,
     BradleyTerry,
     ClippedLoss,
     CrossEntropy,
+    Custom,
     Dpo,
     Flow,
+    GroupAdvantages,
     Kind,
     LanguageModel,
     RewardSource,
     Roles,
     ScalarModel,
-)
-from rlhf_flow.operations import (
-    BestAgainstWorst,
-    Custom,
-    GroupAdvantages,
     Scope,
 )
 from rlhf_runtime.dataplane.columns import Column, pack_texts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_flow.planning.weight_parts import padded_vocabulary
+from rlhf_decoder.weights import padded_vocabulary
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,

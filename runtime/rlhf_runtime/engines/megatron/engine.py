@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from rlhf_api.plan_memory import MemoryWhat
-from rlhf_runtime.engines.base import EngineBase, Held
+from rlhf_api.plan_memory import MemoryUse
+from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.configuration import read_config
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.head import Question, read_answer
@@ -194,20 +194,20 @@ class MegatronEngine(EngineBase):
             given = [path for path in masters.shards if {*masters.names(path)} & {*parameters}]
             self._optimizer.expect_state(given)
 
-    def held_bytes(self) -> Mapping[MemoryWhat, int]:
+    def held_bytes(self) -> Mapping[MemoryUse, int]:
         """What this rank holds of weights, gradients and optimizer now."""
         weights = device_bytes(self.stage.parameters())
         if self._masters is None or self._gradients is None:
-            return {MemoryWhat.WEIGHTS: weights}
+            return {MemoryUse.WEIGHTS: weights}
         gradients = [buffer.grad_data for buffer in self._gradients.buffers]
-        held = {MemoryWhat.GRADIENTS: device_bytes(gradients)}
+        held = {MemoryUse.GRADIENTS: device_bytes(gradients)}
         if self._masters.are_parameters:
-            held[MemoryWhat.MASTER_WEIGHTS] = weights
+            held[MemoryUse.MASTER_WEIGHTS] = weights
         else:
-            held[MemoryWhat.WEIGHTS] = weights
-            held[MemoryWhat.MASTER_WEIGHTS] = device_bytes(self._masters.weights().values())
+            held[MemoryUse.WEIGHTS] = weights
+            held[MemoryUse.MASTER_WEIGHTS] = device_bytes(self._masters.weights().values())
         if self._optimizer is not None:
-            held[MemoryWhat.OPTIMIZER] = device_bytes(self._optimizer.tensors())
+            held[MemoryUse.OPTIMIZER] = device_bytes(self._optimizer.tensors())
         return held
 
     def load_weights(self, folder: Path) -> None:
@@ -247,16 +247,16 @@ class MegatronEngine(EngineBase):
         if self._masters is not None:
             self._masters.write_parameters()
 
-    def _held(self) -> Held:
+    def _resident_tensors(self) -> ResidentTensors:
         parameters = list(self.stage.parameters())
         if self._masters is None or self._gradients is None:
-            return Held(parameters)
+            return ResidentTensors(parameters)
         kept = [*self._masters.weights().values()]
         if self._optimizer is not None:
             kept += self._optimizer.tensors()
         if self._masters.are_parameters:
-            return Held([*parameters, *kept])
-        return Held(kept, parameters)
+            return ResidentTensors([*parameters, *kept])
+        return ResidentTensors(kept, parameters)
 
     def _asking(self, parts: Iterable[tuple[MicroBatch, WeightedLoss]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)
