@@ -18,7 +18,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import Loss, TokenOutputs
-from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.roles.language_model import CrossEntropyLossFn
 from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch
