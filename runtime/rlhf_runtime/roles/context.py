@@ -12,6 +12,8 @@ import torch
 from rlhf_api.plan import Plan, RolePlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -20,8 +22,6 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
 
 if TYPE_CHECKING:
     from rlhf_runtime.roles.generation import Generation
@@ -113,7 +113,7 @@ class Role(Protocol):
         """Its generation. None: this rank takes no part in it."""
 
     @property
-    def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:
+    def methods(self) -> Mapping[str, Callable[[CallInputs], Result]]:
         """The methods that calls run, by name."""
 
     def close(self) -> None:

@@ -8,10 +8,10 @@ from functools import partial
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType, TrainingSpec
 from rlhf_planner.memory.offloading import LOAD, OFFLOAD
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.workers.inputs import Inputs
 
 
 def make_engine(context: RoleContext, *, value_head: bool = False) -> TrainingEngine:
@@ -51,7 +51,7 @@ def _engine_type(training: TrainingSpec) -> Callable[..., TrainingEngine]:
 
 def offload_methods(
     engine: TrainingEngine, depth: OffloadDepth
-) -> Mapping[str, Callable[[Inputs], Result]]:
+) -> Mapping[str, Callable[[CallInputs], Result]]:
     """Return the role's methods that load and offload its trainer, by name.
 
     Args:
@@ -59,11 +59,11 @@ def offload_methods(
         depth: how much of it is offloaded.
     """
 
-    def load(_: Inputs) -> Result:
+    def load(_: CallInputs) -> Result:
         engine.load()
         return Result()
 
-    def offload(_: Inputs) -> Result:
+    def offload(_: CallInputs) -> Result:
         engine.offload(depth)
         return Result()
 

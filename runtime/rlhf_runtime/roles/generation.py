@@ -14,6 +14,9 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.out_of_memory import is_out_of_memory
+from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -27,9 +30,6 @@ from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.seeds import sample_seeds
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
-from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Generation:
             # than generation, and the plan's sum for generation covers both.
             trainer.offload(context.role_plan.offload)
         self._vllm = self._start_engine(plan) if context.generates_here else None
-        self.methods: dict[str, Callable[[Inputs], Result]] = {"reshard": self.reshard}
+        self.methods: dict[str, Callable[[CallInputs], Result]] = {"reshard": self.reshard}
         if self._vllm is not None:
             self.methods |= {"generate": self.generate, "release": self.release}
             if context.engine_group is not None:
@@ -96,14 +96,14 @@ class Generation:
         )
         return VllmEngine(settings, context.world)
 
-    def reshard(self, inputs: Inputs) -> Result:
+    def reshard(self, inputs: CallInputs) -> Result:
         """Copy the trainer's weights into the engines, unless they have them."""
         if inputs.graph is GraphName.STEP:
             self._context.faults.enter(Phase.TRANSITION, inputs.step)
         statistics = self._weight_sync.sync(_required_version(inputs))
         return Result(statistics=statistics, began=self._weight_sync.began)
 
-    def release(self, _: Inputs) -> Result:
+    def release(self, _: CallInputs) -> Result:
         """Release the memory of the engine's weights and cache."""
         assert self._vllm is not None
         self._vllm.release()
@@ -140,7 +140,7 @@ class Generation:
         if plan.release_during_training:
             self._vllm.release()
 
-    def generate(self, inputs: Inputs) -> Result:
+    def generate(self, inputs: CallInputs) -> Result:
         """Generate `samples` responses to each of this rank's prompts."""
         options, rollout = inputs.call.options, self._context.job.spec.rollout
         assert isinstance(options, GenerateOptions) and self._vllm is not None
@@ -160,7 +160,7 @@ class Generation:
         return self._result(inputs, prompts, requests.generated())
 
     def _generate_until_migration(
-        self, inputs: Inputs, prompts: Prompts, requests: Requests, temperature: float
+        self, inputs: CallInputs, prompts: Prompts, requests: Requests, temperature: float
     ) -> Result:
         """Generate until the finishing engines can take all unfinished rows. Collective over the
         engines."""
@@ -175,7 +175,7 @@ class Generation:
         result = self._result(inputs, prompts.take(ended), requests.generated(ended))
         return replace(result, unfinished=unfinished)
 
-    def finish(self, inputs: Inputs) -> Result:
+    def finish(self, inputs: CallInputs) -> Result:
         """Finish the unfinished responses of this engine, and its share of the others'."""
         migration, self._migration = self._migration, None
         assert migration is not None, "`generate` hands rows over before `finish`"
@@ -191,7 +191,7 @@ class Generation:
         if self._vllm is not None:
             self._vllm.close()
 
-    def _sampling(self, prompts: Prompts, inputs: Inputs, temperature: float) -> Sampling:
+    def _sampling(self, prompts: Prompts, inputs: CallInputs, temperature: float) -> Sampling:
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
         numbers = prompts.columns["sample_index"].values.astype(np.int64)
         seed = self._context.job.spec.schedule.seed
@@ -200,7 +200,7 @@ class Generation:
             call += f"/{inputs.round}"
         return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, numbers, call))
 
-    def _result(self, inputs: Inputs, prompts: Prompts, generated: Generated) -> Result:
+    def _result(self, inputs: CallInputs, prompts: Prompts, generated: Generated) -> Result:
         lengths = generated.tokens.lengths
         assert lengths is not None
         prompt_index = prompts.index
@@ -241,7 +241,7 @@ def _is_peer_error(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or any(word in text for word in PEER_ERRORS)
 
 
-def _required_version(inputs: Inputs) -> WeightVersion:
+def _required_version(inputs: CallInputs) -> WeightVersion:
     return WeightVersion(inputs.graph, inputs.step, inputs.changes)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_runtime.calls.inputs import BatchInputs, CallInputs
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs, TrainingEngine, WeightedLoss
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -23,7 +24,6 @@ from rlhf_runtime.roles.mini_batches import (
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn, mismatch_rejection
 from rlhf_runtime.roles.preference_loss_fn import DpoLossFn
 from rlhf_runtime.roles.sequences import infer
-from rlhf_runtime.workers.inputs import BatchInputs, Inputs
 
 
 class LanguageModel:
@@ -33,7 +33,7 @@ class LanguageModel:
         self._context = context
         self._temperature = context.job.spec.rollout.temperature
         self.engine: TrainingEngine = make_engine(context)
-        self.methods: dict[str, Callable[[Inputs], Result]] = {
+        self.methods: dict[str, Callable[[CallInputs], Result]] = {
             "log_probs": self.log_probs,
             "train": self.train,
             **offload_methods(self.engine, context.role_plan.offload),
@@ -48,14 +48,14 @@ class LanguageModel:
         if self.generation is not None:
             self.generation.close()
 
-    def log_probs(self, inputs: Inputs) -> Result:
+    def log_probs(self, inputs: CallInputs) -> Result:
         """Compute log-probabilities of the responses at the sampling temperature with the training
         engine."""
         (field,) = inputs.call.writes
         tokens, reading = self._context.micro_batch_tokens, ReadLogProbs(self._temperature)
         return infer(self.engine, inputs, tokens, field, reading)
 
-    def train(self, inputs: Inputs) -> Result:
+    def train(self, inputs: CallInputs) -> Result:
         """Run one or more optimizer steps on the batch."""
         options = inputs.call.options
         assert isinstance(options, TrainOptions)

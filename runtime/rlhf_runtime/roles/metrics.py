@@ -6,9 +6,9 @@ from math import isfinite
 
 import torch
 
+from rlhf_runtime.calls.reports import Statistics, larger
 from rlhf_runtime.roles.mini_batches import MiniBatch
 from rlhf_runtime.telemetry.spread import Spread
-from rlhf_runtime.workers.orders import Statistics, larger
 
 
 class MetricAccumulator:

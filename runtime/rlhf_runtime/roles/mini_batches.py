@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_flow.step.columns import RESPONSE_MASK
+from rlhf_runtime.calls.inputs import BatchInputs
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -19,7 +20,6 @@ from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
-from rlhf_runtime.workers.inputs import BatchInputs
 
 
 class LossMask(NamedTuple):

@@ -35,6 +35,7 @@ from rlhf_flow.step.operations import (
     WeightedSum,
     Whiten,
 )
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.advantages import (
@@ -65,7 +66,6 @@ from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import LossMask
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
-from rlhf_runtime.workers.inputs import Inputs
 
 
 class Workspace:
@@ -130,7 +130,7 @@ class Workspace:
         self.columns[name] = Column(stored.numpy())
 
 
-def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) -> Result:
+def compute(inputs: CallInputs, parallel: ParallelContext, state: OperationState) -> Result:
     """Run a compute call's operations one after the other, each rank on its own rows.
 
     If a custom operation needs the complete batch, every rank computes all rows and keeps its own.

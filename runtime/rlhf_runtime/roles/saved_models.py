@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlhf_runtime.checkpoint.saver import load_alone, parts_of, saved_shapes
+from rlhf_runtime.checkpoint.saver import load_without_world, pool_addresses, saved_shapes
 from rlhf_runtime.engines.configuration import head_name, outline, read_config
 from rlhf_runtime.engines.heads import SCORE, as_scalar
 from rlhf_runtime.engines.model_files import FILE_BYTES, Shapes, write_configs, write_weights
@@ -49,7 +49,7 @@ def saved_models(address: str) -> dict[str, SavedModel]:
         StorageFailed: the checkpoint cannot be read.
     """
     models = {}
-    for part in parts_of(address):
+    for part in pool_addresses(address):
         shapes = saved_shapes(part)
         for role in (match[1] for match in map(SAVED_ROLE.fullmatch, shapes) if match):
             prefix = _weights_of(role)
@@ -111,7 +111,7 @@ def _weights_of(role: str) -> str:
 
 def _read(model: SavedModel, dtype: torch.dtype, shapes: Shapes) -> Mapping[str, torch.Tensor]:
     weights = {name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}
-    load_alone({model.key(name): tensor for name, tensor in weights.items()}, model.address)
+    load_without_world({model.key(name): tensor for name, tensor in weights.items()}, model.address)
     return weights
 
 

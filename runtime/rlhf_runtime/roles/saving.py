@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
+from rlhf_runtime.checkpoint.saver import State, load, pool_addresses, saved_keys
 from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
@@ -66,7 +66,7 @@ def restore(
         StorageFailed: the checkpoint cannot be read.
     """
     # Reads the parts of all pools: a role may have been in another pool when it was saved.
-    saved = {part: saved_keys(part) for part in parts_of(address)}
+    saved = {part: saved_keys(part) for part in pool_addresses(address)}
     _require_roles(engines, saved, address)
     for part, keys in saved.items():
         for role in _roles_in(keys):

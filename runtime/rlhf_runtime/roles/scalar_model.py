@@ -12,6 +12,7 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.columns import FINISHED, RECORD, RESPONSE_TEXT
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column
@@ -33,7 +34,6 @@ from rlhf_runtime.roles.mini_batches import (
 )
 from rlhf_runtime.roles.preference_loss_fn import BradleyTerryLossFn
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
-from rlhf_runtime.workers.inputs import Inputs
 
 
 class ScalarModel:
@@ -55,19 +55,19 @@ class ScalarModel:
     def close(self) -> None:
         """Do nothing: there is no generation engine."""
 
-    def values(self, inputs: Inputs) -> Result:
+    def values(self, inputs: CallInputs) -> Result:
         """Compute the value before each response token."""
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         return infer(self.engine, inputs, tokens, field, ReadValues())
 
-    def scores(self, inputs: Inputs) -> Result:
+    def scores(self, inputs: CallInputs) -> Result:
         """Score each response, after its last token."""
         rows = inputs.rows()
         columns, index = inputs.load(rows), inputs.index.find(rows)
         return self._score(inputs, columns[PROMPTS], columns[RESPONSES], index)
 
-    def scores_of_texts(self, inputs: Inputs) -> Result:
+    def scores_of_texts(self, inputs: CallInputs) -> Result:
         """Score each response in tokens of this model's own tokenizer."""
         rows = inputs.rows()
         columns, index = inputs.load(rows), inputs.index.find(rows)
@@ -81,7 +81,7 @@ class ScalarModel:
         return self._score(inputs, sequences.prompts, sequences.responses, index)
 
     def _score(
-        self, inputs: Inputs, prompts: Column, responses: Column, index: ShardIndex
+        self, inputs: CallInputs, prompts: Column, responses: Column, index: ShardIndex
     ) -> Result:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
@@ -96,7 +96,7 @@ class ScalarModel:
         metrics.record_mean(self._context.score_metric, float(scores.double().sum()), len(scores))
         return Result({field: Column(scores.numpy())}, metrics.statistics(), index)
 
-    def train(self, inputs: Inputs) -> Result:
+    def train(self, inputs: CallInputs) -> Result:
         """Run one or more optimizer steps on the batch."""
         options = inputs.call.options
         assert isinstance(options, TrainOptions)
@@ -110,7 +110,7 @@ class ScalarModel:
             case ClippedLoss() | CrossEntropy() | Dpo():
                 raise AssertionError("a scalar model has no log-probabilities")
 
-    def _train_values(self, inputs: Inputs, loss: ValueLoss) -> Result:
+    def _train_values(self, inputs: CallInputs, loss: ValueLoss) -> Result:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
@@ -126,7 +126,7 @@ class ScalarModel:
             metrics.record_tokens(self._context.role, batch)
         return Result(statistics=metrics.statistics())
 
-    def _train_scores(self, inputs: Inputs, loss: BradleyTerry) -> Result:
+    def _train_scores(self, inputs: CallInputs, loss: BradleyTerry) -> Result:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,

@@ -19,12 +19,12 @@ import torch
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
-from rlhf_runtime.workers.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class SequenceMigration:
             requests.drop()
         return _unfinished_shard(prompts, requests.generated(running))
 
-    def assigned_rows(self, inputs: Inputs) -> Prompts:
+    def assigned_rows(self, inputs: CallInputs) -> Prompts:
         """Select the rows of other engines that this one finishes.
 
         Args:

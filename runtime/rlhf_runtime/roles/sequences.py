@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.workers.inputs import Inputs
 
 PROMPTS, RESPONSES = "prompt_tokens", "response_tokens"
 
@@ -32,7 +32,7 @@ def lengths_of(column: Column) -> torch.Tensor:
 
 def infer(
     engine: TrainingEngine,
-    inputs: Inputs,
+    inputs: CallInputs,
     micro_batch_tokens: int,
     field: str,
     reading: HeadReading,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf_api.plan import GraphName
+from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
@@ -19,7 +20,6 @@ from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import num_copies
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import Views, is_same_memory
-from rlhf_runtime.workers.orders import Statistics
 
 
 class WeightVersion(NamedTuple):

@@ -46,11 +46,11 @@ from rlhf_flow.step.operations import (
     WeightedSum,
     Whiten,
 )
+from rlhf_runtime.calls.reports import merge
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.roles import operations
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks
 from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of, some_batches

@@ -7,8 +7,8 @@ from math import isnan, nan
 
 import torch
 
+from rlhf_runtime.calls.reports import merge
 from rlhf_runtime.roles.metrics import MetricAccumulator
-from rlhf_runtime.workers.orders import merge
 
 
 def test_a_nan_of_any_micro_batch_is_never_hidden() -> None:

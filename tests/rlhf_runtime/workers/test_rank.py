@@ -9,11 +9,11 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
-from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -65,9 +65,9 @@ def rank(make_rank: MakeRank) -> Rank:
     return make_rank(0, {})
 
 
-def order_of(call: str, incarnation: str) -> Order:
+def order_of(call: str, incarnation: str) -> CallRequest:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation, (OrderedBatch(Extent(2)),))
+    return CallRequest(model_call, 1, GraphName.STEP, incarnation, (InputBatch(BatchShape(2)),))
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:

@@ -20,7 +20,7 @@ would be waited for more than six minutes in every call."""
 
 
 @dataclass(frozen=True)
-class Place:
+class StorageLocation:
     """The file system of an address, and the path in it."""
 
     fs: AbstractFileSystem
@@ -31,18 +31,18 @@ class Place:
     """Whether a folder must be made before something is put into it."""
 
 
-def place_of(address: str) -> Place:
+def resolve_storage(address: str) -> StorageLocation:
     """Where an address is.
 
     Raises:
         ValueError, ImportError: nobody knows its protocol, or its package is missing.
     """
-    fs, path = url_to_fs(address, **options_of(address))
+    fs, path = url_to_fs(address, **filesystem_options(address))
     has_folders = get_protocol(address) not in OBJECT_STORES
-    return Place(fs, path, isinstance(fs, LocalFileSystem), has_folders)
+    return StorageLocation(fs, path, isinstance(fs, LocalFileSystem), has_folders)
 
 
-def require_lasting(address: str) -> None:
+def require_persistent(address: str) -> None:
     """Check, without looking there, that what is saved at an address can be found again.
 
     Raises:
@@ -50,17 +50,17 @@ def require_lasting(address: str) -> None:
     """
     protocol, _, path = address.rpartition("://")
     if protocol == "memory":
-        raise unusable(address, ValueError("it ends with the process"))
+        raise storage_unusable(address, ValueError("it ends with the process"))
     if protocol in ("file", "local") and not path.startswith("/"):
         why = "it depends on the folder in which the command is given; write file:///..."
-        raise unusable(address, ValueError(why))
+        raise storage_unusable(address, ValueError(why))
     try:
-        place_of(address)
+        resolve_storage(address)
     except Exception as error:  # no such protocol, no package for it
-        raise unusable(address, error) from error
+        raise storage_unusable(address, error) from error
 
 
-def unusable(address: str, error: BaseException) -> StorageUnusable:
+def storage_unusable(address: str, error: BaseException) -> StorageUnusable:
     """That nothing can be kept at an address."""
     return StorageUnusable(
         f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
@@ -70,7 +70,7 @@ def unusable(address: str, error: BaseException) -> StorageUnusable:
     )
 
 
-def options_of(address: str) -> dict[str, Any]:
+def filesystem_options(address: str) -> dict[str, Any]:
     """What its file system is made with. What was listed before says nothing: others write too."""
     is_s3 = get_protocol(address) in ("s3", "s3a")
     return {"use_listings_cache": False, **(S3_OPTIONS if is_s3 else {})}

@@ -1,6 +1,6 @@
 """Starts the fork server of a pod with the pod: it imports while Ray starts.
 
-python -P -m rlhf_runtime.forkserver.of_pod CPU
+python -P -m rlhf_runtime.forkserver.pod_server CPU
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ GROUP_LIMITS = ("cpu.max", "memory.high", "memory.max", "pids.max")
 GROUPS = Path("/sys/fs/cgroup")
 
 
-class StandingForkServer:
+class StandbyForkServer:
     """A server that is another command's. If it dies, workers import by themselves."""
 
     def __init__(self, name: str) -> None:
@@ -73,7 +73,7 @@ def name_for(device: Device) -> str:
     return "-".join([PREFIX, device.value, *map(_digest, parts)])
 
 
-def others(name: str) -> list[str]:
+def describe_other_servers(name: str) -> list[str]:
     """In words what the servers that stand on this machine, but for the one of that name, have
     other than it, each."""
     listening = {
@@ -97,7 +97,7 @@ def _digest(facts: Iterable[str]) -> str:
     return found.hexdigest()[:16]
 
 
-def stands(name: str) -> bool:
+def is_listening(name: str) -> bool:
     """Whether a server of that name listens."""
     try:
         launcher.connect(name).close()
@@ -106,7 +106,7 @@ def stands(name: str) -> bool:
     return True
 
 
-def server_for(device: Device, may_share: bool) -> tuple[ForkServer, str]:
+def choose_fork_server(device: Device, may_share: bool) -> tuple[ForkServer, str]:
     """The standing server, if there is one and it may be shared; else one of this process's own.
 
     Args:
@@ -120,9 +120,9 @@ def server_for(device: Device, may_share: bool) -> tuple[ForkServer, str]:
         return OwnForkServer(device), ""
     try:
         name = name_for(device)
-        if stands(name):
-            return StandingForkServer(name), "workers are forked from `rlhf standby`"
-        strangers = others(name)
+        if is_listening(name):
+            return StandbyForkServer(name), "workers are forked from `rlhf standby`"
+        strangers = describe_other_servers(name)
     except OSError:
         strangers = []
     if not strangers:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
+from rlhf_runtime.calls.reports import CallReport, ScoringReport
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.failures import MOST_NAMED, Failure
-from rlhf_runtime.workers.orders import CallReport, Scored
 
 
 def require_scores(reports: Sequence[CallReport], step: int) -> None:
@@ -34,7 +34,7 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
             )
 
 
-def unscored_of(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:
+def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:
     """The foremost failures with the name of the reward, call by call and round by round."""
     return tuple(
         (name, failure)
@@ -44,16 +44,16 @@ def unscored_of(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...
     )
 
 
-def _calls(reports: Sequence[CallReport]) -> list[list[Scored]]:
+def _calls(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
     """The parts of each call in each of its rounds."""
-    found: dict[tuple[str, int], list[Scored]] = {}
+    found: dict[tuple[str, int], list[ScoringReport]] = {}
     for report in reports:
-        if report.scored is not None:
-            found.setdefault((report.call, report.scored.round), []).append(report.scored)
+        if report.scoring is not None:
+            found.setdefault((report.call, report.scoring.round), []).append(report.scoring)
     return list(found.values())
 
 
-def _failures(parts: Sequence[Scored]) -> dict[str, tuple[Failure, ...]]:
+def _failures(parts: Sequence[ScoringReport]) -> dict[str, tuple[Failure, ...]]:
     """Those of every reward, the foremost first; last what has scores after all."""
     found: dict[str, tuple[Failure, ...]] = {}
     for part in parts:

@@ -4,8 +4,8 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom
-from rlhf_runtime.dataplane.calls import BY_KIND, bounds_of_part, protocol_of
-from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.dataplane.call_protocols import BY_KIND, protocol_of, row_bounds
+from rlhf_runtime.dataplane.partition import BatchShape, Slice
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
 
 from . import pairs
@@ -30,14 +30,14 @@ def test_a_call_has_the_protocol_that_its_operations_name() -> None:
     call = ModelCall("call", None, "compute", CallKind.COMPUTE, ("x",), ("y",), options=options)
     mesh = Mesh(pool="a", data=2)
     found = [protocol_of(call).distribute(at) for at in places(mesh)]
-    assert found == [Share(1, 2), Share(0, 2)]
-    bounds = [bounds_of_part(call, Extent(5, 3), at, range(5)) for at in places(mesh)]
+    assert found == [Slice(1, 2), Slice(0, 2)]
+    bounds = [row_bounds(call, BatchShape(5, 3), at, range(5)) for at in places(mesh)]
     assert bounds == [range(6, 15), range(6)]
 
 
 @pytest.mark.parametrize("kind", CallKind)
 @pytest.mark.parametrize("cut", [{"data": 1}, {"data": 20}, {"data": 3, "tensor": 2}], ids=str)
 def test_the_bounds_of_all_parts_cover_the_batch(kind: CallKind, cut: dict[str, int]) -> None:
-    extent, mesh = Extent(37, 3), Mesh(pool="a", **cut)
-    bounds = [bounds_of_part(call_of(kind), extent, at, range(37)) for at in places(mesh)]
-    assert {row for each in bounds for row in each} == set(range(extent.num_rows))
+    shape, mesh = BatchShape(37, 3), Mesh(pool="a", **cut)
+    bounds = [row_bounds(call_of(kind), shape, at, range(37)) for at in places(mesh)]
+    assert {row for each in bounds for row in each} == set(range(shape.num_rows))

@@ -6,12 +6,17 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-from rlhf_runtime.dataplane.calls import BALANCED, protocol_of
+from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
+from rlhf_runtime.dataplane.call_protocols import BALANCED, protocol_of
 from rlhf_runtime.dataplane.columns import Column, Rows, repeat_rows
-from rlhf_runtime.dataplane.partition import Portion, balanced, contiguous, window
+from rlhf_runtime.dataplane.partition import (
+    RowSubset,
+    balance_tokens,
+    balancing_window,
+    contiguous_rows,
+)
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
-from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge, plan_gather
 
 
 class BatchInputs:
@@ -25,13 +30,13 @@ class BatchInputs:
     """
 
     def __init__(
-        self, order: Order, batch: OrderedBatch, shards: Sequence[Shard], at: Coordinates
+        self, request: CallRequest, batch: InputBatch, shards: Sequence[Shard], at: Coordinates
     ) -> None:
-        self.extent = batch.extent
-        self._call = order.call
-        self._num_mini_batches = order.mini_batches
-        self._is_part = order.portion is not Portion.ALL and not order.leaves_rows
-        self._share = protocol_of(order.call).distribute(at)
+        self.shape = batch.shape
+        self._call = request.call
+        self._num_mini_batches = request.mini_batches
+        self._is_part = request.subset is not RowSubset.ALL and not request.leaves_rows
+        self._slice = protocol_of(request.call).distribute(at)
         remaining = iter(shards)
         self._sources = [self._placed(source, remaining) for source in batch.sources]
 
@@ -42,11 +47,11 @@ class BatchInputs:
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol, in ascending order."""
-        return self._part_of(range(self.extent.num_groups))
+        return self._part_of(range(self.shape.num_groups))
 
     def mini_batches(self) -> list[Rows]:
         """This rank's rows of every mini-batch, in ascending order."""
-        return [self._part_of(g) for g in self.extent.mini_batches(self._num_mini_batches)]
+        return [self._part_of(g) for g in self.shape.mini_batches(self._num_mini_batches)]
 
     def load(self, rows: Rows) -> dict[str, Column]:
         """Every column that the call reads, at the given rows.
@@ -61,26 +66,26 @@ class BatchInputs:
             for name, column in _load(shards, rows).items()
         }
 
-    def _placed(self, source: Source, shards: Iterator[Shard]) -> list[Shard]:
+    def _placed(self, source: ColumnSource, shards: Iterator[Shard]) -> list[Shard]:
         """The next shards, of a source, with the rows and names that they have in this batch."""
         return [
-            _placed(next(shards), part, self.extent.rows_per_group)
+            _placed(next(shards), part, self.shape.rows_per_group)
             for part in source.parts
             for _ in range(part.num_shards)
         ]
 
     def _part_of(self, groups: range) -> Rows:
-        samples, whole = self.extent.rows_per_group, self._call.compares_responses
+        samples, whole = self.shape.rows_per_group, self._call.compares_responses
         if self._is_part:
-            return balanced(self.index, self._share.count, whole)[self._share.number]
+            return balance_tokens(self.index, self._slice.count, whole)[self._slice.index]
         if self._call.kind not in BALANCED:
-            return contiguous(groups, samples, self._share).rows()
-        found = window(groups, samples, self._share, whole)
+            return contiguous_rows(groups, samples, self._slice).rows()
+        found = balancing_window(groups, samples, self._slice, whole)
         entries = self.index.find(found.span.rows())
-        return balanced(entries, found.share.count, whole)[found.share.number]
+        return balance_tokens(entries, found.batch_slice.count, whole)[found.batch_slice.index]
 
 
-class Inputs(BatchInputs):
+class CallInputs(BatchInputs):
     """What a call may read.
 
     Args:
@@ -89,26 +94,26 @@ class Inputs(BatchInputs):
         at: the rank's place in the call's mesh.
     """
 
-    def __init__(self, order: Order, shards: Sequence[Shard], at: Coordinates) -> None:
-        counts = [sum(source.num_shards for source in each.sources) for each in order.batches]
+    def __init__(self, request: CallRequest, shards: Sequence[Shard], at: Coordinates) -> None:
+        counts = [sum(source.num_shards for source in each.sources) for each in request.batches]
         ends = list(accumulate(counts))
         given = [shards[end - count : end] for count, end in zip(counts, ends, strict=True)]
-        super().__init__(order, order.batches[0], given[0], at)
-        self.call = order.call
-        self.step = order.step
-        self.graph = order.graph
-        self.round = order.round
-        self.changes = order.changes
-        self.leaves_rows = order.leaves_rows
+        super().__init__(request, request.batches[0], given[0], at)
+        self.call = request.call
+        self.step = request.step
+        self.graph = request.graph
+        self.round = request.round
+        self.changes = request.changes
+        self.leaves_rows = request.leaves_rows
         self.at = at
         self.auxiliary = [
-            BatchInputs(order, batch, held, at)
-            for batch, held in zip(order.batches[1:], given[1:], strict=True)
+            BatchInputs(request, batch, held, at)
+            for batch, held in zip(request.batches[1:], given[1:], strict=True)
         ]
         """The batches of auxiliary losses."""
 
 
-def _placed(shard: Shard, part: Part, rows_per_group: int) -> Shard:
+def _placed(shard: Shard, part: Segment, rows_per_group: int) -> Shard:
     columns = {name: shard.columns[stored] for name, stored in part.names.items()}
     if part.repeat > 1:
         columns = {name: repeat_rows(column, part.repeat) for name, column in columns.items()}
@@ -117,6 +122,6 @@ def _placed(shard: Shard, part: Part, rows_per_group: int) -> Shard:
 
 
 def _load(shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:
-    location = locate(rows, [shard.index.rows for shard in shards])
+    location = plan_gather(rows, [shard.index.rows for shard in shards])
     held = [shards[number].columns for number in location.shards]
-    return {name: location.pick([columns[name] for columns in held]) for name in held[0]}
+    return {name: location.gather([columns[name] for columns in held]) for name in held[0]}

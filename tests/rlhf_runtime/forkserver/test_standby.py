@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.forkserver import launcher, standing
+from rlhf_runtime.forkserver import launcher, standby
 
 TELL = (
     "from rlhf_api.spec.resources import Device;"
-    "from rlhf_runtime.forkserver.standing import name_for;"
+    "from rlhf_runtime.forkserver.standby import name_for;"
     "print(name_for(Device.CPU))"
 )
 
@@ -32,8 +32,8 @@ def name_elsewhere(*inside: str, **environment: str) -> str:
 
 
 def test_another_process_with_the_same_code_and_rights_finds_it() -> None:
-    assert name_elsewhere(SOME_VARIABLE="1") == standing.name_for(Device.CPU)
-    assert standing.name_for(Device.CPU) != standing.name_for(Device.GPU)
+    assert name_elsewhere(SOME_VARIABLE="1") == standby.name_for(Device.CPU)
+    assert standby.name_for(Device.CPU) != standby.name_for(Device.GPU)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_another_process_with_the_same_code_and_rights_finds_it() -> None:
     [
         ((), {"HF_HOME": "/elsewhere"}),
         ((), {"CUDA_VISIBLE_DEVICES": "1"}),
-        ((), {standing.VARIABLE: "mine"}),
+        ((), {standby.VARIABLE: "mine"}),
         (("sh", "-c", 'umask 077; exec "$@"', "sh"), {}),
         (("sh", "-c", 'ulimit -n 500; exec "$@"', "sh"), {}),
         (("nice",), {}),
@@ -52,7 +52,7 @@ def test_another_process_with_the_same_code_and_rights_finds_it() -> None:
 def test_one_that_was_started_in_another_way_does_not(
     inside: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    assert name_elsewhere(*inside, **environment) != standing.name_for(Device.CPU)
+    assert name_elsewhere(*inside, **environment) != standby.name_for(Device.CPU)
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_who_cannot_share_one_that_is_there_says_why(
 ) -> None:
     # Other tests have servers of their own on this machine at the same time.
     prefix = "standing-tested"
-    elsewhere = name_elsewhere(*inside, **environment).replace(standing.PREFIX, prefix)
-    monkeypatch.setattr(standing, "PREFIX", prefix)
+    elsewhere = name_elsewhere(*inside, **environment).replace(standby.PREFIX, prefix)
+    monkeypatch.setattr(standby, "PREFIX", prefix)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(launcher.address_of(elsewhere))
         listener.listen()
-        assert standing.others(standing.name_for(Device.CPU)) == [words]
-    assert standing.others(standing.name_for(Device.CPU)) == []
+        assert standby.describe_other_servers(standby.name_for(Device.CPU)) == [words]
+    assert standby.describe_other_servers(standby.name_for(Device.CPU)) == []
 
 
 def test_changed_code_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,18 +91,18 @@ def test_changed_code_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.M
     package.mkdir()
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(standing, "PACKAGES", (*standing.PACKAGES, "changing"))
-    before = standing.name_for(Device.CPU)
-    assert standing.name_for(Device.CPU) == before
+    monkeypatch.setattr(standby, "PACKAGES", (*standby.PACKAGES, "changing"))
+    before = standby.name_for(Device.CPU)
+    assert standby.name_for(Device.CPU) == before
     (package / "new.py").write_text("")
-    assert standing.name_for(Device.CPU) != before
+    assert standby.name_for(Device.CPU) != before
 
 
 def test_it_stands_while_somebody_listens() -> None:
     name = "rlhf-standby-of-a-test"
-    assert not standing.stands(name)
+    assert not standby.is_listening(name)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(launcher.address_of(name))
         listener.listen()
-        assert standing.stands(name)
-    assert not standing.stands(name)
+        assert standby.is_listening(name)
+    assert not standby.is_listening(name)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime import user_code
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates, Protocol
 from rlhf_runtime.errors import UserCodeFailed
 
@@ -20,7 +20,7 @@ SHOWN_RANKS = 8
 """Of so many ranks a message says what each has."""
 
 
-def own_protocol(entrypoint: str) -> Protocol:
+def user_protocol(entrypoint: str) -> Protocol:
     """The protocol of an entry point, whose answers are checked.
 
     Args:
@@ -32,15 +32,15 @@ def own_protocol(entrypoint: str) -> Protocol:
     """
     found = user_code.load("the protocol", entrypoint)
 
-    def distribute(at: Coordinates) -> Share:
+    def distribute(at: Coordinates) -> Slice:
         named = f"distribute of the protocol {entrypoint}"
-        share = user_code.call(named, found.distribute, at)
-        if not (isinstance(share, Share) and _is_part(share)):
+        batch_slice = user_code.call(named, found.distribute, at)
+        if not (isinstance(batch_slice, Slice) and _is_part(batch_slice)):
             raise UserCodeFailed(
-                f"{named} gives rank {at.rank} no part of the rows: got {share!r}, allowed "
-                "Share(number, count) of whole numbers with 0 <= number < count; return one"
+                f"{named} gives rank {at.rank} no part of the rows: got {batch_slice!r}, allowed "
+                "Slice(index, count) of integers with 0 <= index < count; return one"
             )
-        return share
+        return batch_slice
 
     def collect(at: Coordinates) -> bool:
         named = f"collect of the protocol {entrypoint}"
@@ -66,10 +66,10 @@ def check_cover(entrypoint: str, mesh: Mesh) -> None:
     Raises:
         UserCodeFailed: they are not, or the protocol gives no answers.
     """
-    protocol = own_protocol(entrypoint)
+    protocol = user_protocol(entrypoint)
     places = [Coordinates.of(rank, mesh) for rank in mesh.ranks]
-    shares = {at: protocol.distribute(at) for at in places}
-    counted = {at.rank: share for at, share in shares.items() if protocol.collect(at)}
+    slices = {at: protocol.distribute(at) for at in places}
+    counted = {at.rank: batch_slice for at, batch_slice in slices.items() if protocol.collect(at)}
     if wrong := next(_wrong(counted), None):
         raise UserCodeFailed(
             f"the protocol {entrypoint} collects {wrong}, on {mesh.num_devices} ranks "
@@ -79,17 +79,21 @@ def check_cover(entrypoint: str, mesh: Mesh) -> None:
         )
 
 
-def _is_part(share: Share) -> bool:
-    is_whole = all(type(each) is int for each in (share.number, share.count))
-    return is_whole and 0 <= share.number < share.count
+def _is_part(batch_slice: Slice) -> bool:
+    is_whole = all(type(each) is int for each in (batch_slice.index, batch_slice.count))
+    return is_whole and 0 <= batch_slice.index < batch_slice.count
 
 
-def _wrong(counted: dict[int, Share]) -> Iterator[str]:
+def _wrong(counted: dict[int, Slice]) -> Iterator[str]:
     """Rows that are missing, or there twice. A part's bounds are fractions of the rows: where these
     meet, so do the rows of any batch."""
     parts = [
-        (Fraction(share.number, share.count), Fraction(share.number + 1, share.count), rank)
-        for rank, share in counted.items()
+        (
+            Fraction(batch_slice.index, batch_slice.count),
+            Fraction(batch_slice.index + 1, batch_slice.count),
+            rank,
+        )
+        for rank, batch_slice in counted.items()
     ]
     whole = [(Fraction(0), Fraction(0), -1), *sorted(parts), (Fraction(1), Fraction(1), -1)]
     for (_, end, before), (begin, stop, rank) in pairwise(whole):
@@ -104,11 +108,11 @@ def _rows(begin: Fraction, end: Fraction) -> str:
     return "all rows" if end - begin == 1 else f"the rows from {begin} to {end} of a batch"
 
 
-def _told(counted: dict[int, Share]) -> str:
+def _told(counted: dict[int, Slice]) -> str:
     """What each collected rank has."""
     told = [
-        f"rank {rank}: part {share.number} of {share.count}"
-        for rank, share in list(counted.items())[:SHOWN_RANKS]
+        f"rank {rank}: part {batch_slice.index} of {batch_slice.count}"
+        for rank, batch_slice in list(counted.items())[:SHOWN_RANKS]
     ]
     more = [f"{len(counted) - SHOWN_RANKS} more"] if len(counted) > SHOWN_RANKS else []
     return ", ".join([*told, *more]) or "no collected rank"

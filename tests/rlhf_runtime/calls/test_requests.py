@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
-from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics, merge
+from rlhf_runtime.calls.requests import (
+    CallRequest,
+    ColumnSource,
+    InputBatch,
+    Segment,
+    returned_columns,
+)
+from rlhf_runtime.dataplane.partition import BatchShape, Slice
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.telemetry.spread import Spread
-from rlhf_runtime.workers.orders import (
-    CallReport,
-    Order,
-    OrderedBatch,
-    Part,
-    Scored,
-    Source,
-    Statistics,
-    merge,
-    returned_columns,
-)
 
 GENERATE = ModelCall(
     id="actor.generate",
@@ -99,19 +96,19 @@ def test_results_are_returned_in_the_order_of_their_names_with_those_carried() -
 
 
 def test_what_is_read_is_what_was_sent() -> None:
-    first, second = Part(2, {"base": "values"}), Part(1, {"base": "scores"}, groups_before=2)
-    sources = (Source((first, second)), Source((Part(1, {"kl": "kl"}, repeat=3),)))
-    batches = (OrderedBatch(Extent(4, 2)), OrderedBatch(Extent(9)))
-    nothing = Order(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2, changes=4)
+    first, second = Segment(2, {"base": "values"}), Segment(1, {"base": "scores"}, groups_before=2)
+    sources = (ColumnSource((first, second)), ColumnSource((Segment(1, {"kl": "kl"}, repeat=3),)))
+    batches = (InputBatch(BatchShape(4, 2)), InputBatch(BatchShape(9)))
+    nothing = CallRequest(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2, changes=4)
     told = (batches[0]._replace(sources=sources), batches[1])
-    share = replace(nothing, batches=told, share=Share(1, 3))
-    for order in (replace(nothing, batches=told), share, nothing):
-        header, own, *shards = order.message(["a", "b", "c", "d"])
-        assert Order.read(header, own) == order
+    batch_slice = replace(nothing, batches=told, batch_slice=Slice(1, 3))
+    for request in (replace(nothing, batches=told), batch_slice, nothing):
+        header, own, *shards = request.message(["a", "b", "c", "d"])
+        assert CallRequest.read(header, own) == request
         assert shards == ["a", "b", "c", "d"]
-        assert order.message([], nothing.header()) == (header, own)
+        assert request.message([], nothing.header()) == (header, own)
     spreads = {"reward/std": Spread(2, 1.0, 0.5)}
     statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
     failures = {"exact": (Failure(Fault.RAISED, "a response", "train.jsonl, line 3", "why"),)}
-    report = CallReport("reward.score", statistics, (), 5, Scored(1, 4, 3, failures))
+    report = CallReport("reward.score", statistics, (), 5, ScoringReport(1, 4, 3, failures))
     assert CallReport.read(report.message()) == report

@@ -33,7 +33,7 @@ SYSTEM_CONFIG = {
 }
 START_SECONDS = 180.0
 """How long Ray's own processes may take to start."""
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 """How often it is seen whether they have."""
 SAID_BY_US = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
@@ -181,7 +181,7 @@ def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManage
                 if process.poll() is not None:
                     words = " ".join(map(str, process.args))  # type: ignore[arg-type]
                     raise ChildProcessError(f"{words[:80]} ended with {process.returncode}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     return _replaced(services, "get_node", wait)
 

@@ -7,37 +7,37 @@ import sys
 
 import pytest
 
-from rlhf_runtime.workers.effort import Effort, own_effort
+from rlhf_runtime.workers.activity import ProcessActivity, process_activity
 
 
 @pytest.mark.parametrize(
     ("later", "works"),
     [
-        (Effort(7.0, 0), False),
-        (Effort(7.4, 0), False),
-        (Effort(7.6, 0), True),
-        (Effort(7.0, 10 << 15), False),
-        (Effort(7.0, 10 << 17), True),
+        (ProcessActivity(7.0, 0), False),
+        (ProcessActivity(7.4, 0), False),
+        (ProcessActivity(7.6, 0), True),
+        (ProcessActivity(7.0, 10 << 15), False),
+        (ProcessActivity(7.0, 10 << 17), True),
     ],
 )
-def test_a_little_is_nothing(later: Effort, works: bool) -> None:
-    assert later.is_ahead_of(Effort(7.0, 0), seconds=10.0) is works
+def test_a_little_is_nothing(later: ProcessActivity, works: bool) -> None:
+    assert later.is_ahead_of(ProcessActivity(7.0, 0), seconds=10.0) is works
 
 
 def test_computing_counts() -> None:
-    before = own_effort()
-    while not (after := own_effort()).is_ahead_of(before, seconds=1.0):
+    before = process_activity()
+    while not (after := process_activity()).is_ahead_of(before, seconds=1.0):
         sum(range(100_000))
     assert after.cpu_seconds > before.cpu_seconds
 
 
 def test_what_a_descendant_writes_counts() -> None:
     program = "open('/dev/null', 'wb').write(bytes(1 << 22)); print(flush=True); input()"
-    before = own_effort()
+    before = process_activity()
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()
-        assert own_effort().num_bytes - before.num_bytes >= 1 << 22
+        assert process_activity().num_bytes - before.num_bytes >= 1 << 22
         child.stdin.close()

@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from rlhf_api.plan import Mesh
-from rlhf_runtime.dataplane.own_protocol import check_cover
-from rlhf_runtime.dataplane.partition import Share, contiguous
+from rlhf_runtime.dataplane.partition import Slice, contiguous_rows
 from rlhf_runtime.dataplane.protocol import Protocol
+from rlhf_runtime.dataplane.user_protocol import check_cover
 from rlhf_runtime.errors import UserCodeFailed
 
 from . import pairs
@@ -47,9 +47,9 @@ MESH = r"\(data=\d+, tensor=\d+, pipeline=\d+\)"
         ("OVERLAP", TWO, "the rows from 1/3 to 1/2 of a batch from rank 0 and from rank 1"),
         ("RAISES", TWO, r"distribute .* raised LookupError: no rows for rank 0; correct it\nTrace"),
         ("RAISES_LATE", TWO, r"collect of the protocol \S+ raised LookupError: no rows for rank 0"),
-        ("NO_SHARE", TWO, r"gives rank 0 no part of the rows: got range\(0, 4\), allowed Share"),
-        ("NO_PART", TWO, r"no part of the rows: got Share\(number=2, count=2\)"),
-        ("NO_NUMBER", TWO, r"no part of the rows: got Share\(number=0.5, count=2\)"),
+        ("NO_SHARE", TWO, r"gives rank 0 no part of the rows: got range\(0, 4\), allowed Slice"),
+        ("NO_PART", TWO, r"no part of the rows: got Slice\(index=2, count=2\)"),
+        ("NO_NUMBER", TWO, r"no part of the rows: got Slice\(index=0.5, count=2\)"),
         ("NO_ANSWER", TWO, "the output of rank 0 counts: got 1, allowed True or False"),
         ("NOTHING", TWO, "protocol .*:NOTHING cannot be imported: got AttributeError"),
     ],
@@ -66,27 +66,27 @@ def test_it_is_taken_if_and_only_if_batches_of_every_size_are_covered(
 ) -> None:
     """Three ranks with any of these shares, against counting the rows of batches of up to 24
     prompts."""
-    kinds = (Share(0, 2), Share(2, 4), Share(3, 4), Share(1, 2), Share(5, 8))
+    kinds = (Slice(0, 2), Slice(2, 4), Slice(3, 4), Slice(1, 2), Slice(5, 8))
     taken = 0
-    for shares in product(kinds, repeat=3):
+    for slices in product(kinds, repeat=3):
         counted = [
-            (sorted(row for share in shares for row in rows_of(share, count)), count)
+            (sorted(row for batch_slice in slices for row in rows_of(batch_slice, count)), count)
             for count in range(1, 25)
         ]
         expected = all(rows == list(range(2 * count)) for rows, count in counted)
-        assert is_taken(shares, monkeypatch) == expected, shares
+        assert is_taken(slices, monkeypatch) == expected, slices
         taken += expected
     assert taken == 6, "a half and two quarters, in any order"
 
 
-def rows_of(share: Share, count: int) -> list[int]:
+def rows_of(batch_slice: Slice, count: int) -> list[int]:
     """Two for each of so many prompts."""
-    return contiguous(range(count), 2, share).rows().tolist()
+    return contiguous_rows(range(count), 2, batch_slice).rows().tolist()
 
 
-def is_taken(shares: tuple[Share, ...], monkeypatch: pytest.MonkeyPatch) -> bool:
+def is_taken(slices: tuple[Slice, ...], monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether each rank may have its share."""
-    given = Protocol(lambda at: shares[at.rank], pairs.on_all)
+    given = Protocol(lambda at: slices[at.rank], pairs.on_all)
     monkeypatch.setattr(pairs, "GIVEN", given, raising=False)
     try:
         check_cover(f"{pairs.MODULE}:GIVEN", Mesh(pool="a", data=3))

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 LENGTHS = np.array([3, 0, 5, 2, 2, 1], dtype=np.int32)
 GROUPS = np.array([0, 0, 1, 1, 2, 2])
 NUM_ROWS = len(LENGTHS)
-EXTENT = Extent(3, 2)
+EXTENT = BatchShape(3, 2)
 
 
 def tokens(row: int) -> list[int]:
@@ -42,14 +42,14 @@ class Cut:
     """A way to cut the batch: for each number the shards of both columns."""
 
     def __init__(self, *cuts: Sequence[Sequence[int]]) -> None:
-        self.sources: list[Source] = []
+        self.sources: list[ColumnSource] = []
         self.shards: list[Shard] = []
         for number, cut in enumerate(cuts):
             names = {f"{form}_{number}": form for form in ("tokens", "scores")}
-            self.add(Part(len(cut), names), [shard_of(rows) for rows in cut])
+            self.add(Segment(len(cut), names), [shard_of(rows) for rows in cut])
 
-    def add(self, part: Part, shards: Sequence[Shard]) -> None:
-        self.sources.append(Source((part,)))
+    def add(self, part: Segment, shards: Sequence[Shard]) -> None:
+        self.sources.append(ColumnSource((part,)))
         self.shards += shards
 
     def inputs(
@@ -57,12 +57,12 @@ class Cut:
         at: Coordinates | None = None,
         kind: CallKind = CallKind.COMPUTE,
         mini_batches: int = 1,
-    ) -> Inputs:
+    ) -> CallInputs:
         reads = tuple(name for source in self.sources for name in source.parts[0].names)
         call = ModelCall("compute", None, "compute", kind, reads, ("made",))
-        batch = OrderedBatch(EXTENT, tuple(self.sources))
-        order = Order(call, 4, GraphName.STEP, "one", (batch,), mini_batches)
-        return Inputs(order, self.shards, at or Coordinates(0, 1))
+        batch = InputBatch(EXTENT, tuple(self.sources))
+        request = CallRequest(call, 4, GraphName.STEP, "one", (batch,), mini_batches)
+        return CallInputs(request, self.shards, at or Coordinates(0, 1))
 
 
 def check(columns: dict[str, Column], rows: Rows) -> None:
@@ -96,7 +96,7 @@ def test_a_broadcast_column_has_its_rows_value_in_each_of_their_samples() -> Non
         )
         for rows in ([2], [0, 1])
     ]
-    cut, alone, repeated = Cut(PERMUTED), Cut(), Part(2, {"baseline": "mean"}, repeat=2)
+    cut, alone, repeated = Cut(PERMUTED), Cut(), Segment(2, {"baseline": "mean"}, repeat=2)
     cut.add(repeated, prompts)
     assert cut.inputs().index.lengths.tolist() == LENGTHS.tolist()
     assert cut.inputs().load(np.array([5, 0, 3]))["baseline"].values.tolist() == [9.0, 7.0, 8.0]
@@ -175,17 +175,17 @@ def test_rows_put_one_after_the_other_are_those_of_their_calls(
     parts, shards = [], []
     for number, where in enumerate(rounds):
         halves = [[row for row in range(NUM_ROWS) if where[row] is side] for side in (True, False)]
-        parts.append(Part(2, {"tokens": "tokens", "numbers": f"n{number}"}, 1, number * 3))
+        parts.append(Segment(2, {"tokens": "tokens", "numbers": f"n{number}"}, 1, number * 3))
         for rows in halves:
             held = shard_of(rows)
             named = {f"n{number}": Column(np.array(rows) + 100 * number)}
             shards.append(Shard(held.index, {"tokens": held.columns["tokens"], **named}))
     count = NUM_ROWS * len(rounds)
     wanted = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), dtype=np.int64)
-    batch = OrderedBatch(Extent(3 * len(rounds), 2), (Source(tuple(parts)),))
+    batch = InputBatch(BatchShape(3 * len(rounds), 2), (ColumnSource(tuple(parts)),))
     call = ModelCall("train", "actor", "train", CallKind.TRAIN, ("numbers", "tokens"), ())
-    order = Order(call, 1, GraphName.STEP, "one", (batch,), 2)
-    inputs = Inputs(order, shards, Coordinates(0, 1))
+    request = CallRequest(call, 1, GraphName.STEP, "one", (batch,), 2)
+    inputs = CallInputs(request, shards, Coordinates(0, 1))
     assert inputs.index.rows.tolist() == list(range(count))
     assert inputs.index.groups.tolist() == np.repeat(np.arange(3 * len(rounds)), 2).tolist()
     found = inputs.load(wanted)
@@ -200,10 +200,12 @@ def test_a_broadcast_column_lies_behind_the_rows_before_it() -> None:
         Shard(ShardIndex(*[np.arange(3)] * 2, np.ones(3, np.int32)), {"mean": Column(at)})
         for at in (np.array([7.0, 8.0, 9.0]), np.array([4.0, 5.0, 6.0]))
     ]
-    source = Source(tuple(Part(1, {"baseline": "mean"}, 2, before) for before in (0, 3)))
+    source = ColumnSource(tuple(Segment(1, {"baseline": "mean"}, 2, before) for before in (0, 3)))
     call = ModelCall("compute", None, "compute", CallKind.COMPUTE, ("baseline",), ("made",))
-    order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(Extent(6, 2), (source,)),))
-    inputs = Inputs(order, scores, Coordinates(0, 1))
+    request = CallRequest(
+        call, 1, GraphName.STEP, "one", (InputBatch(BatchShape(6, 2), (source,)),)
+    )
+    inputs = CallInputs(request, scores, Coordinates(0, 1))
     assert inputs.load(inputs.rows())["baseline"].values.tolist() == [
         *(7, 7, 8, 8, 9, 9),
         *(4, 4, 5, 5, 6, 6),
@@ -213,16 +215,16 @@ def test_a_broadcast_column_lies_behind_the_rows_before_it() -> None:
 
 def test_the_batches_of_auxiliary_losses_are_cut_into_as_many_mini_batches() -> None:
     names = {"tokens": "tokens"}
-    main = OrderedBatch(EXTENT, (Source((Part(2, names),)),))
-    other = OrderedBatch(Extent(6), (Source((Part(1, names),)),))
+    main = InputBatch(EXTENT, (ColumnSource((Segment(2, names),)),))
+    other = InputBatch(BatchShape(6), (ColumnSource((Segment(1, names),)),))
     call = ModelCall(
         "train", "actor", "train", CallKind.TRAIN, ("tokens",), (), auxiliary_reads=(("tokens",),)
     )
-    order = Order(call, 1, GraphName.STEP, "one", (main, other), 3)
+    request = CallRequest(call, 1, GraphName.STEP, "one", (main, other), 3)
     whole = shard_of(range(NUM_ROWS))
     alone = Shard(ShardIndex(np.arange(6), np.arange(6), LENGTHS), whole.columns)
     shards = [*(shard_of(rows) for rows in TWO), alone]
-    found = [Inputs(order, shards, Coordinates(rank, 2)) for rank in range(2)]
+    found = [CallInputs(request, shards, Coordinates(rank, 2)) for rank in range(2)]
     own, others = (
         [sorted(np.concatenate(parts).tolist()) for parts in zip(*each, strict=True)]
         for each in (
@@ -236,7 +238,7 @@ def test_the_batches_of_auxiliary_losses_are_cut_into_as_many_mini_batches() -> 
 
 def test_a_call_that_reads_nothing_loads_nothing() -> None:
     cut = Cut()
-    cut.add(Part(1, {}), [shard_of(range(NUM_ROWS))])
+    cut.add(Segment(1, {}), [shard_of(range(NUM_ROWS))])
     inputs = cut.inputs(kind=CallKind.TRAIN)
     assert inputs.rows().tolist() == list(range(NUM_ROWS))
     assert inputs.load(inputs.rows()) == {}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from rlhf_api.calls import CallKind
 from rlhf_flow.step.calls import ModelCall
-from rlhf_runtime.dataplane.own_protocol import own_protocol
-from rlhf_runtime.dataplane.partition import Extent, contiguous, window
+from rlhf_runtime.dataplane.partition import BatchShape, balancing_window, contiguous_rows
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol
+from rlhf_runtime.dataplane.user_protocol import user_protocol
 
 BY_KIND: dict[CallKind, str] = {
     CallKind.GENERATE: "3d_all_micro_dp",
@@ -38,18 +38,18 @@ def protocol_of(call: ModelCall) -> Protocol:
         UserCodeFailed: it is one of the user's own that cannot be imported.
     """
     if call.protocol is not None:
-        return own_protocol(call.protocol)
+        return user_protocol(call.protocol)
     return PROTOCOLS[BY_KIND[call.kind]]
 
 
-def bounds_of_part(call: ModelCall, extent: Extent, at: Coordinates, groups: range) -> range:
+def row_bounds(call: ModelCall, shape: BatchShape, at: Coordinates, groups: range) -> range:
     """Among which rows a rank's part of some groups is: what its calls read and write there.
 
     Raises:
         UserCodeFailed: the call's protocol is the user's own, and gives no share.
     """
-    share = protocol_of(call).distribute(at)
+    batch_slice = protocol_of(call).distribute(at)
     if call.kind in BALANCED:
-        found = window(groups, extent.rows_per_group, share, call.compares_responses)
+        found = balancing_window(groups, shape.rows_per_group, batch_slice, call.compares_responses)
         return found.span.bounds
-    return contiguous(groups, extent.rows_per_group, share).bounds
+    return contiguous_rows(groups, shape.rows_per_group, batch_slice).bounds

@@ -10,7 +10,7 @@ from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, phase_peaks
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of
-from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
+from rlhf_runtime.calls.out_of_memory import is_out_of_memory, out_of_memory_text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
 TRAIN = ModelCall("actor.train", "actor", "train", CallKind.TRAIN, (), ())

@@ -10,7 +10,7 @@ import pytest
 import ray
 from ray._private import services
 
-from rlhf_runtime.controller import cluster
+from rlhf_runtime.controller import local_ray
 from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.fate import idle_command
 
@@ -32,7 +32,7 @@ def test_too_little_shared_memory_is_refused_with_both_numbers_and_a_remedy(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(NotEnoughResources) as refused:
-        cluster.check_shared_memory(256 * MEBIBYTE, tmp_path)
+        local_ray.check_shared_memory(256 * MEBIBYTE, tmp_path)
     message = str(refused.value)
     assert f"got 63 MiB free in {tmp_path}, needed 256 MiB" in message
     assert "--shm-size=1g" in message
@@ -40,12 +40,12 @@ def test_too_little_shared_memory_is_refused_with_both_numbers_and_a_remedy(
 
 @pytest.mark.usefixtures("docker_default")
 def test_as_much_as_needed_is_enough(tmp_path: Path) -> None:
-    cluster.check_shared_memory(63 * MEBIBYTE, tmp_path)
+    local_ray.check_shared_memory(63 * MEBIBYTE, tmp_path)
 
 
 def test_a_machine_without_shared_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughResources, match="got 0 MiB free"):
-        cluster.check_shared_memory(1, tmp_path / "missing")
+        local_ray.check_shared_memory(1, tmp_path / "missing")
 
 
 @pytest.mark.usefixtures("docker_default")
@@ -55,7 +55,7 @@ def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("ray.init", never)
     with pytest.raises(NotEnoughResources):
-        cluster.start_local_ray(1)
+        local_ray.start_local_ray(1)
 
 
 def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
@@ -70,7 +70,7 @@ def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
         return answer
 
     monkeypatch.setattr(services, "get_node", get_node)
-    with subprocess.Popen(["sleep", "3600"]) as raylet, cluster._waited_for([raylet]):
+    with subprocess.Popen(["sleep", "3600"]) as raylet, local_ray._waited_for([raylet]):
         assert services.get_node("address", "node") == {"node": 1}
         raylet.kill()
         with pytest.raises(ChildProcessError, match="sleep 3600 ended with -9"):
@@ -85,17 +85,17 @@ def test_a_ray_that_dies_in_its_start_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     with pytest.raises(RayFailed, match=r"got ChildProcessError: raylet ended with 1; give the"):
-        cluster.start_local_ray(1)
+        local_ray.start_local_ray(1)
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_what_lies_in_the_object_store_is_counted_until_nobody_wants_it() -> None:
-    before, size = cluster.object_store_bytes(), 16 * MEBIBYTE
+    before, size = local_ray.object_store_bytes(), 16 * MEBIBYTE
     held = ray.put(np.zeros(size, dtype=np.uint8))
-    wait_until(lambda: cluster.object_store_bytes() >= before + size, 60, "it counts")
+    wait_until(lambda: local_ray.object_store_bytes() >= before + size, 60, "it counts")
     del held
-    wait_until(lambda: cluster.object_store_bytes() < before + size, 60, "it is gone")
+    wait_until(lambda: local_ray.object_store_bytes() < before + size, 60, "it is gone")
 
 
 @pytest.mark.ray
