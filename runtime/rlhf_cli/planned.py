@@ -83,7 +83,7 @@ def plan_of(
         for call in graph.calls:
             if has_code and call.protocol is not None:
                 # It imports numpy, as that protocol's module has done.
-                from rlhf_runtime.dataplane.own_protocol import check_cover
+                from rlhf_runtime.dataplane.user_protocol import check_cover
 
                 site = plan.call(name, call.id)
                 assert site is not None and site.mesh is not None, "it runs beside the policy"

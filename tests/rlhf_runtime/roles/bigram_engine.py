@@ -21,9 +21,9 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
     ReadValues,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import nothing
 from rlhf_runtime.numerics.entropy import token_log_probs
@@ -68,11 +68,11 @@ class BigramEngine(EngineBase):
             consume(self._outputs(part, reading), part)
 
     @torch.no_grad()
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             term.loss(self._outputs(part, term.reading), part)
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             torch.autograd.backward(term.loss(self._outputs(part, term.reading), part))
         for parameter in self.module.parameters():

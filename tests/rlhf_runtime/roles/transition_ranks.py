@@ -266,23 +266,23 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
-        assert transition.sync(WEIGHT_VERSION).means
+        weight_sync = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
+        assert weight_sync.sync(WEIGHT_VERSION).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
                 assert torch.equal(tensor, whole[name][box.slices_in(TensorSlice.full(ENDS[name]))])
-        spoil(transition, engine, world.rank)
+        spoil(weight_sync, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
         trainer.move()
         with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
 
 
-def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
+def spoil(weight_sync: WeightSync, engine: HeldViews, rank: int) -> None:
     """Let what arrives of one tensor on the first rank that has some of it be wrong."""
-    run = transition._transfer.run
+    run = weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -290,7 +290,7 @@ def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
             engine.views()["norm"][0].tensor[0] += 1e-3
         return moved
 
-    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
 
 
 def views_of(
