@@ -42,10 +42,10 @@ from reshard_models import (
 from torch import Tensor
 
 from rlhf_runtime.engines.world import BACKENDS
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 RANKS = 4
@@ -138,10 +138,10 @@ def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:
     return training_layout(llama, mesh), generation_layout(llama, mesh, tensor_size)
 
 
-def part(shape: tuple[int, ...], box: Box) -> Tensor:
+def part(shape: tuple[int, ...], box: TensorSlice) -> Tensor:
     """A box of a tensor whose elements are numbered."""
     numbers = torch.arange(prod(shape), dtype=torch.float32).view(shape)
-    return numbers[box.slices_in(Box.whole(shape))].clone()
+    return numbers[box.slices_in(TensorSlice.full(shape))].clone()
 
 
 def views_of(layout: Layout, rank: int) -> Views:
@@ -172,7 +172,7 @@ def gather_all(source: Layout, sources: Views, targets: Views) -> None:
             dim = next(d for d, length in enumerate(shape) if own_box.shape[d] != length)
             full = torch.cat(parts, dim)
         for tensor, box in targets[name]:
-            tensor.copy_(full[box.slices_in(Box.whole(shape))])
+            tensor.copy_(full[box.slices_in(TensorSlice.full(shape))])
 
 
 def raw_all_gather(received: int) -> Callable[[], object]:

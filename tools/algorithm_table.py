@@ -8,13 +8,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.members import members_of
+from rlhf_api.members import enum_members
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_algorithms
+from rlhf_flow.jobs.job_graphs import trace_algorithms
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.trace.graph import Graph
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """# Built-in algorithms
@@ -32,7 +32,7 @@ added, and in bfloat16 or with several updates `actor.log_probs`. Their settings
 
 def algorithms() -> str:
     """The page, as Markdown."""
-    about = {member.value: member.description for member in members_of(AlgorithmType)}
+    about = {member.value: member.description for member in enum_members(AlgorithmType)}
     return HEAD + "".join(f"{_row(kind, about[kind.value])}\n" for kind in SETTINGS)
 
 

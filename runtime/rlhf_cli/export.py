@@ -167,7 +167,7 @@ def _source_folder(source: Path | None, record: CheckpointRecord, role: str) -> 
             "the folder of that model with --source"
         ) from error
     with tempfile.TemporaryDirectory(prefix="rlhf-export-") as workdir:
-        origin = spec.model_for(spec.origin_of(role)).source
+        origin = spec.model_for(spec.origin_role(role)).source
         try:
             folder = resolve_model(origin, spec.schedule.seed, Path(workdir))
         except (ModelNotFound, ModelIncomplete) as error:

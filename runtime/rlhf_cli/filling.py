@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem, path_text
-from rlhf_api.reading.manifest import load_among_others
+from rlhf_api.reading.manifest import load_mixed
 from rlhf_api.reading.yaml_documents import Document
 from rlhf_api.reading.yaml_edits import CannotEdit, set_field
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
@@ -20,8 +20,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import localize
 from rlhf_cli.manifests import annotate_lines
 from rlhf_cli.user_code import user_code
-from rlhf_flow.planning.filling import Filling, graph_to_fill, shapes_to_fill
-from rlhf_flow.planning.model_config import hub_cache
+from rlhf_planner.problem.from_manifest import Filling, graph_to_fill, shapes_to_fill
+from rlhf_sizing.config import hub_cache
 
 TEMPLATE = "{{"
 """Start of a template expression, as Helm's."""
@@ -50,7 +50,7 @@ def fill_text(text: str, shown: str, file: Path) -> Filled:
         PlanError: the dimensions of a model are unknown, or a graph does not fit.
     """
     try:
-        jobs = load_among_others(text, shown, _without_graph)
+        jobs = load_mixed(text, shown, _without_graph)
     except ManifestError as error:
         if TEMPLATE in text:
             raise _problem(

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import differences, document_of
+from rlhf_api.changes import differences, spec_document
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
@@ -22,7 +22,7 @@ PATHS = (
     ("models", "*", "source", "path"),
     ("rewards", "*", "model", "path"),
 )
-"""Fields of spec with a path of a file or folder; `*` stands for any name or index."""
+"""Fields of spec with a path of a file or folder; `*` is_listening for any name or index."""
 TRACKING = ("telemetry", "mlflow", "trackingUri")
 """A path unless it is an address."""
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|databricks$")
@@ -103,7 +103,7 @@ def with_resolved_paths(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str,
         job: with absolute paths.
     """
     resolved = deepcopy(dict(before))
-    for path, old, new in list(differences(resolved, document_of(job.spec))):
+    for path, old, new in list(differences(resolved, spec_document(job.spec))):
         if any(map(partial(_fits, path), (*PATHS, TRACKING))) and isinstance(old, str):
             is_relative = not Path(old).is_absolute()
             if is_relative and str(new).endswith(f"/{os.path.normpath(old)}"):

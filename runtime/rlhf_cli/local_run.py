@@ -18,12 +18,12 @@ from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
 from rlhf_cli.resume_hint import resume_command, with_resume_hint
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
-from rlhf_flow.lint import lint_job
-from rlhf_flow.planning.make_plan import local_pools
-from rlhf_runtime.controller.run_lock import locked
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_planner.plan import local_pools
+from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.faults import Fault, parse_fault, require_targets
-from rlhf_runtime.forkserver.standing import server_for
+from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.preflight.limits import QUICK
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -76,7 +76,7 @@ def run_job(
         folder = RunFolder(output or Path("rlhf-runs") / job.name)
         stop = StopRequest()
         install_signal_handlers(stop)
-        with locked(folder.path):
+        with lock_folder(folder.path):
             command = resume_command(file, folder, devices, changes)
             _train(job, checked, folder, fresh, stop, faults, command)
 
@@ -111,7 +111,7 @@ def _train(
         return
     graphs, plan = checked.planned
     changed = check_changes(job, folder, store, devices_text(plan), checked.lines)
-    fork_server, standby_notice = server_for(plan.device, plan.standby)
+    fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.
         from rlhf_cli.train import TrainingTask, train

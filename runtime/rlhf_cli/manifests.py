@@ -13,9 +13,9 @@ from rlhf_api.reading.manifest import (
     decode,
     load_file,
     load_jobs,
+    locate_overrides,
+    locate_problems,
     read_limited,
-    with_lines,
-    with_overrides,
 )
 from rlhf_api.spec.job import RLHFJob
 
@@ -74,7 +74,7 @@ def annotate_lines(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> I
         if error.location:
             field = ManifestError([Problem(error.location, "")])
             (problem,) = _locate(field, file, job, overrides).problems
-            error.place = problem.place
+            error.position = problem.position
         raise
 
 
@@ -82,9 +82,9 @@ def _locate(
     error: ManifestError, file: Path, job: RLHFJob, overrides: Sequence[str]
 ) -> ManifestError:
     if file == STDIN:
-        return with_overrides(error, "<stdin>", overrides)
+        return locate_overrides(error, "<stdin>", overrides)
     try:
-        return with_lines(error, file, job.name, overrides)
+        return locate_problems(error, file, job.name, overrides)
     except RlhfError:
         # The file was deleted or changed since the job was loaded: its lines are unknown.
         return error

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
-    from rlhf_flow.graph import Graph
+    from rlhf_flow.trace.graph import Graph
 
 CUT = ("dp", "tp", "pp")
 """Columns of a mesh: data-parallel replicas, tensor-parallel ranks, pipeline stages."""
@@ -31,7 +31,7 @@ def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
         import yaml
 
         return yaml.safe_dump(plan.model_dump(mode="json", by_alias=True), sort_keys=False)
-    from rlhf_flow.picture import draw_mermaid, draw_text
+    from rlhf_flow.trace.picture import draw_mermaid, draw_text
 
     draw = draw_mermaid if output == "mermaid" else draw_text
     title = "%% " if output == "mermaid" else ""
@@ -84,7 +84,7 @@ def roles_table(plan: Plan) -> Table:
 
 def _engines_text(generation: GenerationPlan) -> str:
     """Number and size of generation engines; with their groups where several are possible."""
-    from rlhf_flow.planning.generation_groups import describe_groups
+    from rlhf_api.plan_text import describe_groups
 
     mesh = generation.mesh
     number, ranks = plural(mesh.data, "generation engine"), plural(mesh.tensor, "rank")
@@ -110,7 +110,7 @@ def calls_table(plan: Plan) -> Table:
 def _call_cells(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
     """Devices and mesh of a call; for a transition between devices also its source."""
     if call.mesh is None:
-        return (call.beside_ranks, "", "", "")
+        return (call.off_rank_process, "", "", "")
     where, *cut = _mesh_cells(call.mesh, plan)
     source = call.source_mesh
     if source is not None and source.ranks != call.mesh.ranks:
@@ -129,7 +129,7 @@ def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:
 
 def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     """A line for each use of memory, with the phases in which it is allocated."""
-    from rlhf_flow.planning.refusal import describe_item, format_bytes
+    from rlhf_api.plan_text import describe_item, format_bytes
 
     table = Table(title=f"Memory of {where or 'each device'}", title_justify="left")
     table.add_column("use")
@@ -144,7 +144,7 @@ def memory_table(memory: MemoryPlan, where: str = "") -> Table:
 
 def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     """A line for each phase: allocated bytes and a device's capacity."""
-    from rlhf_flow.planning.refusal import format_bytes
+    from rlhf_api.plan_text import format_bytes
 
     table = Table(title=f"Sum in each phase{where and f' on {where}'}", title_justify="left")
     table.add_column("phase")
@@ -165,7 +165,7 @@ def _mesh_cells(mesh: Mesh, plan: Plan) -> tuple[str, str, str, str]:
 
 
 def _group_text(memory: MemoryPlan) -> str:
-    from rlhf_flow.planning.placement import describe_devices
+    from rlhf_api.plan_text import describe_devices
 
     return describe_devices(memory.ranks, memory.pool)
 

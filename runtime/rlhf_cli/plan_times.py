@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.plan_estimate import ComparedSize, PoolPart
-    from rlhf_flow.graph import Graph
-    from rlhf_flow.planning.simulation import Simulation
+    from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.simulation.simulate import Simulation
 
 STYLE = (
     "body{font-family:sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;"
@@ -30,7 +30,7 @@ STEPS_SHOWN = range(2)
 def call_times(plan: Plan) -> dict[tuple[GraphName, str], str]:
     """Expected time of each call of the step; empty without an estimate."""
     from rlhf_api.plan import GraphName
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     if plan.estimate is None:
         return {}
@@ -39,7 +39,7 @@ def call_times(plan: Plan) -> dict[tuple[GraphName, str], str]:
 
 def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console) -> None:
     """Print a step's expected time, a timeline and comparisons; nothing without an estimate."""
-    from rlhf_flow.planning.text_timeline import text_timeline
+    from rlhf_planner.timeline.text import text_timeline
 
     simulation = simulate_plan(graphs, plan)
     if simulation is None:
@@ -57,8 +57,8 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
 
 def pipeline_fusion_lines(plan: Plan) -> list[str]:
     """A line for each pair of training calls whose pipelines could be interleaved."""
-    from rlhf_flow.planning.refusal import format_bytes
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_api.plan_text import format_bytes
+    from rlhf_planner.timeline.rows import format_time
 
     fusions = plan.estimate.pipeline_fusions if plan.estimate is not None else ()
     return [
@@ -76,8 +76,8 @@ def alternatives_table(plan: Plan) -> Table:
     """Step time, fullest device and speed-up, compared with the plans of other strategies."""
     from rich.table import Table
 
-    from rlhf_flow.planning.refusal import format_bytes
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_api.plan_text import format_bytes
+    from rlhf_planner.timeline.rows import format_time
 
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("Compared with")
@@ -131,7 +131,7 @@ def _nodes(size: ComparedSize, is_named: bool) -> str:
 
 def _costs(size: ComparedSize) -> tuple[str, str]:
     """Seconds and device-seconds of a step; lower bounds where no plan was made."""
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     seconds, prefix = size.step_seconds, ""
     if seconds is None:
@@ -150,7 +150,7 @@ def _devices(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
 def simulate_plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:
     """Simulate some steps of a plan; None without an estimate."""
     from rlhf_api.plan import GraphName
-    from rlhf_flow.planning.estimate.step_tasks import simulate_step
+    from rlhf_planner.simulation.step_tasks import simulate_step
 
     if plan.estimate is None:
         return None
@@ -161,7 +161,7 @@ def simulate_plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation |
 def times_text(plan: Plan) -> str:
     """A step's expected time, and how reliable it is. Needs an estimate."""
     from rlhf_api.spec.resources import Device
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     estimate = plan.estimate
     assert estimate is not None
@@ -200,8 +200,8 @@ def write_page(plans: Sequence[tuple[Mapping[GraphName, Graph], Plan]], file: Pa
 
 
 def _plan_html(graphs: Mapping[GraphName, Graph], plan: Plan) -> str:
-    from rlhf_flow.planning.svg_timeline import svg_timeline
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
+    from rlhf_planner.timeline.svg import svg_timeline
 
     simulation = simulate_plan(graphs, plan)
     if simulation is None or plan.estimate is None:

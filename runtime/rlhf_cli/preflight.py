@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 
 from rlhf_api.errors import ManifestError, RlhfError
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import LineContext
 from rlhf_cli.planning import PLANNED_FROM_MANIFEST, plan_graphs
+from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
-from rlhf_flow.given_graph import is_of_these_settings
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import graphs_without_code, trace_job
-from rlhf_flow.planning.inventory import device_of
+from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.problem.devices import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings
@@ -120,9 +120,9 @@ def unchecked_notices(start: CheckedJob) -> list[str]:
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
-def _with_lines(errors: Sequence[RlhfError], lines: LineContext) -> Gathered:
+def _with_lines(errors: Sequence[RlhfError], lines: LineContext) -> ErrorCollector:
     """The same errors, with the lines of their fields."""
-    located = Gathered()
+    located = ErrorCollector()
     for error in errors:
         with located.check(), nullcontext() if isinstance(error, ManifestError) else lines():
             raise error

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
-from rlhf_flow.planning.seconds.profile import ModelProfile, Profile
+from rlhf_planner.problem.profile import ModelProfile, Profile
 from rlhf_runtime.errors import FolderUnusable
 
 

@@ -8,16 +8,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import differences, document_of, refused_changes
+from rlhf_api.changes import differences, refused_changes, spec_document
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
-from rlhf_api.reading.model_errors import shown
+from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.checkpoint_lookup import checkpoint_address
 from rlhf_cli.local_jobs import with_resolved_paths
 from rlhf_cli.manifests import LineContext
-from rlhf_runtime.checkpoint.places import require_lasting, unusable
+from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
@@ -79,7 +79,7 @@ def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None
     """
     before = _trained_spec(folder)
     before = None if before is None else with_resolved_paths(before, job)
-    problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if before is not None:
         for text in _difference_texts(
             before, job, "at the last start", "which has no effect any more"
@@ -110,13 +110,13 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     storage = job.spec.checkpoint.storage
     is_outside = storage is not None and storage.uri is not None
     address = checkpoint_address(job.spec, folder)
-    require_lasting(address)
+    require_persistent(address)
     store = CheckpointStore(address)
     try:
         store.probe()
     except StorageFailed as error:
         if isinstance(error.__cause__, PERMANENT_ERRORS):
-            raise unusable(address, error.__cause__) from error
+            raise storage_unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
     if fresh and is_outside and steps:
@@ -173,7 +173,7 @@ def check_changes(
     record = next((record for record in records if record is not None), None)
     before = _trained_spec(folder) if record is None else record.spec
     before = None if before is None else with_resolved_paths(before, job)
-    problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
         problems.append(
             Problem(
@@ -232,9 +232,9 @@ def _difference_texts(
 ) -> list[str]:
     """A sentence for each field that differs from an earlier spec."""
     return [
-        f"another value than {since}: spec.{'.'.join(map(str, path))} is {shown(after)}, "
-        f"{meaning}, and was {shown(old)}"
-        for path, old, after in differences(before, document_of(job.spec))
+        f"another value than {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
+        f"{meaning}, and was {format_value(old)}"
+        for path, old, after in differences(before, spec_document(job.spec))
     ]
 
 
@@ -254,4 +254,4 @@ def _last_spec(folder: RunFolder) -> Mapping[str, Any] | None:
         (job,) = load_jobs(text, str(folder.manifest))
     except ManifestError:
         return None  # of another version
-    return document_of(job.spec)
+    return spec_document(job.spec)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_runtime.controller.run_lock import LOCK, locked
+from rlhf_runtime.controller.run_lock import LOCK, lock_folder
 from rlhf_runtime.errors import CannotExport, FolderInUse, FolderUnusable, ModelNotSaved
 
 # Folders are named .NAME. + this prefix + 8 hex digits.
@@ -33,7 +33,7 @@ def staging_folder(output: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unusable(output, error) from error
     try:
-        with locked(staging):
+        with lock_folder(staging):
             yield staging
             try:
                 _replace(staging, output)
@@ -51,7 +51,7 @@ def recover(output: Path) -> None:
     """
     try:
         for leftover in _leftovers(output, NEW):
-            with locked(leftover):
+            with lock_folder(leftover):
                 shutil.rmtree(leftover)
         for leftover in _leftovers(output, REPLACED):
             if output.exists():

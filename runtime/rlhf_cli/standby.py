@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 import typer
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import local_device
+from rlhf_planner.plan import local_device
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
-from rlhf_runtime.forkserver.standing import name_for, others, stands
+from rlhf_runtime.forkserver.standby import describe_other_servers, is_listening, name_for
 from rlhf_runtime.hooks import nothing
 
 POLL_SECONDS = 0.2
@@ -33,13 +33,13 @@ def serve_standby() -> None:
     device = local_device()
     name, started = name_for(device), time.monotonic()
     try:
-        server = None if stands(name) else OwnForkServer(device, name)
+        server = None if is_listening(name) else OwnForkServer(device, name)
     except OSError:
         server = None  # another process has just started one
     if server is None:
         _notify(f"another `rlhf standby` is active ({name}): runs share it")
         return
-    for difference in others(name):
+    for difference in describe_other_servers(name):
         _notify(
             f"another `rlhf standby` is active with {difference}: it keeps its memory, and "
             "serves other runs than this one",

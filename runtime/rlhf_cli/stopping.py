@@ -14,8 +14,8 @@ def install_signal_handlers(stop: StopRequest) -> None:
     """Handle both signals; call it again after a library has replaced the handlers."""
 
     def handle(_number: int, frame: FrameType | None) -> None:
-        again, stop.wanted = stop.wanted, True
-        if again or not stop.worth_waiting:
+        again, stop.requested = stop.requested, True
+        if again or not stop.has_state_to_save:
             if not _is_starting_process(frame):
                 raise KeyboardInterrupt
             return  # `StopRequest.raise_if_requested` raises it in a moment
@@ -49,7 +49,7 @@ def defer_signals() -> StopRequest:
     deferred = StopRequest()
 
     def record(_number: int, _frame: FrameType | None) -> None:
-        deferred.wanted = True
+        deferred.requested = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, record)

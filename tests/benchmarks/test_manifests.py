@@ -11,7 +11,7 @@ import pytest
 from rlhf_api.plan import GraphName
 from rlhf_api.reading.manifest import load_file, load_jobs
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 
 

@@ -14,13 +14,13 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.models import ModelFamily
 from rlhf_cli.app import app
-from rlhf_flow.given_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import is_of_these_settings
 
 from ..unprivileged import permissions_hold
 
 CODE = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import GroupAdvantages
+from rlhf_flow.step.operations import GroupAdvantages
 
 class Mine(Algorithm):
     def roles(self):

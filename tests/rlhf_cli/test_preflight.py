@@ -22,7 +22,7 @@ from rlhf_cli.local_run import run_job
 from rlhf_cli.manifests import annotate_lines
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight
 from rlhf_cli.user_code import user_code
-from rlhf_flow.planning.make_plan import pools_of
+from rlhf_planner.plan import pools_of
 from rlhf_runtime.data.errors import DataNotFound, InvalidRow
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
@@ -61,7 +61,7 @@ def exact(samples, *, scale=1.0):
 """
 STEP = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
-from rlhf_flow.operations import Custom, GroupAdvantages
+from rlhf_flow.step.operations import Custom, GroupAdvantages
 
 class Mine(Algorithm):
     def roles(self):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.graph_document import write_graph
-from rlhf_flow.job_graphs import trace_job
+from rlhf_flow.document.graph_document import write_graph
+from rlhf_flow.jobs.job_graphs import trace_job
 
 from .conftest import make_job
 

@@ -24,14 +24,14 @@ from rlhf_flow import (
     Roles,
     ScalarModel,
 )
-from rlhf_flow.calls import CopyOptions, ModelCall
 from rlhf_flow.errors import FlowError
-from rlhf_flow.graph import version_edges
-from rlhf_flow.job_graphs import JobRole, job_roles, trace_job
-from rlhf_flow.lint import lint_job
-from rlhf_flow.operations import BestAgainstWorst, Custom, GroupAdvantages, Scope
-from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.tracing import trace
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, trace_job
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_flow.step.calls import CopyOptions, ModelCall
+from rlhf_flow.step.operations import BestAgainstWorst, Custom, GroupAdvantages, Scope
+from rlhf_flow.trace.graph import version_edges
+from rlhf_flow.trace.picture import draw_mermaid, draw_text
+from rlhf_flow.trace.tracing import trace
 
 from .stepped import Step
 

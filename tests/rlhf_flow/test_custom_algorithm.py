@@ -13,17 +13,17 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.resources import Device
-from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import InvalidAlgorithm
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.operations import Custom
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
-from rlhf_flow.registry import build_algorithm
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.jobs.registry import build_algorithm
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.operations import Custom
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 
 REINFORCE = """
     from rlhf_flow import Algorithm, LanguageModel, RewardSource
-    from rlhf_flow.operations import Custom
+    from rlhf_flow import Custom
 
     from rlhf_flow import ClippedLoss
 
@@ -125,11 +125,11 @@ def test_a_module_that_imports_something_missing_says_what(job: Any, write: Writ
 
 
 def test_a_misspelled_module_of_ours_is_answered_with_the_right_one(job: Any, write: Write) -> None:
-    write("misspelled_import", "from rlhf_flow.operation import Gae")
+    write("misspelled_import", "from rlhf_flow.step.operation import Gae")
     with pytest.raises(InvalidAlgorithm) as caught:
         build_algorithm(custom_job(job, "misspelled_import:X"), Device.CPU)
     assert str(caught.value).split(": ", 1)[0].endswith("misspelled_import.py:1")
-    assert "imports rlhf_flow.operation, which is not there; did you mean operations?" in str(
+    assert "imports rlhf_flow.step.operation, which is not there; did you mean operations?" in str(
         caught.value
     )
 
@@ -141,10 +141,7 @@ def test_a_module_that_exits_says_so(job: Any, write: Write) -> None:
 
 
 REFILL = """
-    from rlhf_flow import Algorithm, LanguageModel, RewardSource
-    from rlhf_flow.operations import Custom, Scope
-
-    from rlhf_flow import CrossEntropy
+    from rlhf_flow import Algorithm, CrossEntropy, Custom, LanguageModel, RewardSource, Scope
 
     class Refill(Algorithm):
         def roles(self):
@@ -173,7 +170,7 @@ def test_a_step_that_repeats_is_planned_for_all_of_its_rounds(job: Any, write: W
 
 CRITIC = """
 from rlhf_flow import Algorithm, LanguageModel, RewardSource, ScalarModel, ValueLoss
-from rlhf_flow.operations import Gae, TokenRewards
+from rlhf_flow.step.operations import Gae, TokenRewards
 
 class Critic(Algorithm):
     def roles(self):

@@ -19,10 +19,10 @@ from rlhf_flow import (
     ScalarModel,
     ValueLoss,
 )
-from rlhf_flow.calls import GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.errors import FlowError, UnknownPrimitive, UnknownRole
-from rlhf_flow.operations import Custom, Gae, GroupAdvantages, Scope, Whiten
-from rlhf_flow.tracing import trace
+from rlhf_flow.step.calls import GenerateOptions, ModelCall, TrainOptions
+from rlhf_flow.step.operations import Custom, Gae, GroupAdvantages, Scope, Whiten
+from rlhf_flow.trace.tracing import trace
 
 ROLES = {"actor": LanguageModel, "critic": ScalarModel, "reward": RewardSource}
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_flow import LanguageModel
-from rlhf_flow.calls import ModelCall
 from rlhf_flow.errors import FlowError
-from rlhf_flow.graph import DataEdge, Graph, version_edges
+from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.trace.graph import DataEdge, Graph, version_edges
 
 
 def call(name: str, kind: CallKind = CallKind.INFER, role: str = "actor") -> ModelCall:

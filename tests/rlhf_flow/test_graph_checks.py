@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
+from rlhf_flow.document.graph_document import read_graph
 from rlhf_flow.errors import InvalidGraph
-from rlhf_flow.graph_document import read_graph
 
 from .hostile_graphs import PPO, Document, broken
 

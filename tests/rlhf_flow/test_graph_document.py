@@ -15,15 +15,15 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph, GraphTerm
 from rlhf_api.spec.job import RLHFJob
+from rlhf_flow.document.graph_document import read_graph, write_graph
+from rlhf_flow.document.term_document import read_loss, read_operation, write_term
 from rlhf_flow.errors import InvalidGraph
-from rlhf_flow.fields import Kind
-from rlhf_flow.graph import Graph
-from rlhf_flow.graph_document import read_graph, write_graph
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.losses import ClippedLoss
-from rlhf_flow.operations import Custom, PassAtK, Scope, WeightedSum
-from rlhf_flow.roles import LanguageModel
-from rlhf_flow.term_document import read_loss, read_operation, write_term
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.columns import Kind
+from rlhf_flow.step.losses import ClippedLoss
+from rlhf_flow.step.operations import Custom, PassAtK, Scope, WeightedSum
+from rlhf_flow.step.roles import LanguageModel
+from rlhf_flow.trace.graph import Graph
 
 from ..depth import examples
 from .conftest import make_job

@@ -21,8 +21,8 @@ from rlhf_flow import (
     ValueLoss,
 )
 from rlhf_flow.errors import FlowError
-from rlhf_flow.fields import FIELDS, field_of
-from rlhf_flow.operations import (
+from rlhf_flow.step.columns import FIELDS, field_of
+from rlhf_flow.step.operations import (
     BestAgainstWorst,
     Custom,
     Gae,
@@ -32,7 +32,7 @@ from rlhf_flow.operations import (
     TokenRewards,
     Whiten,
 )
-from rlhf_flow.tracing import trace
+from rlhf_flow.trace.tracing import trace
 
 Use = Callable[[Flow, Any], object]
 

@@ -10,10 +10,10 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
-from rlhf_flow.calls import TrainOptions
 from rlhf_flow.errors import FlowError
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.operations import LagrangeMultiplier
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.operations import LagrangeMultiplier
 
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:

@@ -24,9 +24,8 @@ from rlhf_flow import (
     ValueLoss,
 )
 from rlhf_flow.errors import FlowError
-from rlhf_flow.graph import Graph
-from rlhf_flow.losses import Loss
-from rlhf_flow.operations import (
+from rlhf_flow.step.losses import Loss
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,
@@ -47,7 +46,8 @@ from rlhf_flow.operations import (
     WeightedSum,
     Whiten,
 )
-from rlhf_flow.tracing import trace
+from rlhf_flow.trace.graph import Graph
+from rlhf_flow.trace.tracing import trace
 
 SCORES = ("reward_scores", "reward_valid")
 MASK = Custom(f"{__name__}:own", ["response_tokens"], ["response_mask"], scope=Scope.ROW)

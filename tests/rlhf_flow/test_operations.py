@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_flow import ClippedLoss, CrossEntropy, Dpo, Scope, ValueLoss
-from rlhf_flow.calls import ComputeOptions
 from rlhf_flow.errors import FlowError
-from rlhf_flow.operations import (
+from rlhf_flow.step.calls import ComputeOptions
+from rlhf_flow.step.operations import (
     BestAgainstWorst,
     Custom,
     Gae,

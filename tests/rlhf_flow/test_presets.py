@@ -11,11 +11,11 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import PolicyLossSettings
-from rlhf_flow.calls import ComputeOptions, TrainOptions
-from rlhf_flow.graph import Graph
-from rlhf_flow.job_graphs import trace_algorithms, trace_job
-from rlhf_flow.losses import ClippedLoss
-from rlhf_flow.registry import ALGORITHMS
+from rlhf_flow.jobs.job_graphs import trace_algorithms, trace_job
+from rlhf_flow.jobs.registry import ALGORITHMS
+from rlhf_flow.step.calls import ComputeOptions, TrainOptions
+from rlhf_flow.step.losses import ClippedLoss
+from rlhf_flow.trace.graph import Graph
 
 MODEL = {"source": {"builtin": "TinyLlama"}}
 VERIFIER = {"entrypoint": "verifiers:exact"}

@@ -11,23 +11,22 @@ import pytest
 
 from rlhf_api.plan import GraphName
 from rlhf_flow import Flow, LanguageModel, ScalarModel
-from rlhf_flow.arguments import checked_call, checked_settings
-from rlhf_flow.checks import suggest
-from rlhf_flow.entrypoints import check_function
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.graph import DataEdge
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.missing import sources_of
-from rlhf_flow.operations import Custom
-from rlhf_flow.symbolic import METHODS
-from rlhf_flow.tracing import trace
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.checks import checked_call, checked_settings, suggest
+from rlhf_flow.step.missing_column import sources_of
+from rlhf_flow.step.operations import Custom
+from rlhf_flow.trace.entrypoints import check_function
+from rlhf_flow.trace.graph import DataEdge
+from rlhf_flow.trace.symbolic import METHODS
+from rlhf_flow.trace.tracing import trace
 from rlhf_runtime.controller.batch import Batch
 
 from .stepped import Stepped
 
 MODULE = """
     from rlhf_flow import *
-    from rlhf_flow.operations import *
+    from rlhf_flow.step.operations import *
     import dataclasses
 
     MODULE
@@ -248,7 +247,7 @@ def test_the_nearest_name_or_the_shortest_that_begins_so(word: str, said: str) -
 
 WHOLE = """
     from rlhf_flow import *
-    from rlhf_flow.operations import *
+    from rlhf_flow.step.operations import *
 
     class Mine(Algorithm):
         def roles(self):

@@ -8,12 +8,12 @@ import pytest
 
 from rlhf_flow import BatchValue, ClippedLoss, CrossEntropy, Flow
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.graph import RowCount
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.operations import Custom, GroupAdvantages, Scope
-from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.symbolic import Origin, Rows, SymbolicBatch
-from rlhf_flow.tracing import trace
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.operations import Custom, GroupAdvantages, Scope
+from rlhf_flow.trace.graph import RowCount
+from rlhf_flow.trace.picture import draw_mermaid, draw_text
+from rlhf_flow.trace.symbolic import Origin, Rows, SymbolicBatch
+from rlhf_flow.trace.tracing import trace
 
 from .conftest import MakeJob
 from .stepped import Stepped, function

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     BatchValue,
@@ -21,11 +21,10 @@ from rlhf_flow import (
     Roles,
     ScalarModel,
 )
-from rlhf_flow.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.graph import DataEdge, Graph, VersionEdge
-from rlhf_flow.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
-from rlhf_flow.operations import (
+from rlhf_flow.jobs.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, TrainOptions
+from rlhf_flow.step.operations import (
     Custom,
     Gae,
     GroupAdvantages,
@@ -34,8 +33,9 @@ from rlhf_flow.operations import (
     Scope,
     TokenRewards,
 )
-from rlhf_flow.picture import draw_mermaid, draw_text
-from rlhf_flow.tracing import trace
+from rlhf_flow.trace.graph import DataEdge, Graph, VersionEdge
+from rlhf_flow.trace.picture import draw_mermaid, draw_text
+from rlhf_flow.trace.tracing import trace
 
 from .stepped import Step, Stepped
 
@@ -312,9 +312,9 @@ def test_what_a_role_is_used_for_follows_from_the_calls() -> None:
     graph = trace(Debate(step))
     roles = job_roles({GraphName.STEP: graph})
     assert roles == {
-        "judge": JobRole(Head.SCALAR, is_trained=False, generates=False),
-        "teacher": JobRole(Head.LM, is_trained=False, generates=True),
-        "student": JobRole(Head.LM, is_trained=True, generates=True),
+        "judge": JobRole(ModelHead.SCALAR, is_trained=False, generates=False),
+        "teacher": JobRole(ModelHead.LM, is_trained=False, generates=True),
+        "student": JobRole(ModelHead.LM, is_trained=True, generates=True),
     }
     assert policy_of(graph) == "student"
 

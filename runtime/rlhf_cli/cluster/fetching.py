@@ -19,7 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_cli.cluster.client import CommandFailed, StreamBroken
 from rlhf_cli.cluster.downloading import Bar, FetchItem, download
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
@@ -70,7 +70,7 @@ def fetch_files(
         NothingToRead: none of them exists yet.
         OutputExists, TransferFailed: see `download`.
     """
-    if what == "model" and job.status.phase is not Phase.SUCCEEDED:
+    if what == "model" and job.status.phase is not JobPhase.SUCCEEDED:
         notify(
             f"{job.name} has not succeeded ({job.status.phase}): a model may be of an earlier run"
         )

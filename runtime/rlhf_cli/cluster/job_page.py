@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_api.status import ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
 from rlhf_cli.cluster.job_text import age, phase_text
 from rlhf_cli.cluster.jobs import Job
 from rlhf_runtime.telemetry.metric_names import (
@@ -23,11 +23,11 @@ from rlhf_runtime.telemetry.metric_names import (
 LABEL_WIDTH = 12
 BAR_WIDTH = 28
 STYLES: Mapping[str, str] = {
-    Phase.RUNNING: "bold cyan",
-    Phase.RESTARTING: "bold yellow",
-    Phase.SUSPENDED: "bold yellow",
-    Phase.SUCCEEDED: "bold green",
-    Phase.FAILED: "bold red",
+    JobPhase.RUNNING: "bold cyan",
+    JobPhase.RESTARTING: "bold yellow",
+    JobPhase.SUSPENDED: "bold yellow",
+    JobPhase.SUCCEEDED: "bold green",
+    JobPhase.FAILED: "bold red",
 }
 BAD: Mapping[str, str] = {
     ConditionType.STALLED: ConditionStatus.TRUE,
@@ -77,7 +77,7 @@ def _reason(job: Job) -> list[RenderableType]:
         )
         return [_row("why", _plain(pending, "yellow"))]
     words = ": ".join(filter(None, (status.reason or "", status.message)))
-    style = "red" if status.phase is Phase.FAILED else ""
+    style = "red" if status.phase is JobPhase.FAILED else ""
     return [_row("why", _plain(words, style))] if words else []
 
 

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_cli.cluster.client import Cluster, WatchExpired
 from rlhf_cli.cluster.errors import ClusterUnreachable, JobDeleted
 from rlhf_cli.cluster.job_page import job_page
@@ -190,7 +190,7 @@ def wait_for_end(
 
 
 def wait_for_phase(
-    cluster: Cluster, namespace: str, name: str, phases: Iterable[Phase], shown: Display
+    cluster: Cluster, namespace: str, name: str, phases: Iterable[JobPhase], shown: Display
 ) -> Job:
     """Wait until a job has reached one of the phases, or has ended. Raises as `wait_for_end`."""
     return _wait(cluster, namespace, [name], shown, frozenset(phases))[name]
@@ -201,7 +201,7 @@ def _wait(
     namespace: str,
     names: Collection[str],
     shown: Display,
-    phases: frozenset[Phase],
+    phases: frozenset[JobPhase],
 ) -> Mapping[str, Job]:
     seen: dict[str, Job] = {}
     for jobs in Follower(cluster, namespace, names):
@@ -216,7 +216,7 @@ def _wait(
     raise AssertionError("a Follower does not end")
 
 
-def _is_done(job: Job, phases: frozenset[Phase]) -> bool:
+def _is_done(job: Job, phases: frozenset[JobPhase]) -> bool:
     return job.exit_code is not None or (job.is_observed and job.status.phase in phases)
 
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
+from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_from_submission
 from rlhf_cli.options import Filename, Inject, Manifest
 
 
 def _check_submission(text: str) -> str:
     try:
-        job_of(text)
+        job_from_submission(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text

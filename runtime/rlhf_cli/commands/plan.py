@@ -15,8 +15,8 @@ from rlhf_cli.options import Devices, Filename, Manifest, Overrides
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.graph import Graph
-    from rlhf_flow.planning.seconds.profile import Profile
+    from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.problem.profile import Profile
 
 
 class PlanOutput(StrEnum):
@@ -73,7 +73,7 @@ def plan(
     from rlhf_cli.plan_explain import print_explanation
     from rlhf_cli.plan_tables import print_tables, render
     from rlhf_cli.plan_times import print_times, write_page
-    from rlhf_flow.planning.seconds.profile import read_profile
+    from rlhf_planner.problem.profile import read_profile
 
     other = None if diff is None else read_plan(diff)
     measured = None if profile is None else read_profile(profile)
@@ -108,8 +108,8 @@ def _plan_jobs(
     from rlhf_cli.manifests import annotate_lines
     from rlhf_cli.planning import trace_and_plan
     from rlhf_cli.user_code import user_code
-    from rlhf_flow.lint import lint_job
-    from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_flow.jobs.lint import lint_job
+    from rlhf_planner.plan import pools_of
 
     for job in local_jobs(file, overrides):
         with annotate_lines(file, job, overrides), user_code(job):

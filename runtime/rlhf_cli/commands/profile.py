@@ -43,9 +43,9 @@ def profile(
     from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
     from rlhf_cli.profile_file import replace_text, require_writable, summary
     from rlhf_cli.user_code import user_code
-    from rlhf_flow.planning.inventory import device_of
-    from rlhf_flow.planning.make_plan import local_pools
-    from rlhf_flow.planning.seconds.profile import default_place
+    from rlhf_planner.plan import local_pools
+    from rlhf_planner.problem.devices import device_of
+    from rlhf_planner.problem.profile import default_place
     from rlhf_runtime.profiling.job_subjects import job_subjects
     from rlhf_runtime.profiling.ranks import measure
 

@@ -9,7 +9,7 @@ import typer
 from rlhf_cli.options import Context, JobName, Kubeconfig, Namespace, connect_cluster
 
 if TYPE_CHECKING:
-    from rlhf_api.status import Phase
+    from rlhf_api.status import JobPhase
     from rlhf_cli.cluster.client import Cluster
     from rlhf_cli.cluster.jobs import Job
 
@@ -30,7 +30,7 @@ def suspend(
       rlhf suspend sort-grpo
       rlhf suspend sort-grpo --wait
     """
-    from rlhf_api.status import Phase
+    from rlhf_api.status import JobPhase
 
     cluster = connect_cluster(kubeconfig, context, namespace)
     job = _unfinished_job(cluster, name, "suspend")
@@ -40,7 +40,7 @@ def suspend(
         _set_suspend(cluster, job, True)
         typer.echo(suspend_text(job))
     if wait:
-        _wait_for_phase(cluster, job, Phase.SUSPENDED)
+        _wait_for_phase(cluster, job, JobPhase.SUSPENDED)
 
 
 def resume(
@@ -57,7 +57,7 @@ def resume(
       rlhf resume sort-grpo
       rlhf resume sort-grpo --wait
     """
-    from rlhf_api.status import Phase
+    from rlhf_api.status import JobPhase
 
     cluster = connect_cluster(kubeconfig, context, namespace)
     job = _unfinished_job(cluster, name, "resume")
@@ -67,7 +67,7 @@ def resume(
     else:
         typer.echo(f"{job.name} has no suspension to end.{_queue_text(job)}")
     if wait:
-        _wait_for_phase(cluster, job, Phase.RUNNING)
+        _wait_for_phase(cluster, job, JobPhase.RUNNING)
 
 
 def suspend_text(job: Job) -> str:
@@ -92,9 +92,9 @@ def resume_text(job: Job) -> str:
 
 
 def _queue_text(job: Job) -> str:
-    from rlhf_api.status import Phase
+    from rlhf_api.status import JobPhase
 
-    if job.status.phase is not Phase.SUSPENDED:
+    if job.status.phase is not JobPhase.SUSPENDED:
         return ""
     return f" It waits because of {job.status.reason or 'its queue'}: {job.status.message}"
 
@@ -119,7 +119,7 @@ def _set_suspend(cluster: Cluster, job: Job, suspended: bool) -> None:
     cluster.merge(Kind.JOB, job.namespace, job.name, {"spec": {"suspend": suspended}})
 
 
-def _wait_for_phase(cluster: Cluster, job: Job, phase: Phase) -> None:
+def _wait_for_phase(cluster: Cluster, job: Job, phase: JobPhase) -> None:
     """Wait; if the job ends meanwhile, exit with its code."""
     from rlhf_cli.cluster.watching import display, wait_for_phase
 

@@ -78,7 +78,7 @@ def validate_file(file: Path, overrides: Sequence[str], deep: bool) -> list[Rlhf
         except RlhfError as error:
             errors.append(error)
             for part in split_error(error):
-                prefix = f"{part.place or shown}: {part.reason}: "
+                prefix = f"{part.position or shown}: {part.reason}: "
                 typer.echo(f"{'' if isinstance(part, ManifestError) else prefix}{part}")
         else:
             typer.echo(f"{shown}: {job.name} {result}")
@@ -91,8 +91,8 @@ def _check_objective(job: RLHFJob) -> None:
     Raises:
         TimesUnknown: they have not.
     """
-    if job.spec.placement.objective.takes_part:
-        from rlhf_flow.planning.compared_times import require_times
+    if job.spec.placement.objective.may_use_fewer_devices:
+        from rlhf_planner.cost.pool_hardware import require_times
 
         require_times(job.spec.placement.objective, job.spec.resources.node_pools)
 
@@ -121,8 +121,8 @@ def _check_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
     from rlhf_cli.local_jobs import localize
     from rlhf_cli.manifests import annotate_lines
     from rlhf_cli.user_code import local_user_code
-    from rlhf_flow.lint import lint_job
-    from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_flow.jobs.lint import lint_job
+    from rlhf_planner.plan import pools_of
 
     job = localize(job, file, overrides)
     target = RunTarget(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rlhf_api.spec.presets import DapoSettings
-from rlhf_flow.algorithms.estimators import estimator
 from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
-from rlhf_flow.algorithms.policy_gradient import PolicyGradient
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import scores_of, valid_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.operations import EnoughGroups, MixedGroups, OverlongPenalty
+from rlhf_flow.algorithms.policy_gradient import PolicyGradient, estimator
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.operations import EnoughGroups, MixedGroups, OverlongPenalty
 
 MIXED = "mixed"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import scores_of, valid_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.operations import PassAtK
-from rlhf_flow.roles import LanguageModel, RewardSource, Roles
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.operations import PassAtK
+from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles
 
 
 class Evaluation(Algorithm):

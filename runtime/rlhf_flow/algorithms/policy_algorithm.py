@@ -6,13 +6,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from rlhf_api.spec.policy_loss import KlEstimator, PolicyLossSettings
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import ROLLOUT_LOG_PROBS, log_probs_of, valid_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.losses import ClippedLoss
-from rlhf_flow.operations import PenalizedScores, TokenRewards
-from rlhf_flow.roles import LanguageModel, RewardSource, Roles
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import ROLLOUT_LOG_PROBS, log_probs_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.losses import ClippedLoss
+from rlhf_flow.step.operations import PenalizedScores, TokenRewards
+from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles
 
 ACTOR, REFERENCE, REWARD = "actor", "reference", "reward"
 
@@ -81,12 +81,12 @@ class PolicyAlgorithm(Algorithm):
         self.uses_reference = settings.kl_coefficient > 0
         self.uses_old_log_probs = job.needs_old_log_probs
         old = log_probs_of(ACTOR) if job.needs_old_log_probs else ROLLOUT_LOG_PROBS
-        self.penalty = KlPenalty(settings.kl_in_rewards, settings.estimator, old)
+        self.penalty = KlPenalty(settings.kl_reward_coefficient, settings.estimator, old)
         self.loss = ClippedLoss.from_settings(
             settings,
             valid=valid,
             old_log_probs=old,
-            reference_log_probs=log_probs_of(REFERENCE) if settings.kl_in_loss else None,
+            reference_log_probs=log_probs_of(REFERENCE) if settings.has_kl_loss else None,
         )
 
     def roles(self) -> Roles:

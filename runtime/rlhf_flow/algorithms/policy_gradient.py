@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from rlhf_api.spec.policy_loss import PolicyLossSettings
-from rlhf_flow.algorithms.estimators import estimator
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, PolicyAlgorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import scores_of, valid_of
-from rlhf_flow.flow import Flow
+from rlhf_api.spec.presets import (
+    GrpoSettings,
+    OpoSettings,
+    ReinforcePlusPlusSettings,
+    RlooSettings,
+)
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, KlPenalty, PolicyAlgorithm
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.operations import GroupAdvantages, GroupBaseline, Operation, RewardsToGo, Whiten
 
 
 class PolicyGradient(PolicyAlgorithm):
@@ -35,3 +41,39 @@ class PolicyGradient(PolicyAlgorithm):
         batch = self.with_log_probs(flow, batch)
         batch |= flow.compute(batch, *self.advantages)
         flow.actor.train(batch, self.loss)
+
+
+def estimator(
+    settings: PolicyLossSettings,
+    scores: str,
+    valid: str,
+    penalty: KlPenalty,
+) -> tuple[Operation, ...]:
+    """Operations from a score per response to the advantages of its tokens.
+
+    Args:
+        settings: of the algorithm.
+        scores: the field with the scores.
+        valid: the field that says which rows count.
+        penalty: the KL penalty on rewards.
+    """
+    match settings:
+        case ReinforcePlusPlusSettings(group_baseline=False):
+            rewards = penalty.on_tokens(scores)
+            return rewards, RewardsToGo(settings.gamma), Whiten(valid)
+    penalties = penalty.on_scores(scores)
+    return *penalties, *_compared(settings, penalties[-1].penalized if penalties else scores, valid)
+
+
+def _compared(settings: PolicyLossSettings, scores: str, valid: str) -> tuple[Operation, ...]:
+    """Samples of a prompt, compared with each other."""
+    match settings:
+        case GrpoSettings():
+            return (GroupAdvantages(scores, valid, settings.normalize_by_std),)
+        case RlooSettings():
+            return (GroupAdvantages(scores, valid, False, GroupBaseline.LEAVE_ONE_OUT),)
+        case OpoSettings():
+            return (GroupAdvantages(scores, valid, False, GroupBaseline.LENGTH_WEIGHTED),)
+        case ReinforcePlusPlusSettings(group_baseline=True):
+            return (GroupAdvantages(scores, valid, False), Whiten(valid))
+    raise AssertionError(f"{type(settings).__name__} has another step")

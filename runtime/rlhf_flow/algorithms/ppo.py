@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rlhf_api.spec.presets import PpoSettings
 from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, PolicyAlgorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import RETURNS, scores_of, valid_of, values_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.losses import ValueLoss
-from rlhf_flow.operations import Gae, Operation, Whiten
-from rlhf_flow.roles import Roles, ScalarModel
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import RETURNS, scores_of, valid_of, values_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.losses import ValueLoss
+from rlhf_flow.step.operations import Gae, Operation, Whiten
+from rlhf_flow.step.roles import Roles, ScalarModel
 
 CRITIC = "critic"
 

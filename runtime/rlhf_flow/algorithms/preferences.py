@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from rlhf_api.spec.presets import OnlineDpoSettings, PreferenceSettings
-from rlhf_flow.algorithm import Algorithm
+from rlhf_api.spec.presets import OnlineDpoSettings, PreferenceSettings, RewardModelSettings
 from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD, JobFacts
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import log_probs_of, scores_of, valid_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.losses import Dpo as DpoLoss
-from rlhf_flow.operations import BestAgainstWorst, PairLines
-from rlhf_flow.roles import LanguageModel, RewardSource, Roles
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import log_probs_of, scores_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.losses import BradleyTerry
+from rlhf_flow.step.losses import Dpo as DpoLoss
+from rlhf_flow.step.operations import BestAgainstWorst, PairLines
+from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 
 class Dpo(Algorithm):
@@ -72,3 +73,24 @@ class OnlineDpo(Dpo):
             flow.save(flow.compute(batch, self.lines), "pairs")
         if every := self.reference_every_steps:
             flow.every(every, lambda: flow.reference.copy_weights_from(flow.actor))
+
+
+class RewardModel(Algorithm):
+    """The Bradley-Terry model of preferences.
+
+    Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
+
+    Args:
+        settings: of the manifest.
+    """
+
+    def __init__(self, settings: RewardModelSettings) -> None:
+        self.loss = BradleyTerry(epochs_per_batch=settings.epochs_per_batch)
+
+    def roles(self) -> Roles:
+        """The reward model alone."""
+        return {"reward_model": ScalarModel}
+
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """Train on the pairs."""
+        flow.reward_model.train(prompts, self.loss)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rlhf_api.spec.presets import ReMaxSettings
 from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, PolicyAlgorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import scores_of, valid_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.operations import AboveBaseline, BothValid, RewardsToGo
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.operations import AboveBaseline, BothValid, RewardsToGo
 
 VALID = "valid"
 

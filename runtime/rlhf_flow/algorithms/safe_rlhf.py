@@ -5,18 +5,18 @@ from __future__ import annotations
 from rlhf_api.spec.presets import SafeRlhfSettings
 from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
 from rlhf_flow.algorithms.ppo import Ppo
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.fields import scores_of, valid_of, values_of
-from rlhf_flow.flow import Flow
-from rlhf_flow.losses import CrossEntropy, Loss
-from rlhf_flow.operations import (
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.columns import scores_of, valid_of, values_of
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.losses import CrossEntropy, Loss
+from rlhf_flow.step.operations import (
     BothValid,
     Gae,
     LagrangeMultiplier,
     PenalizedAdvantages,
     TokenRewards,
 )
-from rlhf_flow.roles import RewardSource, Roles, ScalarModel
+from rlhf_flow.step.roles import RewardSource, Roles, ScalarModel
 
 COST, COST_CRITIC, VALID = "cost", "cost_critic", "valid"
 

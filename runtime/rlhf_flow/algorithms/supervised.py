@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlhf_flow.algorithm import Algorithm
-from rlhf_flow.batches import BatchValue
-from rlhf_flow.flow import Flow
-from rlhf_flow.losses import CrossEntropy
-from rlhf_flow.roles import LanguageModel, Roles
+from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.losses import CrossEntropy
+from rlhf_flow.step.roles import LanguageModel, Roles
 
 
 class Supervised(Algorithm):

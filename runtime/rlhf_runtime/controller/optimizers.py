@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_api.spec.schedule import ScheduleSpec
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.graph import Graph
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 

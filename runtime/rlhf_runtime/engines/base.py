@@ -15,12 +15,12 @@ from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch, in_step
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.training import LossTerm, TrainingEngine
+from rlhf_runtime.engines.training import TrainingEngine, WeightedLoss
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.reshard.views import Views
 
 
-class Held(NamedTuple):
+class ResidentTensors(NamedTuple):
     """An engine's tensors on the device."""
 
     kept: Sequence[torch.Tensor]
@@ -60,7 +60,7 @@ class EngineBase(ABC):
         """Give memory of weights, gradients and optimizer back."""
         if self._offloaded is not OffloadDepth.NOTHING:
             return
-        held = self._held()
+        held = self._resident_tensors()
         if depth is OffloadDepth.EVERYTHING:
             self._offloading.offload((*held.kept, *held.derived))
         elif depth is OffloadDepth.DERIVED:
@@ -96,7 +96,7 @@ class EngineBase(ABC):
         copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._weights_changed()
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
+    def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
         gradient's norm. Collective, be it with no micro-batch.
 
@@ -105,10 +105,10 @@ class EngineBase(ABC):
         """
         assert self._optimizer is not None, "use_optimizer comes before update"
         self.require_loaded()
-        silent = [(part, term) for term in terms for part in term.silent]
+        no_grad = [(part, term) for term in terms for part in term.no_grad_micro_batches]
         trained = [(part, term) for term in terms for part in term.micro_batches]
         empty = (empty_micro_batch(), terms[0])
-        self._forward(list(in_step(silent, self._rounds(len(silent)), empty)))
+        self._forward(list(in_step(no_grad, self._rounds(len(no_grad)), empty)))
         rounds = max(1, self._rounds(len(trained)))  # momentum moves on without a signal
         self._forward_backward(list(in_step(trained, rounds, empty)))
         norm = self._optimizer.step()
@@ -117,11 +117,11 @@ class EngineBase(ABC):
         return norm
 
     @abstractmethod
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         """Call losses for what they collect; as many parts, be it none, on every rank."""
 
     @abstractmethod
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         """Give the optimizer the gradients of the sum over parts and ranks; as many parts, at least
         one, on every rank."""
 
@@ -130,7 +130,7 @@ class EngineBase(ABC):
         """This rank's storage of every weight that it trains."""
 
     @abstractmethod
-    def _held(self) -> Held:
+    def _resident_tensors(self) -> ResidentTensors:
         """Weights, gradients and optimizer, on the device."""
 
     def _write_parameters(self) -> None:  # noqa: B027  # what is trained may be what computes

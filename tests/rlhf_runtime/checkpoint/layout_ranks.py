@@ -16,8 +16,8 @@ from rlhf_runtime.checkpoint.saver import Saver, load
 from rlhf_runtime.engines.parallel import make_contexts
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
-from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.local_shards import LocalShards
+from rlhf_runtime.reshard.slices import TensorSlice, cut
 from rlhf_runtime.reshard.views import View
 from rlhf_runtime.roles.saving import restore, state_of
 
@@ -55,8 +55,8 @@ def expected(folder: Path) -> Expected:
     }
 
 
-def part(full: torch.Tensor, box: Box) -> torch.Tensor:
-    return full[box.slices_in(Box.whole(tuple(full.shape)))]
+def part(full: torch.Tensor, box: TensorSlice) -> torch.Tensor:
+    return full[box.slices_in(TensorSlice.full(tuple(full.shape)))]
 
 
 @torch.no_grad()
@@ -114,7 +114,9 @@ def differences(engine: Any, full: Expected) -> list[str]:
     return [*wrong, *([] if counts == (9, 7) else [f"counts {counts}"])]
 
 
-def shards_of(world: World, boxes: list[Box], is_saved: bool = True) -> dict[str, LocalShards]:
+def shards_of(
+    world: World, boxes: list[TensorSlice], is_saved: bool = True
+) -> dict[str, LocalShards]:
     """This rank's box of rows, filled with its number."""
     box = boxes[world.rank]
     tensor = torch.full(box.shape, float(world.rank))
@@ -130,7 +132,7 @@ def written(world: World, folder: Path, state: dict[str, Any]) -> str:
 
 
 def boxes_that_overlap_partially_are_refused(world: World, folder: Path) -> None:
-    boxes = [Box((first, 0), (3, 3)) for first in (0, 2, 4, 5)]
+    boxes = [TensorSlice((first, 0), (3, 3)) for first in (0, 2, 4, 5)]
     try:
         written(world, folder, shards_of(world, boxes))
     except CheckpointFailed as error:
@@ -141,7 +143,7 @@ def boxes_that_overlap_partially_are_refused(world: World, folder: Path) -> None
 
 
 def a_region_that_nobody_holds_is_told(world: World, folder: Path) -> None:
-    boxes = [Box((first, 0), (2, 3)) for first in (0, 2, 4, 4)]
+    boxes = [TensorSlice((first, 0), (2, 3)) for first in (0, 2, 4, 4)]
     try:
         written(world, folder, shards_of(world, boxes))
     except CheckpointFailed as error:
@@ -153,7 +155,12 @@ def a_region_that_nobody_holds_is_told(world: World, folder: Path) -> None:
 
 def what_another_rank_saves_is_left_to_it(world: World, folder: Path) -> None:
     """Rank 3 has rows of 1 and 2 as copies, cut otherwise; rank 0 has none. All read theirs."""
-    boxes = [Box((0, 0), (0, 3)), cut((8, 3), 0, 0, 2), cut((8, 3), 0, 1, 2), Box((3, 0), (4, 3))]
+    boxes = [
+        TensorSlice((0, 0), (0, 3)),
+        cut((8, 3), 0, 0, 2),
+        cut((8, 3), 0, 1, 2),
+        TensorSlice((3, 0), (4, 3)),
+    ]
     shards = shards_of(world, boxes, is_saved=world.rank != 3)
     address = written(world, folder, shards)
     for each in shards.values():

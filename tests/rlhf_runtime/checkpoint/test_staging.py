@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from rlhf_runtime.checkpoint.staging import Staging
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.checkpoint.saver import StagerPool
 from rlhf_runtime.reshard.local_shards import LocalShards
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View
 
 PLAIN = StagingOptions(
@@ -24,7 +24,7 @@ PLAIN = StagingOptions(
 
 def state_of(weights: torch.Tensor) -> dict[str, Any]:
     """New views of the same storage, as an engine gives at every checkpoint."""
-    shards = LocalShards((4, 5), [View(weights[:, :3], Box((0, 1), (4, 3)))])
+    shards = LocalShards((4, 5), [View(weights[:, :3], TensorSlice((0, 1), (4, 3)))])
     return {"w": shards, "step": weights[0, 0]}
 
 
@@ -37,7 +37,7 @@ def copied(stager: DefaultStager, weights: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def test_memory_is_kept_for_the_next_copy_of_the_same_storage() -> None:
-    staging, weights = Staging(PLAIN, keeps_memory=True), torch.arange(12.0).view(4, 3)
+    staging, weights = StagerPool(PLAIN, keeps_memory=True), torch.arange(12.0).view(4, 3)
     stager = staging.take()
     first, place = copied(stager, weights)
     assert torch.equal(first, weights) and place != weights.untyped_storage().data_ptr()
@@ -52,7 +52,7 @@ def test_memory_is_kept_for_the_next_copy_of_the_same_storage() -> None:
 
 def test_other_memory_is_given_back_when_a_copy_is_written() -> None:
     """At once, not when cycles are looked for."""
-    staging, weights = Staging.on("cpu"), torch.zeros(4, 3)
+    staging, weights = StagerPool.on("cpu"), torch.zeros(4, 3)
     gc.disable()
     try:
         stager = staging.take()

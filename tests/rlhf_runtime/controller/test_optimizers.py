@@ -4,8 +4,8 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow import Algorithm, BatchValue, CrossEntropy, Flow, LanguageModel, Roles
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.tracing import trace
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.trace.tracing import trace
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 

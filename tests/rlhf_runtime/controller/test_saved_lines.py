@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh
-from rlhf_flow.calls import ModelCall, SaveOptions
-from rlhf_flow.fields import LINES
+from rlhf_flow.step.calls import ModelCall, SaveOptions
+from rlhf_flow.step.columns import LINES
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.saved_lines import lines_by_name
 from rlhf_runtime.hooks import nothing

@@ -16,10 +16,10 @@ from rlhf_runtime.engines.megatron.layout import Place, check_pieces, collect, p
 from rlhf_runtime.engines.megatron.loading import WeightFiles, load_model
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.gathering import pieces_of
+from rlhf_runtime.reshard.gathering import list_pieces
 from rlhf_runtime.reshard.layout import Piece
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import Views
 
 from .megatron_models import CONFIGS, PLAIN, TIED, WIDE, make_model, write_model
@@ -56,7 +56,7 @@ def model_views(architecture: Architecture, tensor: int, size: int) -> Views:
 def pieces(kind: str, size: int) -> tuple[Architecture, list[list[Piece]]]:
     architecture = Architecture.of(CONFIGS[kind]())
     return architecture, [
-        list(pieces_of(model_views(architecture, tensor, size))) for tensor in range(size)
+        list(list_pieces(model_views(architecture, tensor, size))) for tensor in range(size)
     ]
 
 
@@ -79,9 +79,9 @@ def test_rows_of_queries_keys_and_values_alternate_by_group() -> None:
     storage = torch.arange(64.0)
     parts = list(parts_of(storage, parameter, 1, architecture, Place(1, 2)))
     assert [(name.split(".")[-2], box) for name, _, box in parts] == [
-        ("q_proj", Box((32,), (32,))),
-        ("k_proj", Box((16,), (16,))),
-        ("v_proj", Box((16,), (16,))),
+        ("q_proj", TensorSlice((32,), (32,))),
+        ("k_proj", TensorSlice((16,), (16,))),
+        ("v_proj", TensorSlice((16,), (16,))),
     ]
     assert [part.tolist() for _, part, _ in parts] == [
         list(map(float, rows)) for rows in (range(32), range(32, 48), range(48, 64))
@@ -115,7 +115,9 @@ def test_a_missing_region_is_named() -> None:
 def test_a_norm_that_one_rank_lacks_is_found() -> None:
     architecture, held = pieces(WIDE, 2)
     held[0] = [piece for piece in held[0] if "3.self_attn.q_norm" not in piece.name]
-    with pytest.raises(LayoutError, match=r"is missing: got .*'model.layers.3.self_attn.q_norm"):
+    with pytest.raises(
+        LayoutError, match=r"on too few ranks: got .*'model.layers.3.self_attn.q_norm"
+    ):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
@@ -123,20 +125,25 @@ def test_a_cut_weight_that_is_whole_on_every_rank_is_found() -> None:
     architecture, held = pieces(PLAIN, 2)
     shape = architecture.shapes()["lm_head.weight"]
     held = [
-        [Piece(n, Box.whole(shape)) if n == "lm_head.weight" else Piece(n, box) for n, box in own]
+        [
+            Piece(n, TensorSlice.full(shape)) if n == "lm_head.weight" else Piece(n, box)
+            for n, box in own
+        ]
         for own in held
     ]
-    with pytest.raises(LayoutError, match=r"held too often: got .*'lm_head.weight' .*on rank 1"):
+    with pytest.raises(LayoutError, match=r"on too many ranks: got .*'lm_head.weight' .*on rank 1"):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
     architecture, held = pieces(PLAIN, 2)
     held[1] = [
-        Piece(name, Box((1, 0), box.shape)) if name == "lm_head.weight" else Piece(name, box)
+        Piece(name, TensorSlice((1, 0), box.shape))
+        if name == "lm_head.weight"
+        else Piece(name, box)
         for name, box in held[1]
     ]
-    with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*nobody of 2 ranks holds Box"):
+    with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*none of 2 ranks has TensorSlice"):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
@@ -144,9 +151,12 @@ def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
     architecture, held = pieces(PLAIN, 1)
     with pytest.raises(LayoutError, match="unknown tensor: got 'model.bias' on rank 0"):
         check_pieces(
-            architecture, [[*held[0], Piece("model.bias", Box((0,), (1,)))]], tensor=1, pipeline=1
+            architecture,
+            [[*held[0], Piece("model.bias", TensorSlice((0,), (1,)))]],
+            tensor=1,
+            pipeline=1,
         )
-    padded = Piece("lm_head.weight", Box((0, 0), (320, 64)))
+    padded = Piece("lm_head.weight", TensorSlice((0, 0), (320, 64)))
     with pytest.raises(LayoutError, match="outside its tensor"):
         check_pieces(architecture, [[*held[0], padded]], tensor=1, pipeline=1)
 
@@ -216,7 +226,7 @@ class CountedReads:
         self.elements = 0
         read = WeightFiles.read
 
-        def counted(files: WeightFiles, name: str, box: Box) -> torch.Tensor:
+        def counted(files: WeightFiles, name: str, box: TensorSlice) -> torch.Tensor:
             self.elements += box.volume
             return read(files, name, box)
 
@@ -240,7 +250,7 @@ def test_a_rank_reads_its_own_parts_only(
         held = sum(view.tensor.numel() for parts in views.values() for view in parts)
         assert counted.elements == held < 0.55 * total
         for name, parts in views.items():
-            whole = Box.whole(tuple(expected[name].shape))
+            whole = TensorSlice.full(tuple(expected[name].shape))
             for part, box in parts:
                 assert torch.equal(part, expected[name][box.slices_in(whole)]), name
 

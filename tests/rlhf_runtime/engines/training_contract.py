@@ -33,7 +33,7 @@ from .contract_updates import (
     pieces_give_the_gradient_of_the_whole,
     ranks_do_not_change_the_result,
     recomputation_changes_nothing,
-    silent_rows_are_read_and_change_nothing,
+    rows_without_gradient_are_read_and_change_nothing,
     split_comparisons_give_the_gradient_of_the_whole,
     updates_are_those_of_plain_torch,
 )
@@ -67,7 +67,9 @@ IN_EITHER_PRECISION: dict[str, Callable[..., None]] = {
         a_gradient_that_is_not_finite_changes_no_weight
     ),
     "a replica without rows takes part": a_replica_without_rows_takes_part,
-    "silent rows are read and change nothing": silent_rows_are_read_and_change_nothing,
+    "rows without gradient are read and change nothing": (
+        rows_without_gradient_are_read_and_change_nothing
+    ),
     "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
 }
 OF_EVERY_MODEL = (

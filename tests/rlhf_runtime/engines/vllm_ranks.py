@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
@@ -32,8 +31,9 @@ from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
-from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.limits import BATCHED_TOKENS
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
@@ -46,7 +46,7 @@ PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
 MAX_PROMPT, MAX_RESPONSE = 300, 12
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
-MOMENT = Moment(GraphName.STEP, 1, 0)
+WEIGHT_VERSION = WeightVersion(GraphName.STEP, 1, 0)
 
 
 class Pair:
@@ -76,7 +76,7 @@ class Pair:
             world,
         )
         ranks = RankGroup(parallel.rank, parallel.size, parallel.group)
-        self.transition = Transition(self.model, self.model.views(), self.engine, ranks)
+        self.weight_sync = WeightSync(self.model, self.model.views(), self.engine, ranks)
 
     @torch.no_grad()
     def change_weights(self, seed: int) -> None:
@@ -120,16 +120,16 @@ def greedy_answers_follow_the_trainer(at: Pair) -> None:
     moved = []
     for seed in range(2):
         at.change_weights(seed)
-        moved.append(at.transition.refresh(MOMENT))
+        moved.append(at.weight_sync.sync(WEIGHT_VERSION))
         at.assert_greedy_answers_are_right()
     assert all(statistics.means for statistics in moved)
-    assert not at.transition.refresh(MOMENT).means, (
+    assert not at.weight_sync.sync(WEIGHT_VERSION).means, (
         "weights that have not changed are not moved again"
     )
 
 
 def log_probs_agree_with_the_trainer(at: Pair) -> None:
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     prompts = repeat_rows(at.prompts(), 3)
     for temperature in (0.7, 1.0):
         got = at.generate(prompts, temperature)
@@ -147,7 +147,7 @@ def log_probs_agree_with_the_trainer(at: Pair) -> None:
 
 
 def seeds_alone_decide_a_sample(at: Pair) -> None:
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     prompts = at.prompts()
     everything = tokens_of(at.generate(prompts, 1.0, seed=5))
     assert tokens_of(at.generate(prompts, 1.0, seed=5)) == everything
@@ -161,7 +161,7 @@ def seeds_alone_decide_a_sample(at: Pair) -> None:
 def prompts_of_more_tokens_than_a_step_takes_are_sampled_alike(at: Pair) -> None:
     """The last prompt that a step begins with would be cut, and its generator has to stay as it
     was."""
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     lengths = [MAX_PROMPT] * (1 + BATCHED_TOKENS // MAX_PROMPT)
     prompts = ragged(lengths, seed=0)
     everything = tokens_of(at.generate(prompts, 1.0, seed=5))
@@ -172,7 +172,7 @@ def prompts_of_more_tokens_than_a_step_takes_are_sampled_alike(at: Pair) -> None
 
 def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
     """From the prompt and the tokens so far, or in place, where some engines leave their rows."""
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     prompts, seeds = at.prompts(), [0] * len(PROMPT_LENGTHS)
     expected = at.expected(prompts)
     asked: list[int] = []
@@ -209,7 +209,7 @@ def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
 
 
 def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     got = at.generate(repeat_rows(at.prompts(), 4), 2.0)
     assert got.log_probs.lengths is not None
     assert (got.log_probs.lengths == got.tokens.lengths).all()
@@ -221,7 +221,7 @@ def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
 
 
 def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     longest = ragged([MAX_PROMPT] * 3, seed=3)
     assert tokens_of(at.generate(longest, 0.0)) == at.expected(longest)
     nothing = at.generate(longest.take(np.empty(0, dtype=np.int64)), 1.0)
@@ -229,22 +229,22 @@ def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
 
 
 def only_current_weights_generate(at: Pair) -> None:
-    at.transition.refresh(MOMENT)
-    at.transition.require_current(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
+    at.weight_sync.require_current(WEIGHT_VERSION)
     at.change_weights(3)
     with pytest.raises(StaleWeights, match="got version .*, allowed version"):
-        at.transition.require_current(MOMENT)
-    at.transition.refresh(MOMENT)
+        at.weight_sync.require_current(WEIGHT_VERSION)
+    at.weight_sync.sync(WEIGHT_VERSION)
     at.engine.release()
     with pytest.raises(StaleWeights, match="got none, allowed version"):
-        at.transition.require_current(MOMENT)
-    at.transition.refresh(MOMENT)
-    at.transition.require_current(MOMENT)
+        at.weight_sync.require_current(WEIGHT_VERSION)
+    at.weight_sync.sync(WEIGHT_VERSION)
+    at.weight_sync.require_current(WEIGHT_VERSION)
 
 
 def released_memory_comes_back_without_a_trace(at: Pair) -> None:
     """Keys and values of 128 MiB: their release must show in the process's memory."""
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     prompts = at.prompts()
     greedy, sampled = tokens_of(at.generate(prompts, 0.0)), tokens_of(at.generate(prompts, 1.0))
     cache = [cache.untyped_storage() for cache in at.engine._runner.kv_caches]
@@ -259,7 +259,7 @@ def released_memory_comes_back_without_a_trace(at: Pair) -> None:
         assert all(tensor.untyped_storage().nbytes() == 0 for tensor in held)
         assert all(storage.nbytes() == 0 for storage in cache)
         assert resident_bytes() < before - 90 * MEBIBYTE
-        at.transition.refresh(MOMENT)
+        at.weight_sync.sync(WEIGHT_VERSION)
         assert all(storage.nbytes() == 0 for storage in cache), "others may need it until then"
         assert tokens_of(at.generate(prompts, 0.0)) == greedy
         assert [storage.nbytes() for storage in cache] == sizes
@@ -269,7 +269,7 @@ def released_memory_comes_back_without_a_trace(at: Pair) -> None:
 def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     at.change_weights(7)
-    run = at.transition._transfer.run
+    run = at.weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -277,18 +277,18 @@ def a_weight_that_arrives_wrong_is_named(at: Pair) -> None:
             at.engine.views()[name][0].tensor[3, 5] += 1e-3
         return moved
 
-    at.transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    at.weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
     try:
         for _ in range(2):  # not taken for good the second time either
             try:
-                at.transition.refresh(MOMENT)
+                at.weight_sync.sync(WEIGHT_VERSION)
             except StaleWeights as error:
                 assert name in str(error) and "1 of" in str(error), error
             else:
                 raise AssertionError("nothing was noticed")
     finally:
-        at.transition._transfer.run = run  # type: ignore[method-assign]
-    at.transition.refresh(MOMENT)
+        at.weight_sync._transfer.run = run  # type: ignore[method-assign]
+    at.weight_sync.sync(WEIGHT_VERSION)
     at.assert_greedy_answers_are_right()
 
 
@@ -301,7 +301,7 @@ def no_text_is_made_in_vllm(at: Pair) -> None:
         asked.append(request.sampling_params.detokenize)
         return submit(request)
 
-    at.transition.refresh(MOMENT)
+    at.weight_sync.sync(WEIGHT_VERSION)
     core.preprocess_add_request = note
     try:
         at.generate(at.prompts(), 0.0)

@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.checksum import piece_checksum
 from rlhf_runtime.reshard.errors import PlanError, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
@@ -27,6 +26,7 @@ from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.messages import ALIGNMENT, ALONE_BYTES
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.topology import Topology
 from rlhf_runtime.reshard.views import View, Views
 
@@ -112,7 +112,7 @@ def odd_sizes_of_two_dtypes_share_the_staging_memory(rank: int, world_size: int)
     full = full_weights(shapes)
     source = ml.fully_sharded(shapes, world_size)
     target = Layout(
-        shapes, (tuple(Piece(n, Box.whole(s)) for n, s in shapes.items()),) * world_size
+        shapes, (tuple(Piece(n, TensorSlice.full(s)) for n, s in shapes.items()),) * world_size
     )
     views = empty(target, rank, mixed)
     execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
@@ -155,7 +155,7 @@ def a_prepared_transfer_runs_again_with_new_values(rank: int, world_size: int) -
 def what_nodes_share_crosses_once_and_is_forwarded(rank: int, world_size: int) -> None:
     shapes = shapes_of()
     full = full_weights(shapes)
-    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    everything = tuple(Piece(name, TensorSlice.full(shape)) for name, shape in shapes.items())
     source = ml.fully_sharded(shapes, world_size)
     target = Layout(shapes, (everything,) * world_size)
     topology = Topology.regular(world_size, world_size // 2)
@@ -183,10 +183,12 @@ def large_parts_travel_from_storage_to_storage(rank: int, world_size: int) -> No
     source = ml.fully_sharded(shapes, world_size)
     own_bytes = 4 * rows * columns // world_size
     assert own_bytes // 2 >= ALONE_BYTES
-    whole = [Box.whole((rows, columns))] * world_size
-    halves = [Box((0, columns // 2 * (r % 2)), (rows, columns // 2)) for r in range(world_size)]
+    whole = [TensorSlice.full((rows, columns))] * world_size
+    halves = [
+        TensorSlice((0, columns // 2 * (r % 2)), (rows, columns // 2)) for r in range(world_size)
+    ]
 
-    def staged(boxes: list[Box], dtype: Callable[[str], torch.dtype]) -> int:
+    def staged(boxes: list[TensorSlice], dtype: Callable[[str], torch.dtype]) -> int:
         target = Layout(shapes, tuple((Piece("w", box),) for box in boxes))
         views = empty(target, rank, dtype)
         stats = execute(plan_reshard(source, target), rank, filled(source, rank, full), views)
@@ -223,7 +225,7 @@ def ranks_without_rows_take_part(rank: int, world_size: int) -> None:
     shapes: ml.Shapes = {"w": (5, 3), "b": (1,)}
     full = full_weights(shapes)
     source = ml.fully_sharded(shapes, world_size)
-    everything = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    everything = tuple(Piece(name, TensorSlice.full(shape)) for name, shape in shapes.items())
     for target in (
         Layout(shapes, (everything,) * world_size),
         Layout(shapes, (*[()] * (world_size - 1), everything)),  # offload to the last rank
@@ -250,7 +252,7 @@ def nested_shards_stay_in_place(rank: int, world_size: int) -> None:
     stats = execute(plan, rank, sources, targets)
     assert_equal(targets, full)
     assert stats.bytes_local == 0
-    assert stats.bytes_in_place == 4 * size // t
+    assert stats.bytes_aliased == 4 * size // t
     assert stats.bytes_received * t * t_g == 4 * (t - t_g) * size
 
 
@@ -289,7 +291,7 @@ def sum_of(checksums: object) -> Tensor:
 def disagreement_is_an_error_on_every_rank(rank: int, world_size: int) -> None:
     shapes: ml.Shapes = {"w": (4, 4)}
     source = ml.fully_sharded(shapes, world_size)
-    target = Layout(shapes, ((Piece("w", Box.whole((4, 4))),),) * world_size)
+    target = Layout(shapes, ((Piece("w", TensorSlice.full((4, 4))),),) * world_size)
     plan = plan_reshard(source, target)
     full = full_weights(shapes)
     sources, views = filled(source, rank, full), empty(target, rank, float32)

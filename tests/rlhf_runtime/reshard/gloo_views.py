@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.layout import Layout
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 from . import model_layouts as ml
@@ -25,8 +25,8 @@ def full_weights(shapes: ml.Shapes, seed: int = 0) -> dict[str, Tensor]:
     return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
 
 
-def part(full: Tensor, box: Box) -> Tensor:
-    return full[box.slices_in(Box.whole(full.shape))]
+def part(full: Tensor, box: TensorSlice) -> Tensor:
+    return full[box.slices_in(TensorSlice.full(full.shape))]
 
 
 def filled(layout: Layout, rank: int, full: Mapping[str, Tensor]) -> Views:

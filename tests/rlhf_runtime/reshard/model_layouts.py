@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rlhf_flow.planning.shapes import DecoderShape
-from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_sizing.shape import DecoderShape
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -53,14 +53,14 @@ def of_decoder(shape: DecoderShape) -> Shapes:
     return found
 
 
-def tensor_parallel_box(name: str, shape: tuple[int, ...], index: int, size: int) -> Box:
+def tensor_parallel_box(name: str, shape: tuple[int, ...], index: int, size: int) -> TensorSlice:
     """Rows or columns as Megatron and vLLM cut them; the vocabulary is padded to 64, then cut."""
     if len(shape) == 1:
-        return cut(shape, 0, index, size) if name.endswith(".bias") else Box.whole(shape)
+        return cut(shape, 0, index, size) if name.endswith(".bias") else TensorSlice.full(shape)
     if "embed" in name or "lm_head" in name:
         rows = -(-shape[0] // 64) * 64 // size
         first = min(index * rows, shape[0])
-        return Box((first, 0), (min(rows, shape[0] - first), shape[1]))
+        return TensorSlice((first, 0), (min(rows, shape[0] - first), shape[1]))
     return cut(shape, 1 if "o_proj" in name or "down_proj" in name else 0, index, size)
 
 

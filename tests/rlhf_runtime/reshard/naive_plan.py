@@ -9,9 +9,9 @@ from math import prod
 
 import torch
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import ReshardPlan
+from rlhf_runtime.reshard.slices import TensorSlice
 
 
 def assert_carried_out(plan: ReshardPlan, source: Layout, target: Layout) -> None:
@@ -23,17 +23,17 @@ def assert_carried_out(plan: ReshardPlan, source: Layout, target: Layout) -> Non
     held = [{name: torch.zeros_like(t) for name, t in full.items()} for _ in source.pieces]
     for rank, pieces in enumerate(source.pieces):
         for name, box in pieces:
-            index = box.slices_in(Box.whole(full[name].shape))
+            index = box.slices_in(TensorSlice.full(full[name].shape))
             held[rank][name][index] = full[name][index]
     got = [{name: torch.zeros_like(t) for name, t in full.items()} for _ in source.pieces]
     for moves, holds in (((*plan.copies, *plan.direct), held), (plan.forwarded, got)):
         for move in moves:
-            index = move.box.slices_in(Box.whole(full[move.name].shape))
+            index = move.box.slices_in(TensorSlice.full(full[move.name].shape))
             assert (got[move.target_rank][move.name][index] == 0).all(), f"sent twice: {move}"
             got[move.target_rank][move.name][index] = holds[move.source_rank][move.name][index]
     for rank, pieces in enumerate(target.pieces):
         for name, box in pieces:
-            index = box.slices_in(Box.whole(full[name].shape))
+            index = box.slices_in(TensorSlice.full(full[name].shape))
             assert torch.equal(got[rank][name][index], full[name][index])
 
 
@@ -73,7 +73,7 @@ def assert_elements(
 Element = tuple[str, tuple[int, ...]]
 
 
-def elements_of(name: str, box: Box) -> Iterator[Element]:
+def elements_of(name: str, box: TensorSlice) -> Iterator[Element]:
     ranges = [range(first, last) for first, last in zip(box.start, box.stop, strict=True)]
     return ((name, index) for index in product(*ranges))
 

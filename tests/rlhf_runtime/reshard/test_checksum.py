@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard import checksum
-from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.slices import TensorSlice, cut
 
 from ...depth import examples
 
@@ -13,7 +13,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def naive(tensor: torch.Tensor, box: Box) -> int:
+def naive(tensor: torch.Tensor, box: TensorSlice) -> int:
     """The definition, element by element, in Python's integers."""
     total = 0
     bits = tensor.contiguous().view(INTEGERS[tensor.dtype.itemsize])
@@ -31,7 +31,7 @@ def test_it_is_the_sum_over_elements(
 ) -> None:
     monkeypatch.setattr(checksum, "CPU_BLOCK_ELEMENTS", 9)
     tensor = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0)).to(dtype)
-    box = Box(tuple(range(10, 10 + len(shape))), shape)
+    box = TensorSlice(tuple(range(10, 10 + len(shape))), shape)
     assert piece_checksum(tensor, box).item() == naive(tensor, box)
 
 
@@ -41,7 +41,7 @@ def test_parts_add_up_however_the_box_is_cut(
     data: st.DataObject, dtype: torch.dtype, shape: list[int]
 ) -> None:
     tensor = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0)).to(dtype)
-    whole = Box.whole(shape)
+    whole = TensorSlice.full(shape)
     parts = [whole]
     for _ in range(data.draw(st.integers(0, 4)) if shape else 0):
         box = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
@@ -49,7 +49,7 @@ def test_parts_add_up_however_the_box_is_cut(
         for index in range(2):
             half = cut(box.shape, dim, index, 2)
             start = tuple(a + b for a, b in zip(box.start, half.start, strict=True))
-            parts.append(Box(start, half.shape))
+            parts.append(TensorSlice(start, half.shape))
     total = sum(
         (piece_checksum(tensor[part.slices_in(whole)], part) for part in parts),
         torch.zeros((), dtype=torch.int64),
@@ -60,7 +60,7 @@ def test_parts_add_up_however_the_box_is_cut(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_element_or_swapped_rows_or_columns_are_noticed(dtype: torch.dtype) -> None:
     tensor = torch.randn(6, 8, generator=torch.manual_seed(0)).to(dtype)
-    box = Box.whole(tensor.shape)
+    box = TensorSlice.full(tensor.shape)
     seen = {int(piece_checksum(tensor, box))}
     changed = tensor.clone()
     changed[3, 4] += 0.125
@@ -71,13 +71,13 @@ def test_a_changed_element_or_swapped_rows_or_columns_are_noticed(dtype: torch.d
     two_elements[0, 1], two_elements[1, 0] = tensor[1, 0], tensor[0, 1]
     for variant in (changed, rows, columns, shifted, two_elements):
         seen.add(int(piece_checksum(variant, box)))
-    seen.add(int(piece_checksum(tensor, Box((1, 0), (6, 8)))))
+    seen.add(int(piece_checksum(tensor, TensorSlice((1, 0), (6, 8)))))
     assert len(seen) == 7
 
 
 def test_strides_do_not_matter() -> None:
     fused = torch.randn(12, 10, generator=torch.manual_seed(0))
-    box = Box((2, 3), (4, 5))
+    box = TensorSlice((2, 3), (4, 5))
     view = fused[4:8, 2:7]
     assert torch.equal(piece_checksum(view, box), piece_checksum(view.clone(), box))
     turned = view.T.contiguous().T
@@ -86,13 +86,13 @@ def test_strides_do_not_matter() -> None:
 
 def test_elements_can_be_cast_on_the_way() -> None:
     tensor = torch.randn(40, 5, generator=torch.manual_seed(0))
-    box = Box.whole(tensor.shape)
+    box = TensorSlice.full(tensor.shape)
     cast = piece_checksum(tensor, box, dtype=torch.bfloat16)
     assert torch.equal(cast, piece_checksum(tensor.bfloat16(), box))
 
 
 def test_an_empty_part_adds_nothing() -> None:
-    assert piece_checksum(torch.empty(0, 4), Box((9, 0), (0, 4))).item() == 0
+    assert piece_checksum(torch.empty(0, 4), TensorSlice((9, 0), (0, 4))).item() == 0
 
 
 @pytest.mark.gpu
@@ -100,5 +100,5 @@ def test_an_empty_part_adds_nothing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_gpu_computes_the_same_checksum(dtype: torch.dtype) -> None:
     tensor = torch.randn(300, 200, generator=torch.manual_seed(0)).to(dtype)
-    box = Box((5, 7), (300, 200))
+    box = TensorSlice((5, 7), (300, 200))
     assert torch.equal(piece_checksum(tensor.cuda(), box).cpu(), piece_checksum(tensor, box))

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_runtime.reshard.boxes import Box, cut
 from rlhf_runtime.reshard.errors import TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice, cut
 from rlhf_runtime.reshard.views import View
 
 from ..world_of_processes import failures, start_world
@@ -41,20 +41,20 @@ def test_a_world_of_one_copies_without_any_collective() -> None:
 
 
 def test_the_same_memory_is_not_touched_even_while_it_is_freed() -> None:
-    whole = Layout({"w": (4, 2)}, ((Piece("w", Box.whole((4, 2))),),))
+    whole = Layout({"w": (4, 2)}, ((Piece("w", TensorSlice.full((4, 2))),),))
     tensor = torch.zeros(4, 2)
-    views = {"w": [View(tensor, Box.whole((4, 2)))]}
+    views = {"w": [View(tensor, TensorSlice.full((4, 2)))]}
     tensor.untyped_storage().resize_(0)
     stats = execute(plan_reshard(whole, whole), 0, views, views)
-    assert (stats.bytes_local, stats.bytes_in_place) == (0, 32)
+    assert (stats.bytes_local, stats.bytes_aliased) == (0, 32)
 
 
 def test_two_freed_tensors_are_not_the_same_memory() -> None:
-    whole = Layout({"w": (4,)}, ((Piece("w", Box.whole((4,))),),))
+    whole = Layout({"w": (4,)}, ((Piece("w", TensorSlice.full((4,))),),))
     source, target = torch.ones(4), torch.zeros(4)
     for tensor in (source, target):
         tensor.untyped_storage().resize_(0)
-    box = Box.whole((4,))
+    box = TensorSlice.full((4,))
     transfer = PreparedTransfer(
         plan_reshard(whole, whole), 0, {"w": [View(source, box)]}, {"w": [View(target, box)]}
     )
@@ -67,20 +67,20 @@ def test_two_freed_tensors_are_not_the_same_memory() -> None:
 
 def test_a_name_may_lie_in_several_views() -> None:
     halves = tuple(Piece("w", cut((4, 2), 0, index, 2)) for index in range(2))
-    whole = Layout({"w": (4, 2)}, ((Piece("w", Box.whole((4, 2))),),))
+    whole = Layout({"w": (4, 2)}, ((Piece("w", TensorSlice.full((4, 2))),),))
     full = torch.arange(8.0).reshape(4, 2)
     fused = torch.zeros(6, 2)
     views = {"w": [View(fused[4:6], halves[0].box), View(fused[0:2], halves[1].box)]}
     plan = plan_reshard(whole, Layout({"w": (4, 2)}, (halves,)))
-    execute(plan, 0, {"w": [View(full, Box.whole((4, 2)))]}, views)
+    execute(plan, 0, {"w": [View(full, TensorSlice.full((4, 2)))]}, views)
     assert fused.tolist() == [[4, 5], [6, 7], [0, 0], [0, 0], [0, 1], [2, 3]]
 
 
 def test_views_that_do_not_fit_are_refused() -> None:
-    box = Box.whole((4,))
+    box = TensorSlice.full((4,))
     whole = Layout({"w": (4,)}, ((Piece("w", box),),))
     plan, good = plan_reshard(whole, whole), {"w": [View(torch.zeros(4), box)]}
-    with pytest.raises(TransferError, match=r"got \(5,\) for Box.* of 'w' on rank 0"):
+    with pytest.raises(TransferError, match=r"got \(5,\) for TensorSlice.* of 'w' on rank 0"):
         execute(plan, 0, {"w": [View(torch.zeros(5), box)]}, good)
     with pytest.raises(TransferError, match="of 'w' is not in a view of rank 0: got views of"):
-        execute(plan, 0, good, {"w": [View(torch.zeros(2), Box((0,), (2,)))]})
+        execute(plan, 0, good, {"w": [View(torch.zeros(2), TensorSlice((0,), (2,)))]})

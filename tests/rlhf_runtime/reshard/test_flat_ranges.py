@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.boxes import Box, are_disjoint, covers
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.flat_ranges import FlatShard, flat_range_views
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers
+from rlhf_runtime.reshard.views import FlatShard, View, Views, flat_range_views
 
 
 def numbered(*shape: int) -> torch.Tensor:
@@ -43,7 +42,7 @@ def parameters(draw: st.DrawFn) -> tuple[torch.Tensor, Views]:
                 low = draw(st.integers(0, shape[dim] - 1))
                 part = part.narrow(dim, low, draw(st.integers(1, shape[dim] - low)))
         start = tuple(draw(st.integers(0, 9)) for _ in shape)
-        box = Box((start[0] + 20 * number, *start[1:]), tuple(part.shape))
+        box = TensorSlice((start[0] + 20 * number, *start[1:]), tuple(part.shape))
         views.setdefault(draw(st.sampled_from("ab")), []).append(View(part, box))
     return parameter, views
 
@@ -75,13 +74,13 @@ def test_ranges_hold_exactly_their_elements(
 def test_a_range_of_a_matrix_is_part_of_a_row_whole_rows_and_part_of_a_row() -> None:
     """Columns 8 to 11 of a tensor of 16 columns, of which elements 6 to 18 are here."""
     parameter = numbered(6, 4)
-    views = {"w": [View(parameter, Box((0, 8), (6, 4)))]}
+    views = {"w": [View(parameter, TensorSlice((0, 8), (6, 4)))]}
     shard = FlatShard(torch.arange(6.0, 19.0), 6)
     (parts,) = flat_range_views(parameter, views, shard).values()
     assert [(box, tensor.tolist()) for tensor, box in parts] == [
-        (Box((1, 10), (1, 2)), [[6, 7]]),
-        (Box((2, 8), (2, 4)), [[8, 9, 10, 11], [12, 13, 14, 15]]),
-        (Box((4, 8), (1, 3)), [[16, 17, 18]]),
+        (TensorSlice((1, 10), (1, 2)), [[6, 7]]),
+        (TensorSlice((2, 8), (2, 4)), [[8, 9, 10, 11], [12, 13, 14, 15]]),
+        (TensorSlice((4, 8), (1, 3)), [[16, 17, 18]]),
     ]
     parts[1].tensor.zero_()
     assert shard.tensor.tolist() == [6, 7, *[0] * 8, 16, 17, 18]
@@ -89,16 +88,18 @@ def test_a_range_of_a_matrix_is_part_of_a_row_whole_rows_and_part_of_a_row() -> 
 
 def test_a_range_within_a_row_and_one_between_the_rows_of_a_view() -> None:
     parameter = numbered(3, 8)
-    views = {"w": [View(parameter[:, :3], Box((0, 0), (3, 3)))]}
+    views = {"w": [View(parameter[:, :3], TensorSlice((0, 0), (3, 3)))]}
     (parts,) = flat_range_views(parameter, views, FlatShard(torch.tensor([9.0]), 9)).values()
-    assert [(box, tensor.tolist()) for tensor, box in parts] == [(Box((1, 1), (1, 1)), [[9]])]
+    assert [(box, tensor.tolist()) for tensor, box in parts] == [
+        (TensorSlice((1, 1), (1, 1)), [[9]])
+    ]
     assert flat_range_views(parameter, views, FlatShard(torch.zeros(5), 11)) == {}
     assert flat_range_views(parameter, views, FlatShard(torch.zeros(0), 9)) == {}
 
 
 def test_a_scalar_is_one_element() -> None:
     parameter = torch.tensor(5.0)
-    views = {"s": [View(parameter, Box((), ()))]}
+    views = {"s": [View(parameter, TensorSlice((), ()))]}
     (part,) = flat_range_views(parameter, views, FlatShard(torch.tensor([5.0]), 0))["s"]
     assert part.tensor.shape == () and float(part.tensor) == 5
     assert flat_range_views(parameter, views, FlatShard(torch.zeros(0), 0)) == {}
@@ -131,6 +132,6 @@ def test_views_that_are_no_rows_of_the_parameter_are_refused() -> None:
         storage[:3],  # from before it
         storage[3:],  # to beyond it
     ):
-        views = {"w": [View(view, Box.whole(tuple(view.shape)))]}
+        views = {"w": [View(view, TensorSlice.full(tuple(view.shape)))]}
         with pytest.raises(LayoutError, match="view of 'w'"):
             flat_range_views(parameter, views, FlatShard(torch.zeros(12), 0))

@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.errors import LayoutError, TransferError
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View
 
 from ...depth import examples
@@ -34,7 +34,7 @@ STAGING = StagingOptions(
 
 
 @st.composite
-def partitions(draw: st.DrawFn, box: Box) -> list[Box]:
+def partitions(draw: st.DrawFn, box: TensorSlice) -> list[TensorSlice]:
     """Disjoint boxes that make up a box."""
     cuttable = [dim for dim, length in enumerate(box.shape) if length > 1]
     if not cuttable or draw(st.integers(0, 2)) == 0:
@@ -43,7 +43,7 @@ def partitions(draw: st.DrawFn, box: Box) -> list[Box]:
     at = draw(st.integers(1, box.shape[dim] - 1))
     halves = []
     for start, length in ((box.start[dim], at), (box.start[dim] + at, box.shape[dim] - at)):
-        half = Box(
+        half = TensorSlice(
             (*box.start[:dim], start, *box.start[dim + 1 :]),
             (*box.shape[:dim], length, *box.shape[dim + 1 :]),
         )
@@ -52,12 +52,12 @@ def partitions(draw: st.DrawFn, box: Box) -> list[Box]:
 
 
 @st.composite
-def stored(draw: st.DrawFn, shape: tuple[int, ...], boxes: list[Box]) -> list[View]:
+def stored(draw: st.DrawFn, shape: tuple[int, ...], boxes: list[TensorSlice]) -> list[View]:
     """Room for the boxes: alone or in one storage, whole or with gaps, in any order of strides."""
     views, common = [], torch.full(shape, -1.0)
     for box in draw(st.permutations(boxes)):
         kind = draw(st.sampled_from(["common", "own", "transposed", "gaps"]))
-        tensor = common[box.slices_in(Box.whole(shape))]
+        tensor = common[box.slices_in(TensorSlice.full(shape))]
         if kind == "own":
             tensor = torch.full(box.shape, -1.0)
         elif kind == "transposed":
@@ -72,8 +72,8 @@ def values(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.arange(float(torch.Size(shape).numel())).view(shape)
 
 
-def part(full: torch.Tensor, box: Box) -> torch.Tensor:
-    return full[box.slices_in(Box.whole(tuple(full.shape)))]
+def part(full: torch.Tensor, box: TensorSlice) -> torch.Tensor:
+    return full[box.slices_in(TensorSlice.full(tuple(full.shape)))]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
@@ -82,7 +82,7 @@ def test_any_boxes_are_loaded_from_any_others(tmp_path: Path, data: st.DataObjec
     """What is changed after the copy was made is not saved."""
     shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=3)))
     before, now = (
-        data.draw(partitions(Box.whole(shape)).flatmap(lambda boxes: stored(shape, boxes)))
+        data.draw(partitions(TensorSlice.full(shape)).flatmap(lambda boxes: stored(shape, boxes)))
         for _ in range(2)
     )
     full, stager = values(shape), DefaultStager(STAGING)
@@ -106,8 +106,14 @@ def test_any_boxes_are_loaded_from_any_others(tmp_path: Path, data: st.DataObjec
 def test_a_storage_is_copied_once_however_many_shards_lie_in_it() -> None:
     fused = torch.arange(12.0).view(6, 2)
     views = {
-        "q": [View(fused[:2], Box((0, 0), (2, 2))), View(fused[3:5], Box((2, 0), (2, 2)))],
-        "k": [View(fused[2:3], Box((0, 0), (1, 2))), View(fused[5:], Box((1, 0), (1, 2)))],
+        "q": [
+            View(fused[:2], TensorSlice((0, 0), (2, 2))),
+            View(fused[3:5], TensorSlice((2, 0), (2, 2))),
+        ],
+        "k": [
+            View(fused[2:3], TensorSlice((0, 0), (1, 2))),
+            View(fused[5:], TensorSlice((1, 0), (1, 2))),
+        ],
     }
     shards = local_shards(views, {"q": (4, 2), "k": (2, 2)}, 0, not_saved={"k"})
     stager = DefaultStager(STAGING)
@@ -129,13 +135,13 @@ def test_of_a_parameter_nothing_is_kept_but_its_values() -> None:
     """What frameworks hang on parameters would be copied with each checkpoint."""
     bias = torch.nn.Parameter(torch.zeros(3))
     bias.owner = object()  # type: ignore[attr-defined]
-    (view,) = LocalShards((3,), [View(bias, Box((0,), (3,)))]).views
+    (view,) = LocalShards((3,), [View(bias, TensorSlice((0,), (3,)))]).views
     assert view.tensor.data_ptr() == bias.data_ptr()
     assert not view.tensor.requires_grad and not hasattr(view.tensor, "owner")
 
 
 def test_what_others_save_is_loaded_only() -> None:
-    view = View(torch.zeros(2), Box((1,), (2,)))
+    view = View(torch.zeros(2), TensorSlice((1,), (2,)))
     shards = local_shards({"w": [view], "none": []}, {"w": (4,), "none": (4,)}, 0, {"w"})
     assert list(shards) == ["w"]
     assert shards["w"].__create_write_items__("w", shards["w"]) == []
@@ -144,7 +150,10 @@ def test_what_others_save_is_loaded_only() -> None:
 
 
 def test_a_part_is_found_by_its_offset_whatever_its_number() -> None:
-    views = [View(torch.zeros(2), Box((2,), (2,))), View(torch.ones(2), Box((0,), (2,)))]
+    views = [
+        View(torch.zeros(2), TensorSlice((2,), (2,))),
+        View(torch.ones(2), TensorSlice((0,), (2,))),
+    ]
     shards = LocalShards((4,), views)
     assert shards.__get_tensor_shard__(MetadataIndex("w", (0,), 0)).tolist() == [1, 1]
     assert shards.__get_tensor_shard__(MetadataIndex("w", (2,), 7)).tolist() == [0, 0]
@@ -154,7 +163,7 @@ def test_a_part_is_found_by_its_offset_whatever_its_number() -> None:
 
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     save({"w": torch.zeros(4)}, storage_writer=FileSystemWriter(tmp_path), no_dist=True)
-    shards = LocalShards((5,), [View(torch.zeros(4), Box((0,), (4,)))])
+    shards = LocalShards((5,), [View(torch.zeros(4), TensorSlice((0,), (4,)))])
     with pytest.raises(CheckpointException, match="Size mismatch"):
         load({"w": shards}, storage_reader=FileSystemReader(tmp_path), no_dist=True)
 
@@ -162,21 +171,21 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "boxes",
     [
-        [Box((0, 0), (2, 3)), Box((1, 2), (2, 3))],
-        [Box((2, 0), (3, 5))],
-        [Box((0, 0), (0, 5))],
-        [Box((0, 0), (1, 5)), Box((0, 0), (1, 5))],
+        [TensorSlice((0, 0), (2, 3)), TensorSlice((1, 2), (2, 3))],
+        [TensorSlice((2, 0), (3, 5))],
+        [TensorSlice((0, 0), (0, 5))],
+        [TensorSlice((0, 0), (1, 5)), TensorSlice((0, 0), (1, 5))],
     ],
     ids=["overlap", "beyond", "empty", "twice"],
 )
-def test_boxes_that_are_no_parts_are_refused(boxes: list[Box]) -> None:
+def test_boxes_that_are_no_parts_are_refused(boxes: list[TensorSlice]) -> None:
     views = [View(torch.zeros(box.shape), box) for box in boxes]
     with pytest.raises(LayoutError, match=r"of 'w' on rank 3, allowed disjoint .* \(4, 5\)"):
         local_shards({"w": views}, {"w": (4, 5)}, 3)
 
 
 def test_views_of_other_shapes_or_of_several_dtypes_are_refused() -> None:
-    box, other = Box((0,), (2,)), Box((2,), (2,))
+    box, other = TensorSlice((0,), (2,)), TensorSlice((2,), (2,))
     with pytest.raises(TransferError, match="another shape"):
         local_shards({"w": [View(torch.zeros(3), box)]}, {"w": (4,)}, 0)
     mixed = [View(torch.zeros(2), box), View(torch.zeros(2).bfloat16(), other)]
@@ -185,7 +194,7 @@ def test_views_of_other_shapes_or_of_several_dtypes_are_refused() -> None:
 
 
 def test_nothing_is_computed_with_it() -> None:
-    shards = LocalShards((2,), [View(torch.zeros(1), Box((1,), (1,)))])
+    shards = LocalShards((2,), [View(torch.zeros(1), TensorSlice((1,), (1,)))])
     with pytest.raises(NotImplementedError, match=r"aten\.add"):
         shards + 1
-    assert repr(shards) == "LocalShards((2,), [Box(start=(1,), shape=(1,))])"
+    assert repr(shards) == "LocalShards((2,), [TensorSlice(start=(1,), shape=(1,))])"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_flow.losses import ValueLoss
+from rlhf_flow.step.losses import ValueLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.scalar_model import ScalarModel
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_flow.masks import reads_of
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.step.columns import reads_of
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.scalar_model import ScalarModel

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
-from rlhf_flow.calls import TrainOptions
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.step.calls import TrainOptions
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.scalar_model import ScalarModel

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.fields import Kind
-from rlhf_flow.masks import reads_of
-from rlhf_flow.operations import (
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.columns import Kind, reads_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     Custom,
     Gae,

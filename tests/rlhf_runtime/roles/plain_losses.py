@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
-from rlhf_flow.losses import ClippedLoss, ValueLoss
+from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 

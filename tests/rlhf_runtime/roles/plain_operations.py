@@ -10,8 +10,8 @@ from math import exp, sqrt
 from typing import Any
 
 from rlhf_api.spec.policy_loss import KlEstimator
-from rlhf_flow.fields import role_of
-from rlhf_flow.operations import (
+from rlhf_flow.step.columns import role_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation
-from rlhf_flow.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 
 from .few_rows import FewRows
 from .plain_losses import Plain
@@ -129,7 +129,7 @@ def pairs_in(batch: FewRows, rows: list[int], preference: np.ndarray) -> list[tu
 
 def by_answers(reference: Plain, batch: FewRows) -> Check:
     """Train on all rows; returns what compares metrics."""
-    rows = range(batch.extent.num_rows)
+    rows = range(batch.shape.num_rows)
     tokens = sum(int(reference.own(row).sum()) for row in rows)
     reference.update(rows, reference.supervised_losses, LossAggregation.TOKEN_MEAN)
 

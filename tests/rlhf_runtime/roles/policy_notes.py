@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from rlhf_api.spec.policy_loss import PolicyObjective
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.losses import ClippedLoss
 
 from .plain_losses import Plain
 from .scenario_tools import close

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlhf_flow.losses import ClippedLoss
+from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.language_model import LanguageModel

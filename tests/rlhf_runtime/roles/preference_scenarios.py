@@ -14,9 +14,9 @@ import torch.distributed as dist
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import ComputeOptions, TrainOptions
-from rlhf_flow.losses import BradleyTerry, Dpo
-from rlhf_flow.operations import BestAgainstWorst, PairLines
+from rlhf_flow.step.calls import ComputeOptions, TrainOptions
+from rlhf_flow.step.losses import BradleyTerry, Dpo
+from rlhf_flow.step.operations import BestAgainstWorst, PairLines
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack_texts

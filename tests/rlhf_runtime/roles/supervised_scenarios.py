@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rlhf_flow.calls import ModelCall, TrainOptions
-from rlhf_flow.losses import ClippedLoss, CrossEntropy
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.step.losses import ClippedLoss, CrossEntropy
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 

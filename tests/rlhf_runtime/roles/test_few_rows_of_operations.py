@@ -20,11 +20,10 @@ from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator
-from rlhf_flow.calls import ComputeOptions, ModelCall
-from rlhf_flow.fields import Kind
-from rlhf_flow.job_graphs import trace_job
-from rlhf_flow.masks import reads_of
-from rlhf_flow.operations import (
+from rlhf_flow.jobs.job_graphs import trace_job
+from rlhf_flow.step.calls import ComputeOptions, ModelCall
+from rlhf_flow.step.columns import Kind, reads_of
+from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
     BothValid,
@@ -47,10 +46,11 @@ from rlhf_flow.operations import (
     WeightedSum,
     Whiten,
 )
+from rlhf_runtime.calls.reports import merge
 from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.roles import operations
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks
 from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of, some_batches
@@ -129,6 +129,7 @@ def written(results: Sequence[Result], name: str) -> list[Any]:
 def test_every_operation_is_in_the_table() -> None:
     assert {type(operation) for operation in OPERATIONS} | {Custom} == set(get_args(Operation))
     assert PLAIN_FORMS.keys() == {type(operation) for operation in OPERATIONS}
+    assert operations.OPERATIONS.keys() == set(get_args(Operation))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_runtime.reshard.boxes import Box, cut
+from rlhf_runtime.reshard.slices import TensorSlice, cut
 
 from ...depth import sample
 
@@ -93,18 +93,18 @@ def names(size: int) -> tuple[str, ...]:
 
 ENDS = {"embedding": (5, 3), "norm": (6,)}
 """Full shapes."""
-WHOLE: Mapping[str, Mapping[str, tuple[Box | None, ...]]] = {
+WHOLE: Mapping[str, Mapping[str, tuple[TensorSlice | None, ...]]] = {
     "rows": {
         name: tuple(cut(shape, 0, rank, 4) for rank in range(4)) for name, shape in ENDS.items()
     },
-    "copies": {name: (Box.whole(shape),) * 4 for name, shape in ENDS.items()},
+    "copies": {name: (TensorSlice.full(shape),) * 4 for name, shape in ENDS.items()},
     "halves": {
         "embedding": tuple(cut((5, 3), 1, rank % 2, 2) for rank in range(4)),
-        "norm": (Box.whole((6,)),) * 4,
+        "norm": (TensorSlice.full((6,)),) * 4,
     },
     "some": {
         "embedding": tuple(cut((5, 3), 0, rank % 2, 2) for rank in range(4)),
-        "norm": (Box.whole((6,)), None, Box.whole((6,)), None),
+        "norm": (TensorSlice.full((6,)), None, TensorSlice.full((6,)), None),
     },
 }
 """Which part of each tensor the four ranks hold, or none."""

@@ -22,10 +22,9 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from vllm.distributed import parallel_state
 
-from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
-from rlhf_flow.planning.model_config import shape_from_config
+from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -38,10 +37,11 @@ from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
-from rlhf_runtime.reshard.boxes import Box, uncovered
+from rlhf_runtime.reshard.slices import TensorSlice, uncovered
 from rlhf_runtime.reshard.views import View, Views
-from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.config import shape_from_config
 
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
@@ -55,7 +55,7 @@ MAX_RESPONSE = 6
 STOPS = (END, *range(200, 220))
 MEBIBYTE = 1 << 20
 CACHE_BYTES = 64 * MEBIBYTE
-MOMENT = Moment(GraphName.STEP, 1, 0)
+WEIGHT_VERSION = WeightVersion(GraphName.STEP, 1, 0)
 CPU = torch.device("cpu")
 ENGINES: Mapping[TrainingEngineType, Callable[..., TrainingEngine]] = {
     TrainingEngineType.FSDP: FsdpEngine,
@@ -107,7 +107,7 @@ class Setting:
         self.at = Coordinates.of(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
-        self.transition = Transition(self.trainer, source, self.engine, ranks)
+        self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class Setting:
             change = torch.randn(parameter.shape, generator=draw) * 0.05
             parameter.add_(change)
             for tensor, box in views.get(name, ()):
-                tensor.add_(change[box.slices_in(Box.whole(change.shape))].to(tensor.device))
+                tensor.add_(change[box.slices_in(TensorSlice.full(change.shape))].to(tensor.device))
         if self.trainer is not None:
             self.trainer._version += 1
 
@@ -180,7 +180,7 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         write_model(case.model, folder / "model")
     dist.barrier()
     parallel = part_of(world, case.training)
-    together = ranks_of_both(case.training, case.engines)
+    together = union_ranks(case.training, case.engines)
     ranks = make_rank_groups([together], world).get(together)
     if ranks is None:
         return
@@ -189,29 +189,29 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         assert int(ranks.sum(torch.tensor(at.bytes_needed()))) == at.bytes_planned()
         for seed in range(2):
             at.change_weights(seed)
-            moment = Moment(GraphName.STEP, 1, seed)
+            weight_version = WeightVersion(GraphName.STEP, 1, seed)
             if at.engine is not None:
                 assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
                 assert_groups_have_our_time_limit(world)
                 with pytest.raises(StaleWeights):
-                    at.transition.require_current(moment)
+                    at.weight_sync.require_current(weight_version)
             came = torch.tensor([time.time()], dtype=torch.float64)
-            moved = at.transition.refresh(moment).means["throughput/transition_bytes"]
-            assert at.transition.began >= float(ranks.max(came))
+            moved = at.weight_sync.sync(weight_version).means["throughput/transition_bytes"]
+            assert at.weight_sync.began >= float(ranks.max(came))
             assert moved == (at.bytes_needed(), 1 / ranks.size), case
-            assert not at.transition.refresh(moment).means
+            assert not at.weight_sync.sync(weight_version).means
             if at.engine is not None:
-                at.transition.require_current(moment)
+                at.weight_sync.require_current(weight_version)
                 assert at.generate(0.0) == greedy_answers(
                     at.model, at.prompts(), STOPS, MAX_RESPONSE
                 )
         if at.engine is None:
-            assert at.transition.refresh(moment).means  # others have given theirs back
+            assert at.weight_sync.sync(weight_version).means  # others have given theirs back
             return
         sampled = at.generate(1.0)
         assert_samples_are_those_of_other_groups(at, sampled, folder.parent)
         give_memory_back(at, world.device)
-        at.transition.refresh(moment)
+        at.weight_sync.sync(weight_version)
         assert at.generate(1.0) == sampled
     finally:
         if at.engine is not None:
@@ -266,23 +266,23 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = Transition(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
-        assert transition.refresh(MOMENT).means
+        weight_sync = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
+        assert weight_sync.sync(WEIGHT_VERSION).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
-                assert torch.equal(tensor, whole[name][box.slices_in(Box.whole(ENDS[name]))])
-        spoil(transition, engine, world.rank)
+                assert torch.equal(tensor, whole[name][box.slices_in(TensorSlice.full(ENDS[name]))])
+        spoil(weight_sync, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.refresh(MOMENT)
+            weight_sync.sync(WEIGHT_VERSION)
         trainer.move()
         with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
-            transition.refresh(MOMENT)
+            weight_sync.sync(WEIGHT_VERSION)
 
 
-def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:
+def spoil(weight_sync: WeightSync, engine: HeldViews, rank: int) -> None:
     """Let what arrives of one tensor on the first rank that has some of it be wrong."""
-    run = transition._transfer.run
+    run = weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -290,15 +290,15 @@ def spoil(transition: Transition, engine: HeldViews, rank: int) -> None:
             engine.views()["norm"][0].tensor[0] += 1e-3
         return moved
 
-    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
 
 
 def views_of(
-    whole: Mapping[str, torch.Tensor], held: Mapping[str, tuple[Box | None, ...]], rank: int
+    whole: Mapping[str, torch.Tensor], held: Mapping[str, tuple[TensorSlice | None, ...]], rank: int
 ) -> Views:
     """Storage of a rank's boxes."""
     return {
-        name: [View(whole[name][box.slices_in(Box.whole(ENDS[name]))].clone(), box)]
+        name: [View(whole[name][box.slices_in(TensorSlice.full(ENDS[name]))].clone(), box)]
         for name, boxes in held.items()
         if (box := boxes[rank]) is not None
     }

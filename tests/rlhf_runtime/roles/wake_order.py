@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.calls import GenerateOptions
+from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.vllm.engine import VllmEngine
@@ -21,15 +21,15 @@ from rlhf_runtime.engines.vllm.memory import DeviceMemory
 from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.generation import Generation
-from rlhf_runtime.roles.transition import Moment, Transition
+from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 
 from ..world_of_processes import Scenario
 from .transition_cases import WAKING
 
-NAME, WHOLE = "weight", Box.whole((4,))
+NAME, WHOLE = "weight", TensorSlice.full((4,))
 
 
 class Core:
@@ -95,9 +95,9 @@ class Role:
         self.engine = Engine(self.core)
         one: Any = RankGroup(0, 1, None)  # type: ignore[arg-type]
         trainer: Any = self.trainer
-        self.transition = Transition(trainer, trainer.views(), self.engine, one)
+        self.weight_sync = WeightSync(trainer, trainer.views(), self.engine, one)
         self.generation = Generation.__new__(Generation)
-        self.generation._vllm, self.generation._transition = self.engine, self.transition
+        self.generation._vllm, self.generation._weight_sync = self.engine, self.weight_sync
         rollout = SimpleNamespace(temperature=1.0)
         job = SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
         self.generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
@@ -106,7 +106,7 @@ class Role:
 
     def _note(self, name: str, note: str) -> None:
         """When the transfer does something."""
-        transfer = self.transition._transfer
+        transfer = self.weight_sync._transfer
         run = getattr(transfer, name)
 
         def noting() -> Any:
@@ -120,8 +120,8 @@ class Role:
         noted, self.core.notes = self.core.notes, []
         return noted
 
-    def refresh(self, changes: int) -> None:
-        self.transition.refresh(Moment(GraphName.STEP, 1, changes))
+    def sync(self, changes: int) -> None:
+        self.weight_sync.sync(WeightVersion(GraphName.STEP, 1, changes))
 
     def sample(self) -> None:
         """Nothing, which takes the cache all the same."""
@@ -139,10 +139,10 @@ def weights_wake_and_come_before_the_cache(world: World, folder: Path) -> None:
         role.engine.release()
         role.trainer.update()
         assert role.notes() == ["sleep 2"]
-        role.refresh(changes)
+        role.sync(changes)
         assert role.notes() == WAKEN, "the cache sleeps on"
         assert torch.equal(role.core.weights, role.trainer.weights)
-        role.refresh(changes)
+        role.sync(changes)
         assert role.notes() == [], "the weights are there"
         role.sample()
         assert role.notes() == GENERATING
@@ -152,14 +152,14 @@ def weights_wake_and_come_before_the_cache(world: World, folder: Path) -> None:
 
 def an_engine_that_never_slept_wakes_for_nothing(world: World, folder: Path) -> None:
     role = Role()
-    role.refresh(0)
+    role.sync(0)
     role.sample()
     assert role.notes() == [*WAKEN[1:], *GENERATING[1:]]
 
 
 def the_cache_sleeps_on_where_weights_are_stale(world: World, folder: Path) -> None:
     role = Role()
-    role.refresh(0)
+    role.sync(0)
     role.engine.release()
     role.notes()
     call = SimpleNamespace(options=GenerateOptions(samples=1, greedy=False))

@@ -10,25 +10,23 @@ import numpy as np
 from rlhf_flow import (
     Algorithm,
     BatchValue,
+    BestAgainstWorst,
     BradleyTerry,
     ClippedLoss,
     CrossEntropy,
+    Custom,
     Dpo,
     Flow,
+    GroupAdvantages,
     Kind,
     LanguageModel,
     RewardSource,
     Roles,
     ScalarModel,
-)
-from rlhf_flow.operations import (
-    BestAgainstWorst,
-    Custom,
-    GroupAdvantages,
     Scope,
 )
 from rlhf_runtime.dataplane.columns import Column, pack_texts
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Protocol
 
 ROWS = 64
@@ -222,7 +220,7 @@ def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, 
     return {"advantages": Column(np.repeat(advantages.astype(np.float32), lengths), lengths)}
 
 
-ON_FIRST = Protocol(lambda at: Share(0, 1), lambda at: at.rank == 0)
+ON_FIRST = Protocol(lambda at: Slice(0, 1), lambda at: at.rank == 0)
 
 
 def centred(columns: Mapping[str, Column], *, baseline: float, rows: int) -> dict[str, Column]:

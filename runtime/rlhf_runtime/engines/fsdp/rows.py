@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 
@@ -18,8 +18,8 @@ def row_views(model: nn.Module) -> Views:
             shape, start = compute_local_shape_and_global_offset(
                 parameter.shape, parameter.device_mesh, parameter.placements
             )
-            box = Box(tuple(start), tuple(shape))
+            box = TensorSlice(tuple(start), tuple(shape))
             views[name] = [View(parameter.to_local().detach(), box)]
         else:
-            views[name] = [View(parameter.data, Box.whole(tuple(parameter.shape)))]
+            views[name] = [View(parameter.data, TensorSlice.full(tuple(parameter.shape)))]
     return views

@@ -9,11 +9,9 @@ import torch
 
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
 from rlhf_runtime.engines.megatron.family import Cut, Parameter
-from rlhf_runtime.reshard.boxes import Box
-from rlhf_runtime.reshard.coverage import check_copies
-from rlhf_runtime.reshard.flat_ranges import FlatShard
-from rlhf_runtime.reshard.layout import Layout, Piece
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.layout import Layout, Piece, check_copies
+from rlhf_runtime.reshard.slices import TensorSlice
+from rlhf_runtime.reshard.views import FlatShard, View, Views
 
 Storage = Callable[[torch.nn.Parameter], torch.Tensor | FlatShard | None]
 """What of a parameter is looked at: its values, another tensor of its shape, or what is held for a
@@ -53,7 +51,7 @@ def check_pieces(
     check_copies(layout, {name: data * count for name, count in copies.items()})
 
 
-Part = tuple[str, torch.Tensor, Box]
+Part = tuple[str, torch.Tensor, TensorSlice]
 
 
 def parts_of(
@@ -86,9 +84,9 @@ def parts_of(
         yield names[0], own, _rows(own, min(first, architecture.vocabulary_size))
     elif parameter.cut is Cut.COLUMNS:
         start = (0, place.tensor * tensor.shape[1])
-        yield names[0], tensor, Box(start, tuple(tensor.shape))
+        yield names[0], tensor, TensorSlice(start, tuple(tensor.shape))
     else:
-        yield names[0], tensor, Box.whole(tuple(tensor.shape))
+        yield names[0], tensor, TensorSlice.full(tuple(tensor.shape))
 
 
 def _groups(
@@ -106,8 +104,8 @@ def _groups(
             row += rows
 
 
-def _rows(tensor: torch.Tensor, start: int) -> Box:
-    return Box((start, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
+def _rows(tensor: torch.Tensor, start: int) -> TensorSlice:
+    return TensorSlice((start, *(0,) * (tensor.dim() - 1)), tuple(tensor.shape))
 
 
 def collect(parts: Iterator[Part]) -> Views:

@@ -17,7 +17,7 @@ from rlhf_runtime.engines.model_files import INDEX, WEIGHTS
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import read_object
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import Views
 
 NO_WEIGHT = ".rotary_emb.inv_freq"
@@ -59,9 +59,9 @@ class WeightFiles:
         }
         return shapes | {name: shapes.pop(saved) for name, saved in self._heads.items()}
 
-    def read(self, name: str, box: Box) -> torch.Tensor:
+    def read(self, name: str, box: TensorSlice) -> torch.Tensor:
         """A part of a weight, in the file's dtype, on the CPU."""
-        whole = Box((0,) * len(box.start), box.stop)
+        whole = TensorSlice((0,) * len(box.start), box.stop)
         saved = self._heads.get(name, name)
         part: torch.Tensor = self._files[saved].get_slice(saved)[box.slices_in(whole)]
         return part

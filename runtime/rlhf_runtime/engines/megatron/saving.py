@@ -12,11 +12,11 @@ from rlhf_runtime.engines.heads import SCORE
 from rlhf_runtime.engines.megatron.loading import HEAD
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.model_files import FILE_BYTES, Shapes, write_configs, write_weights
-from rlhf_runtime.reshard.boxes import Box
 from rlhf_runtime.reshard.execute import execute
 from rlhf_runtime.reshard.gathering import gather_pieces
 from rlhf_runtime.reshard.layout import Layout, Piece, Pieces
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 
@@ -57,7 +57,7 @@ def _gather(
     """Some weights whole on the mesh's first rank; nothing on the others."""
     parallel = stage.parallel
     source = Layout(shapes, tuple(tuple(p for p in own if p.name in shapes) for own in held))
-    whole = tuple(Piece(name, Box.whole(shape)) for name, shape in shapes.items())
+    whole = tuple(Piece(name, TensorSlice.full(shape)) for name, shape in shapes.items())
     target = Layout(shapes, (whole, *((),) * (parallel.size - 1)))
     weights = {}
     if parallel.is_first:
@@ -66,7 +66,7 @@ def _gather(
         plan_reshard(source, target),
         parallel.rank,
         views,
-        {name: [View(tensor, Box.whole(shapes[name]))] for name, tensor in weights.items()},
+        {name: [View(tensor, TensorSlice.full(shapes[name]))] for name, tensor in weights.items()},
         parallel.group,
     )
     return weights

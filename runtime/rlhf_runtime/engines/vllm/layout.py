@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rlhf_runtime.errors import UnsupportedModel
-from rlhf_runtime.reshard.boxes import Box
+from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
 
@@ -31,7 +31,7 @@ def vllm_views(model: nn.Module) -> Views:
     return views
 
 
-Piece = tuple[str, torch.Tensor, Box]
+Piece = tuple[str, torch.Tensor, TensorSlice]
 
 
 def _pieces(
@@ -63,14 +63,14 @@ def _pieces(
         yield f"{path}.{local}", tensor, _rows_box(tensor, module.tp_rank * rows, rows)
     elif isinstance(module, RowParallelLinear) and local == "weight":
         columns = tensor.shape[1]
-        box = Box((0, module.tp_rank * columns), tuple(tensor.shape))
+        box = TensorSlice((0, module.tp_rank * columns), tuple(tensor.shape))
         yield f"{path}.{local}", tensor, box
     elif isinstance(module, VocabParallelEmbedding):
         first = module.shard_indices.org_vocab_start_index
         rows = module.shard_indices.org_vocab_end_index - first
         yield f"{path}.{local}", tensor[:rows], _rows_box(tensor, first, rows)
     else:
-        yield f"{path}.{local}", tensor, Box((0,) * tensor.dim(), tuple(tensor.shape))
+        yield f"{path}.{local}", tensor, TensorSlice((0,) * tensor.dim(), tuple(tensor.shape))
 
 
 def _fused_rows(module: Any) -> list[tuple[int, int]]:
@@ -87,5 +87,5 @@ def _fused_rows(module: Any) -> list[tuple[int, int]]:
     return [(module.tp_rank * count, count) for count in rows]
 
 
-def _rows_box(tensor: torch.Tensor, start: int, rows: int) -> Box:
-    return Box((start, *(0,) * (tensor.dim() - 1)), (rows, *tensor.shape[1:]))
+def _rows_box(tensor: torch.Tensor, start: int, rows: int) -> TensorSlice:
+    return TensorSlice((start, *(0,) * (tensor.dim() - 1)), (rows, *tensor.shape[1:]))

@@ -1,0 +1,1 @@
+"""Graphs as manifests store them: writing, reading and checking."""

@@ -1,0 +1,1 @@
+"""Algorithms and graphs of a job."""

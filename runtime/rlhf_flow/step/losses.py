@@ -1,0 +1,303 @@
+"""Losses by which roles are trained: values of the train call. Data; the runtime has the numerics.
+
+Each knows the fields that it reads, so what a loss needs follows from its settings alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlhf_api.spec.policy_loss import (
+    KlEstimator,
+    LossAggregation,
+    PolicyLossSettings,
+    PolicyObjective,
+)
+from rlhf_flow.errors import FlowError
+from rlhf_flow.step import columns
+from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
+from rlhf_flow.step.columns import (
+    ColumnSettings,
+    Credits,
+    LogProbs,
+    MaybeLogProbs,
+    OwnLogProbs,
+    OwnValues,
+    Preference,
+    Valid,
+)
+from rlhf_flow.step.operations.rewards import need_reference
+
+_SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class ClippedLoss(ColumnSettings):
+    """The policy-gradient loss: that of PPO and GRPO, or GSPO's or CISPO's by its objective.
+
+    Settings mean what those of PolicyLossSettings mean.
+
+    Raises:
+        FlowError: a KL term by an estimator without a gradient, or against nobody.
+    """
+
+    always: ClassVar[tuple[str, ...]] = (*_SEQUENCES, columns.ROLLOUT_LOG_PROBS)
+
+    valid: Valid
+    """The field that says which rows count, such as reward_valid."""
+    objective: PolicyObjective = PolicyObjective.CLIPPED
+    clip_range: float = 0.2
+    clip_range_high: float = 0.2
+    dual_clip: float | None = None
+    importance_cap: float = 2.0
+    """Upper bound of the weights that correct for the generation engine, where the old
+    log-probabilities are not its own."""
+    rejection_threshold: float | None = None
+    """Responses that, in the geometric mean of their tokens, are more than so many times as likely
+    under one engine as under the other do not count, where the old log-probabilities are the
+    training engine's. None: all count."""
+    entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.0
+    """Weight of a KL term in the loss; a penalty in the rewards is none of the loss's business."""
+    kl_estimator: KlEstimator = KlEstimator.K3
+    aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    epochs_per_batch: int = 1
+    old_log_probs: OwnLogProbs = columns.ROLLOUT_LOG_PROBS
+    """The field with the log-probabilities under the policy that sampled: those of the generation
+    engine, or the training engine's own."""
+    reference_log_probs: MaybeLogProbs = None
+    """The field with those of the reference; needed for a KL term."""
+    advantages: Credits = columns.ADVANTAGES
+    """The field with every token's advantage."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.kl_coefficient > 0:
+            need_reference("ClippedLoss", self.reference_log_probs)
+        super().__post_init__()
+        if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
+            raise FlowError(
+                "a KL term without effect: got the estimator K1, whose gradient is zero on average "
+                "in a loss, allowed K2 (the gradient of KL(policy, reference)) and K3; choose one, "
+                "or put the penalty into the rewards by TokenRewards(kl_coefficient=...)"
+            )
+
+    def unused(self) -> frozenset[str]:
+        """Without a KL term no reference is read."""
+        return frozenset() if self.kl_coefficient > 0 else frozenset({"reference_log_probs"})
+
+    def _check(self) -> None:
+        owner = type(self).__name__
+        check_member(owner, "objective", self.objective, PolicyObjective)
+        check_member(owner, "aggregation", self.aggregation, LossAggregation)
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
+            value = getattr(self, name)
+            check(owner, name, value, is_number(value), "a number of at least 0")
+        is_clip = self.dual_clip is None or (is_number(self.dual_clip) and self.dual_clip > 1)
+        check(owner, "dual_clip", self.dual_clip, is_clip, "a number above 1, or None")
+        is_plain = self.dual_clip is None or self.objective is PolicyObjective.CLIPPED
+        check(owner, "dual_clip", self.dual_clip, is_plain, "none but for the objective CLIPPED")
+        cap = self.importance_cap
+        check(owner, "importance_cap", cap, is_number(cap, least=1), "a number of at least 1")
+        threshold = self.rejection_threshold
+        is_ratio = threshold is None or (is_number(threshold) and threshold > 1)
+        check(owner, "rejection_threshold", threshold, is_ratio, "a number above 1, or None")
+        _check_epochs(owner, self.epochs_per_batch)
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: PolicyLossSettings,
+        *,
+        valid: str,
+        old_log_probs: str,
+        reference_log_probs: str | None = None,
+    ) -> ClippedLoss:
+        """The loss that a manifest's settings describe.
+
+        Args:
+            settings: of the algorithm.
+            valid: the field that says which rows count.
+            old_log_probs: the field with the log-probabilities of the policy that sampled.
+            reference_log_probs: the field with the reference's, for a KL term. None: there is none
+                in the loss, whatever the settings say.
+        """
+        return cls(
+            valid=valid,
+            objective=settings.objective,
+            clip_range=settings.clip_low,
+            clip_range_high=settings.clip_high,
+            dual_clip=settings.dual_clip,
+            importance_cap=settings.importance_cap,
+            rejection_threshold=settings.rejection_threshold,
+            entropy_coefficient=settings.entropy_coefficient,
+            kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
+            kl_estimator=settings.estimator,
+            aggregation=settings.aggregation,
+            epochs_per_batch=settings.epochs_per_batch,
+            old_log_probs=old_log_probs,
+            reference_log_probs=reference_log_probs,
+        )
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
+@checked_settings
+@dataclass(frozen=True)
+class ValueLoss(ColumnSettings):
+    """Half the squared error of the values, clipped or not."""
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    valid: Valid
+    """The field that says which rows count, such as reward_valid."""
+    values: OwnValues
+    """The field with the critic's values before the update, such as critic_values."""
+    clip_range: float | None = None
+    """New values stay this close to the old ones. None: no clip."""
+    aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    epochs_per_batch: int = 1
+    returns: Credits = columns.RETURNS
+    """The field with the targets."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, clip = type(self).__name__, self.clip_range
+        check_member(owner, "aggregation", self.aggregation, LossAggregation)
+        is_clip = clip is None or is_number(clip)
+        check(owner, "clip_range", clip, is_clip, "a number of at least 0, or None")
+        _check_epochs(owner, self.epochs_per_batch)
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
+@checked_settings
+@dataclass(frozen=True)
+class CrossEntropy(ColumnSettings):
+    """Minus the log-probability of the response's tokens, their mean over the batch, in one
+    update: supervised training on reference answers. As an auxiliary loss it is the mean over a
+    mini-batch: ptx of InstructGPT and Safe-RLHF.
+
+    Source: Ouyang et al., Training language models to follow instructions, 2022, equation 2.
+    """
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    weight: float = 1.0
+    """What it counts beside other losses."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, weight = type(self).__name__, self.weight
+        check(owner, "weight", weight, is_number(weight) and weight > 0, "a number above 0")
+
+    @property
+    def counts_tokens(self) -> bool:
+        """It is a mean over tokens, although it reads no number of each."""
+        return True
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch, which is never cut.
+
+        Args:
+            per_epoch: mini-batches of a batch, for other losses.
+        """
+        return 1
+
+
+@checked_settings
+@dataclass(frozen=True)
+class BradleyTerry(ColumnSettings):
+    """Minus the log-probability that a chosen response beats a rejected one to the same prompt, the
+    mean over all such pairs of a mini-batch: training of a reward model.
+
+    A response's score is what the scalar head gives at its last token, whatever a response mask
+    says; the probability is the sigmoid of the difference of two scores.
+
+    Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
+    """
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    preference: Preference = columns.PREFERENCE
+    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    epochs_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_epochs(type(self).__name__, self.epochs_per_batch)
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
+@checked_settings
+@dataclass(frozen=True)
+class Dpo(ColumnSettings):
+    """Direct preference optimization: minus the log-probability that a chosen response beats a
+    rejected one to the same prompt, the mean over all such pairs of a mini-batch.
+
+    A response's implicit reward is beta x (its log-probability under the policy - that under the
+    reference), a sum over its tokens; the probability is the sigmoid of the difference of two.
+    Both are at rollout.temperature, as log_probs computes them; nothing else about how responses
+    were sampled counts. Rows that are in no pair are not run at all.
+
+    Source: Rafailov et al., Direct preference optimization (arXiv 2305.18290), equation 7.
+    """
+
+    always: ClassVar[tuple[str, ...]] = _SEQUENCES
+
+    reference_log_probs: LogProbs
+    """The field with the log-probabilities under the reference, such as reference_log_probs."""
+    beta: float = 0.1
+    """How much the policy is held to the reference."""
+    label_smoothing: float = 0.0
+    """The probability that a preference is the wrong way round.
+
+    Source: Mitchell, A note on DPO with noisy preferences, 2023."""
+    preference: Preference = columns.PREFERENCE
+    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    epochs_per_batch: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, beta, smoothing = type(self).__name__, self.beta, self.label_smoothing
+        check(owner, "beta", beta, is_number(beta) and beta > 0, "a number above 0")
+        is_doubt = is_number(smoothing) and smoothing < 0.5
+        check(owner, "label_smoothing", smoothing, is_doubt, "a number from 0 to below 0.5")
+        _check_epochs(owner, self.epochs_per_batch)
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
+Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry | Dpo
+
+
+def _check_epochs(owner: str, epochs: object) -> None:
+    check(owner, "epochs_per_batch", epochs, is_count(epochs), "a number of at least 1")

@@ -1,0 +1,86 @@
+"""Pure numerics that `flow.compute` runs beside the models: their fields and settings.
+
+Data only: the runtime maps each class to its function; a user's own operation names its function.
+"""
+
+from __future__ import annotations
+
+from rlhf_flow.step.operations.advantages import AboveBaseline, Gae, RewardsToGo, Whiten
+from rlhf_flow.step.operations.constraints import BothValid, LagrangeMultiplier, PenalizedAdvantages
+from rlhf_flow.step.operations.custom import Custom
+from rlhf_flow.step.operations.groups import (
+    BestAgainstWorst,
+    EnoughGroups,
+    GroupAdvantages,
+    GroupBaseline,
+    MixedGroups,
+    PairLines,
+    PassAtK,
+)
+from rlhf_flow.step.operations.rewards import (
+    OverlongPenalty,
+    PenalizedScores,
+    TokenRewards,
+    WeightedSum,
+)
+from rlhf_flow.step.operations.scope import Scope, widest
+
+Operation = (
+    TokenRewards
+    | Gae
+    | Whiten
+    | GroupAdvantages
+    | RewardsToGo
+    | AboveBaseline
+    | PenalizedScores
+    | OverlongPenalty
+    | MixedGroups
+    | EnoughGroups
+    | BothValid
+    | PassAtK
+    | BestAgainstWorst
+    | PairLines
+    | LagrangeMultiplier
+    | PenalizedAdvantages
+    | WeightedSum
+    | Custom
+)
+
+BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
+    TokenRewards("reward_scores"),
+    Gae(1.0, 1.0, values="critic_values"),
+    Whiten("reward_valid"),
+    GroupAdvantages("reward_scores", "reward_valid"),
+    RewardsToGo(),
+    MixedGroups("reward_scores", "reward_valid"),
+    BestAgainstWorst("reward_scores", "reward_valid"),
+    PairLines("reward_scores"),
+    LagrangeMultiplier("cost_scores", "cost_valid"),
+)
+"""For messages that say where a field comes from."""
+
+__all__ = [
+    "AboveBaseline",
+    "BUILT_IN_OPERATIONS",
+    "BestAgainstWorst",
+    "BothValid",
+    "Custom",
+    "EnoughGroups",
+    "Gae",
+    "GroupAdvantages",
+    "GroupBaseline",
+    "LagrangeMultiplier",
+    "MixedGroups",
+    "Operation",
+    "OverlongPenalty",
+    "PairLines",
+    "PassAtK",
+    "PenalizedAdvantages",
+    "PenalizedScores",
+    "RewardsToGo",
+    "Scope",
+    "TokenRewards",
+    "WeightedSum",
+    "Whiten",
+    "widest",
+]

@@ -1,0 +1,193 @@
+"""Scores to rewards: penalties, and one number for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from rlhf_api.spec.policy_loss import KlEstimator
+from rlhf_flow.errors import FlowError
+from rlhf_flow.step import columns
+from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
+from rlhf_flow.step.columns import (
+    ColumnSettings,
+    Input,
+    Kind,
+    LogProbs,
+    MaybeLogProbs,
+    MaybeValid,
+    NewRewards,
+    NewScores,
+    NewTruth,
+    Reads,
+    Scores,
+    is_name,
+)
+from rlhf_flow.step.operations.scope import Scope
+
+
+@checked_settings
+@dataclass(frozen=True)
+class TokenRewards(ColumnSettings):
+    """The score on the last response token minus klCoefficient x KL on every token.
+
+    Raises:
+        FlowError: a penalty without a reference, or a setting that means nothing.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    kl_coefficient: float = 0.0
+    """Weight of the penalty; 0 reads no log-probabilities."""
+    kl_estimator: KlEstimator = KlEstimator.K1
+    """Which estimator of KL(policy, reference)."""
+    policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
+    """The field with the policy's log-probabilities."""
+    reference_log_probs: MaybeLogProbs = None
+    """The field with the reference's; needed for a penalty."""
+    rewards: NewRewards = columns.TOKEN_REWARDS
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        owner, coefficient = type(self).__name__, self.kl_coefficient
+        is_weight = is_number(coefficient)
+        check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        if coefficient > 0:
+            need_reference(owner, self.reference_log_probs)
+        super().__post_init__()
+
+    def unused(self) -> frozenset[str]:
+        """Without a penalty no log-probabilities are read."""
+        if self.kl_coefficient > 0:
+            return frozenset()
+        return frozenset({"policy_log_probs", "reference_log_probs"})
+
+
+@checked_settings
+@dataclass(frozen=True)
+class PenalizedScores(ColumnSettings):
+    """Each response's score minus klCoefficient x the KL of its tokens.
+
+    Source: Ahmadian et al., Back to basics (RLOO, arXiv 2402.14740), equation 1.
+
+    Raises:
+        FlowError: no penalty, or one without a reference.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    kl_coefficient: float
+    """Weight of the penalty."""
+    reference_log_probs: LogProbs
+    """The field with the reference's log-probabilities."""
+    kl_estimator: KlEstimator = KlEstimator.K1
+    """Which estimator of KL(policy, reference)."""
+    policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
+    """The field with the policy's log-probabilities."""
+    penalized: NewScores = "penalized_scores"
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, coefficient = type(self).__name__, self.kl_coefficient
+        is_weight = is_number(coefficient) and coefficient > 0
+        check(owner, "kl_coefficient", coefficient, is_weight, "a number above 0")
+        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class OverlongPenalty(ColumnSettings):
+    """Scores minus a penalty that grows over the last tokens before the length limit. The limit is
+    one of whole responses, whatever a response mask says.
+
+    Source: Yu et al., DAPO (arXiv 2503.14476), section 3.4.
+
+    Raises:
+        FlowError: a setting that means nothing.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+    always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
+
+    scores: Scores
+    """The field with the scores, such as reward_scores."""
+    longest: int
+    """Tokens of the longest response."""
+    margin: int
+    """Tokens before it over which the penalty grows."""
+    penalty: float = 1.0
+    """What a response of full length loses."""
+    shaped: NewScores = "shaped_scores"
+    """The field that it writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        is_within = is_count(self.margin) and self.margin <= self.longest
+        check(owner, "margin", self.margin, is_within, f"1 to longest, {self.longest}")
+        check(owner, "penalty", self.penalty, is_number(self.penalty), "a number of at least 0")
+
+
+@checked_settings
+@dataclass(frozen=True)
+class WeightedSum(ColumnSettings):
+    """A score that is the weighted sum of several, such as of a verifier's and a reward model's; 0
+    where it does not count. Its mean and standard deviation are metrics.
+
+    Raises:
+        FlowError: no scores, or a weight that is none.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    terms: Mapping[str, float]
+    """Fields with scores, and the factor of each."""
+    scores: NewScores
+    """The field with the sum that it writes, such as total_scores."""
+    valid: NewTruth
+    """The field that it writes: whether the sum counts, such as total_valid."""
+    counted: MaybeValid = None
+    """The field that says which rows count. None: all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner, terms = type(self).__name__, self.terms
+        are_terms = isinstance(terms, Mapping) and bool(terms) and all(map(is_name, terms))
+        check(owner, "terms", terms, are_terms, "fields with scores, at least one")
+        for name, weight in terms.items():
+            is_weight = is_number(weight, least=-inf)
+            check(owner, f"terms[{name!r}]", weight, is_weight, "a finite number")
+        object.__setattr__(self, "terms", dict(terms))
+
+    def unused(self) -> frozenset[str]:
+        """Without a field of rows that count all do."""
+        return frozenset() if self.counted is not None else frozenset({"counted"})
+
+    def inputs(self) -> Iterator[Input]:
+        """The columns that it reads."""
+        for name in self.terms:
+            yield Input(name, Reads(frozenset({Kind.SCORES})), "terms")
+        yield from super().inputs()
+
+
+def need_reference(what: str, reference_log_probs: str | None) -> None:
+    """Refuse a KL penalty without the reference's log-probabilities.
+
+    Raises:
+        FlowError: none are named.
+    """
+    if reference_log_probs is None:
+        raise FlowError(
+            f"{what} has a KL penalty against nobody: got no reference_log_probs, allowed the "
+            "field of a frozen role, such as reference_log_probs; name it"
+        )

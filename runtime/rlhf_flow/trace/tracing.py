@@ -1,0 +1,374 @@
+"""Tracing: run a step once with symbolic batches and record what it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+
+from rlhf_api.calls import CallKind
+from rlhf_api.entrypoint import deferred_kind
+from rlhf_api.plan import GraphInputs
+from rlhf_flow.errors import FlowError, InvalidAlgorithm
+from rlhf_flow.step.algorithm import Algorithm, checked_roles, reward_models
+from rlhf_flow.step.batch import BatchValue
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions, name_of
+from rlhf_flow.step.columns import (
+    FIELDS,
+    PREFERENCE,
+    PRETRAINING_FIELDS,
+    PROMPT_FIELDS,
+    RESPONSE_TOKENS,
+    ROLLOUT_LOG_PROBS,
+)
+from rlhf_flow.step.flow import Flow
+from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Operation
+from rlhf_flow.step.reward_terms import RewardTerms
+from rlhf_flow.step.roles import Roles
+from rlhf_flow.trace.entrypoints import check_function, check_protocol
+from rlhf_flow.trace.graph import (
+    PRETRAINING,
+    PROMPTS,
+    DataEdge,
+    Graph,
+    Region,
+    RowCount,
+    fields_read,
+    version_edges,
+)
+from rlhf_flow.trace.kinds import FieldCheck
+from rlhf_flow.trace.source_location import (
+    at_code,
+    place_within,
+    told_at,
+    told_with_place,
+    with_place,
+)
+from rlhf_flow.trace.symbolic import Origin, Rows, SymbolicBatch, Written
+
+
+class TracingBackend:
+    """Records calls instead of running them.
+
+    Args:
+        roles: of the algorithm.
+        prompts: of the step.
+        pretraining: its rows of data.pretraining; None: there are none.
+    """
+
+    def __init__(
+        self, roles: Roles, prompts: SymbolicBatch, pretraining: SymbolicBatch | None = None
+    ) -> None:
+        self._roles = roles
+        self._prompts = prompts
+        self._pretraining = pretraining
+        self.calls: list[ModelCall] = []
+        self.data_edges: list[DataEdge] = []
+        self.regions: list[Region] = []
+        self.rows: dict[str, RowCount] = {}
+        self.responses: dict[str, tuple[str, ...]] = {}
+        self.places: dict[str, str] = {}
+        self.prompt_batches = 1
+        self._kept: set[str] = set()
+        self._region = ""
+
+    def run(
+        self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
+    ) -> SymbolicBatch:
+        """Record a call and where its fields come from."""
+        source, *others = [self._symbolic(call.id, each) for each in (batch, *auxiliary)]
+        makers = {each.id: each.role for each in self.calls}
+        checked = FieldCheck(self._roles, makers)
+        made = checked.check_call(call, source.origins, [other.origins for other in others])
+        about = _responses_of(call, source)
+        sampled = [call.id] if call.kind is CallKind.GENERATE else [each.call for each in about]
+        self.responses[call.id] = tuple(dict.fromkeys(sampled))
+        origins = {name: replace(each, about=about) for name, each in made.items()}
+        self._check_place(call)
+        self._check_sampling(call, source)
+        self._check_operations(call)
+        self.calls.append(call)
+        if written := place_within(_trace_once.__code__):
+            self.places[call.id] = written
+        reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
+        by_source: dict[str, set[str]] = {}
+        for given, names in reads:
+            for place in given.places(names):
+                by_source.setdefault(place.call, set()).add(place.field)
+        self.data_edges += [
+            DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
+        ]
+        rows = source.rows
+        if isinstance(call.options, GenerateOptions):
+            rows = rows.times(call.options.samples)
+        self.rows[call.id] = rows.count
+        return SymbolicBatch(origins, rows, self._regions())
+
+    def every(self, region: str, n: int, body: Callable[[], None]) -> None:
+        """Trace the body once, as a region that runs on one of n steps."""
+        self.regions.append(Region(region, "every", 1.0 / n))
+        with self._inside(region):
+            body()
+
+    def no_rows(self) -> SymbolicBatch:
+        """A batch of no rows and no fields."""
+        return SymbolicBatch({}, Rows("no rows", RowCount(0.0, 0)))
+
+    def pretraining(self) -> SymbolicBatch:
+        """The step's rows of data.pretraining."""
+        if self._pretraining is None:
+            raise FlowError(
+                "flow.pretraining() without rows: got a job without data.pretraining, allowed rows "
+                "of whole texts, or of prompts with answers; add data.pretraining to the manifest, "
+                "or remove the call"
+            )
+        return self._pretraining
+
+    def repeat(
+        self,
+        region: str,
+        body: Callable[[BatchValue], BatchValue],
+        until: Callable[[BatchValue], BatchValue],
+        max_rounds: int,
+        expected_rounds: float,
+    ) -> SymbolicBatch:
+        """Trace one round, as a region that runs the expected number of times."""
+        outer = next((each.id for each in self.regions if self._is_repeated_in(each)), None)
+        if outer is not None:
+            raise FlowError(
+                f"flow.repeat inside of another one: got {region}, allowed one at a time; move it "
+                f"behind {outer}"
+            )
+        self.regions.append(Region(region, "repeat", float(expected_rounds)))
+        self.prompt_batches += max_rounds - 1
+        given = self._prompts.rows
+        fresh = replace(given, root=f"the prompts of {region}")
+        with self._inside(region):
+            prompts = SymbolicBatch(self._prompts.origins, fresh, self._regions())
+            made = body(prompts)
+            if made is None:
+                raise FlowError(
+                    f"the function of {region} returns nothing: got None, allowed the batch of its "
+                    "round; add `return batch`"
+                )
+            batch = self._symbolic(region, made)
+            if fresh.root not in batch.rows.root:
+                raise FlowError(
+                    f"a round of {region} gives rows that do not come from its prompts: got "
+                    f"{batch.rows}, allowed what is made from the prompts that the function is "
+                    "given; generate from them"
+                )
+            rows = Rows(
+                f"the rows of {region}",
+                batch.rows.count.times(expected_rounds, max_rounds),
+                per_group=batch.rows.per_group,
+            )
+            until(SymbolicBatch(batch.origins, rows, self._regions()))
+        return SymbolicBatch(batch.origins, rows, self._regions())
+
+    def _is_repeated_in(self, region: Region) -> bool:
+        """Whether calls are now made inside of a region that repeats."""
+        return region.kind == "repeat" and f"{self._region}/".startswith(f"{region.id}/")
+
+    def _check_place(self, call: ModelCall) -> None:
+        """Refuse updates of which nobody knows how many there are."""
+        changes = call.role is not None and call.changes(call.role)
+        if changes and any(map(self._is_repeated_in, self.regions)):
+            raise FlowError(
+                f"{call.id} changes weights in rounds, of which there may be more or fewer: "
+                "allowed outside of flow.repeat, on the rows of all rounds; move it behind"
+            )
+
+    def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
+        """Refuse a loss on log-probabilities of another distribution than the one that trains."""
+        if not isinstance(call.options, TrainOptions):
+            return
+        places = source.places(call.reads)
+        makers = {place.call for place in places if place.field == ROLLOUT_LOG_PROBS}
+        for maker, options in ((each.id, each.options) for each in self.calls if each.id in makers):
+            if not isinstance(options, GenerateOptions):
+                continue
+            if not options.greedy and options.temperature is None:
+                continue
+            how = "greedily" if options.greedy else f"at temperature {options.temperature}"
+            raise FlowError(
+                f"{call.id} trains on what {maker} has sampled {how}: its loss compares "
+                "log-probabilities at rollout.temperature; allowed what a generate call without "
+                "greedy and temperature has sampled, or a loss that reads no "
+                f"{ROLLOUT_LOG_PROBS}; change one of them"
+            )
+
+    def _check_operations(self, call: ModelCall) -> None:
+        """Refuse functions that are not there, and state that two operations would share."""
+        if not isinstance(call.options, ComputeOptions):
+            return
+        for operation in call.options.operations:
+            if isinstance(operation, Custom):
+                check_function(operation.entrypoint, operation.arguments)
+                self._check_kept(call, operation, operation.keeps)
+                if operation.protocol is not None:
+                    check_protocol(operation.protocol)
+            if isinstance(operation, LagrangeMultiplier):
+                self._check_kept(call, operation, [operation.multiplier])
+
+    def _check_kept(self, call: ModelCall, operation: Operation, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._kept:
+                raise FlowError(
+                    f"{call.id} has a second operation that keeps a number of one name: got "
+                    f"{name!r} of {name_of(operation)}, allowed one of each name in a step; give "
+                    "it another name"
+                )
+            self._kept.add(name)
+
+    @contextmanager
+    def _inside(self, region: str) -> Iterator[None]:
+        outer, self._region = self._region, region
+        try:
+            yield
+        finally:
+            self._region = outer
+
+    def _symbolic(self, site: str, batch: BatchValue) -> SymbolicBatch:
+        if not isinstance(batch, SymbolicBatch):
+            raise FlowError(
+                f"{site} gets something that is no batch of this step: got {batch!r}, allowed the "
+                "prompts or what a call of this step returned; a step keeps no batch for the next "
+                "one"
+            )
+        for inner in sorted(batch.regions):
+            if self._region != inner and not self._region.startswith(f"{inner}/"):
+                raise FlowError(
+                    f"{site} reads a batch that was made inside {inner}, which does not run every "
+                    f"time: got {batch!r}, allowed only inside {inner}; move the call there"
+                )
+        return batch
+
+    def _regions(self) -> frozenset[str]:
+        return frozenset({self._region} if self._region else ())
+
+
+def trace(
+    algorithm: Algorithm,
+    *,
+    samples_per_prompt: int = 1,
+    inputs: frozenset[str] = PROMPT_FIELDS,
+    pretraining: RowCount | None = None,
+    rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
+) -> Graph:
+    """The graph of one pass of an algorithm's step.
+
+    Args:
+        algorithm: its step runs twice here, with symbolic batches; both runs must agree.
+        samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
+        inputs: fields that the data have.
+        pretraining: rows of data.pretraining for each of a step's prompts. None: there are none.
+        rewards: what the score of each role is the sum of.
+
+    Raises:
+        FlowError: the step breaks a rule of the flow.
+        InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
+    """
+    _require_plain(algorithm)
+    first, second = (
+        _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards) for _ in range(2)
+    )
+    name = type(algorithm).__qualname__
+    if not first.calls:
+        text = f"{name}.step calls nothing: call roles of the flow in it"
+        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
+    if first != second:
+        text = (
+            f"{name}.step is not deterministic: {_difference(first, second)}; let conditions "
+            "depend on the algorithm's settings only, not on time, chance or what the step itself "
+            "changed"
+        )
+        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
+    return first
+
+
+def _require_plain(algorithm: Algorithm) -> None:
+    """Refuse a step that a call does not run."""
+    step = type(algorithm).step
+    if kind := deferred_kind(step):
+        text = (
+            f"a call of {type(algorithm).__qualname__}.step runs nothing of it: got {kind}, "
+            "allowed a plain method; write def without async, and no yield in it"
+        )
+        raise InvalidAlgorithm(at_code(step, text))
+
+
+def _trace_once(
+    algorithm: Algorithm,
+    samples_per_prompt: int,
+    inputs: frozenset[str],
+    pretraining: RowCount | None,
+    rewards: Mapping[str, RewardTerms],
+) -> Graph:
+    name = type(algorithm).__qualname__
+    per_prompt = 2 if PREFERENCE in inputs else 1
+    rows = Rows("the prompts", RowCount(float(per_prompt), per_prompt), per_group=per_prompt)
+    prompts = _data(PROMPTS, inputs, rows)
+    others = None
+    if pretraining is not None:
+        rows = Rows("the rows of data.pretraining", pretraining)
+        others = _data(PRETRAINING, PRETRAINING_FIELDS, rows)
+    try:
+        with told_with_place():
+            given = algorithm.roles()
+            with told_at(type(algorithm).roles):
+                own = checked_roles(name, given)
+                roles = {**own, **reward_models(name, own, rewards)}
+                backend = TracingBackend(roles, prompts, others)
+                flow = Flow(own, backend, samples_per_prompt, rewards)
+            with flow.step():
+                algorithm.step(flow, prompts)
+    except FlowError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
+        text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
+        raise InvalidAlgorithm(with_place(error, text)) from error
+    calls = tuple(backend.calls)
+    return Graph(
+        roles=roles,
+        inputs=GraphInputs(
+            prompts=fields_read(PROMPTS, backend.data_edges),
+            pretraining=fields_read(PRETRAINING, backend.data_edges),
+            prompt_batches=backend.prompt_batches,
+        ),
+        calls=calls,
+        data_edges=tuple(backend.data_edges),
+        version_edges=version_edges(calls, roles),
+        regions=tuple(backend.regions),
+        rows=backend.rows,
+        responses=backend.responses,
+        places=backend.places,
+    )
+
+
+def _responses_of(call: ModelCall, source: SymbolicBatch) -> tuple[Written, ...]:
+    """The responses that a call computes from; none if it samples its own."""
+    if call.kind is CallKind.GENERATE:
+        return ()
+    responses = source.origins.get(RESPONSE_TOKENS)
+    if responses is not None:
+        return responses.places if responses.is_generated else ()
+    read = {source.origins[name].about for name in call.reads} - {()}
+    return read.pop() if len(read) == 1 else ()
+
+
+def _data(source: str, fields: frozenset[str], rows: Rows) -> SymbolicBatch:
+    """Rows that a step is given."""
+    return SymbolicBatch(
+        {field: Origin.of(source, field, FIELDS[field].kind) for field in fields}, rows
+    )
+
+
+def _difference(first: Graph, second: Graph) -> str:
+    for one, other in zip(first.calls, second.calls, strict=False):
+        if one != other:
+            return f"got {one.id} with {one.options}, then {other.id} with {other.options}"
+    if len(first.calls) != len(second.calls):
+        return f"got {len(first.calls)} calls, then {len(second.calls)}"
+    return "the same calls got their fields from different places"
