@@ -203,7 +203,7 @@ class ActivityServer:
     def __init__(self) -> None:
         self.activity = Activity()
 
-    def watched(self, one_machine: bool, key: str) -> tuple[str, int]:
+    def serve_activity(self, one_machine: bool, key: str) -> tuple[str, int]:
         """Where this worker answers what it is doing, from now on; only to who knows the key.
 
         With `one_machine` only processes of this machine can ask.
@@ -222,11 +222,11 @@ def heartbeat_by_cpu(
     """A worker's method in which nobody ticks: the process's effort is its progress."""
 
     @functools.wraps(method)
-    def watched(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def wrapper(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         with worker.activity.during(method.__name__, progress=ProgressSignal.CPU):
             return method(worker, *args, **kwargs)
 
-    return watched
+    return wrapper
 
 
 def request_status(address: tuple[str, int], key: str) -> WorkerStatus | None:
