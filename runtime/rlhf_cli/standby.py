@@ -65,7 +65,7 @@ def standby_command() -> None:
 
 def _stand_by(server: OwnForkServer, device: Device) -> None:
     compared = time.monotonic()
-    while server.lives:
+    while server.is_alive:
         if time.monotonic() - compared > COMPARE_SECONDS:
             compared = time.monotonic()
             if _name_now(device) != server.name:
@@ -94,7 +94,7 @@ def _wait_for_workers(server: OwnForkServer) -> None:
     if not retire(server.name):
         return
     told = time.monotonic() + 1.0
-    while server.lives:
+    while server.is_alive:
         if time.monotonic() > told:
             _say(
                 "ends when the runs have ended that have workers of it; Ctrl-C again ends those "
