@@ -48,7 +48,7 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
 
 def pipeline_fusion_lines(plan: Plan) -> list[str]:
     """What interleaving training pipelines would save: a line for each pair of calls."""
-    from rlhf_planner.memory.items import format_bytes
+    from rlhf_api.plan_text import format_bytes
     from rlhf_planner.timeline.rows import format_time
 
     found = plan.estimate.pipeline_fusions if plan.estimate is not None else ()
@@ -68,7 +68,7 @@ def alternatives_table(plan: Plan) -> Table:
     hold, and how many times as fast this plan is."""
     from rich.table import Table
 
-    from rlhf_planner.memory.items import format_bytes
+    from rlhf_api.plan_text import format_bytes
     from rlhf_planner.timeline.rows import format_time
 
     table = Table(box=None, padding=(0, 3, 0, 0))

@@ -176,7 +176,7 @@ def roles_table(plan: Plan) -> Table:
 
 def _engines(generation: GenerationPlan) -> str:
     """How many, of how many ranks, and of which, where there is a choice."""
-    from rlhf_planner.memory.engine_groups import describe_groups
+    from rlhf_api.plan_text import describe_groups
 
     mesh = generation.mesh
     number, ranks = counted(mesh.data, "generation engine"), counted(mesh.tensor, "rank")
@@ -221,7 +221,7 @@ def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:
 
 def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each use of memory, with the phases in which it is there."""
-    from rlhf_planner.memory.items import describe_item, format_bytes
+    from rlhf_api.plan_text import describe_item, format_bytes
 
     table = Table(title=f"Memory of {where or 'each device'}", title_justify="left")
     table.add_column("use")
@@ -236,7 +236,7 @@ def memory_table(memory: MemoryPlan, where: str = "") -> Table:
 
 def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each phase: the sum of what is there, beside what a device has."""
-    from rlhf_planner.memory.items import format_bytes
+    from rlhf_api.plan_text import format_bytes
 
     table = Table(title=f"Sum in each phase{where and f' on {where}'}", title_justify="left")
     table.add_column("phase")
@@ -257,7 +257,7 @@ def _mesh(mesh: Mesh, plan: Plan) -> tuple[str, str, str, str]:
 
 
 def _group(memory: MemoryPlan) -> str:
-    from rlhf_planner.placement.placement import describe_devices
+    from rlhf_api.plan_text import describe_devices
 
     return describe_devices(memory.ranks, memory.pool)
 

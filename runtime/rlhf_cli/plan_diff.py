@@ -62,7 +62,7 @@ def print_diff(plan: Plan, other: Plan, console: Console) -> None:
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """What people compare of a plan, by name."""
-    from rlhf_planner.memory.items import format_bytes
+    from rlhf_api.plan_text import format_bytes
     from rlhf_planner.timeline.rows import format_time
 
     for pool in plan.pools:

@@ -71,10 +71,10 @@ def plan_of(
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
-    from rlhf_decoder.config import hub_cache
     from rlhf_planner.plan import plan_job, resolve_shapes
     from rlhf_planner.problem.model_shapes import check_shapes
     from rlhf_planner.search.branch_and_bound import MAX_FITTED, WITHOUT_END
+    from rlhf_sizing.config import hub_cache
 
     check_shapes(job, hub_cache(os.environ, Path.home()))
     most_fitted = WITHOUT_END if prove else MAX_FITTED

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import RolePlan
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse
+from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_flow.step.calls import ModelCall
-from rlhf_planner.memory.items import describe_item, format_bytes
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 """Python's error and torch's."""

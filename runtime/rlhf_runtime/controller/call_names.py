@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlhf_api.calls import CallKind
+from rlhf_api.calls import FINISH, RESHARD, CallKind
 from rlhf_flow.jobs.job_graphs import policy_of
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
-from rlhf_planner.placement.transitions import FINISH, RESHARD
 from rlhf_runtime.calls.reports import Statistics
 
 COMPUTE = "compute"

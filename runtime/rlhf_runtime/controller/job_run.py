@@ -21,7 +21,6 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
 from rlhf_flow.step.algorithm import Algorithm
-from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
@@ -182,9 +181,7 @@ class JobRun:
         evaluates = GraphName.EVALUATION in self._algorithms
         passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
         scheduled = until_stopped(passes, lambda: self._stop.requested)
-        # Where a step waits for workers itself, the pass before would be reported a step too late.
-        ahead = 0 if self._graph.repeats else PASSES_AHEAD
-        keep_ahead(map(self._send, scheduled), self._finish, ahead)
+        keep_ahead(map(self._send, scheduled), self._finish, self._plan.passes_ahead)
 
     def _send(self, scheduled: ScheduledPass) -> InFlightPass:
         step = scheduled.step

@@ -17,7 +17,7 @@ from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UserCodeFailed
-from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES
 

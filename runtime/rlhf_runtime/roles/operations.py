@@ -38,10 +38,14 @@ from rlhf_flow.step.operations import (
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
-from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
+from rlhf_runtime.numerics.advantages import (
+    generalized_advantages,
+    learned_multiplier,
+    penalized_advantages,
+    rewards_to_go,
+)
 from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
-from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.losses import kl_estimate
 from rlhf_runtime.numerics.moments import (
     Reduce,
     explained_variance,

@@ -15,18 +15,18 @@ from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import TokenOutputs
-from rlhf_runtime.numerics.aggregation import aggregate
-from rlhf_runtime.numerics.kl import kl_estimate
-from rlhf_runtime.numerics.padding import pad
-from rlhf_runtime.numerics.policy_loss import (
+from rlhf_runtime.numerics.losses import (
     TokenPolicyLoss,
+    aggregate,
     cispo_loss,
     clipped_policy_loss,
     importance_weights,
+    kl_estimate,
     log_ratios,
     passes_mismatch_threshold,
     sequence_log_ratios,
 )
+from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch, RowFilter
 from rlhf_runtime.roles.sequences import as_tensor

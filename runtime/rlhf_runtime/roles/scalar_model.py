@@ -20,9 +20,8 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import ReadValues, TokenOutputs, TrainingEngine, WeightedLoss
-from rlhf_runtime.numerics.aggregation import aggregate
+from rlhf_runtime.numerics.losses import aggregate, clipped_value_loss
 from rlhf_runtime.numerics.padding import pad
-from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.engines import make_engine, offload_methods

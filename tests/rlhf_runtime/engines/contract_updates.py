@@ -22,7 +22,7 @@ from rlhf_runtime.engines.training import (
     WeightedLoss,
 )
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch, comparison_micro_batches
 from rlhf_runtime.roles.preference_loss_fn import DpoLossFn

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder import costs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
+from rlhf_sizing import costs
 
 from ..world_of_processes import Scenario, run_scenarios
 
@@ -91,7 +91,7 @@ def ranks_beside_the_group_take_no_part(world: World, folder: Path) -> None:
         return
     own = range(0, 3) if world.rank == 0 else range(3, 8)
     part = VocabularyShard(own, group)
-    got, nothing = head_log_probs(hidden, rows(weight, own), tokens, part=part)
+    got, nothing = head_log_probs(hidden, rows(weight, own), tokens, shard=part)
     everywhere = [torch.empty_like(got) for _ in range(2)]
     dist.all_gather(everywhere, got, group=group)
     assert torch.equal(*everywhere) and nothing is None

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from rlhf_runtime.numerics.policy_loss import (
+from rlhf_runtime.numerics.losses import (
     cispo_loss,
     clipped_policy_loss,
     importance_weights,

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.numerics.aggregation import Denominators
+from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_decoder.shape import (
+from rlhf_flow.errors import NoScores, ShapeUnknown
+from rlhf_sizing.shape import (
     MODEL_TYPES,
     QKV_BIAS,
     QUERY_KEY_NORM,
@@ -18,7 +19,6 @@ from rlhf_decoder.shape import (
     DecoderShape,
     norms_per_layer,
 )
-from rlhf_flow.errors import NoScores, ShapeUnknown
 
 CONFIG_FILE = "config.json"
 MOST_PARAMETERS = 10**14

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
+from rlhf_sizing.shape import DecoderShape
 
 VOCABULARY_MULTIPLE = 64
 """vLLM pads the vocabulary to a multiple of this."""
