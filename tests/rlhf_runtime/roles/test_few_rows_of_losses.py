@@ -142,7 +142,9 @@ def trained(
         return result, role.engine.module.weight.detach()
 
     made = ranks.run(on_rank)
-    return merge_statistics([result.statistics for result, _ in made]), [weight for _, weight in made]
+    return merge_statistics([result.statistics for result, _ in made]), [
+        weight for _, weight in made
+    ]
 
 
 def reference_of(batch: FewRows, has_scalar: bool) -> Plain:
