@@ -57,7 +57,7 @@ def find_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
 
 def _checkpoint_named(store: CheckpointStore, name: str) -> Checkpoint:
     try:
-        return store.named(name)
+        return store.read_folder(name)
     except CheckpointDamaged as error:
         others = [str(step) for step in store.steps() if f"step-{step:08d}" != name]
         also = f"steps {', '.join(others)}" if others else "none"

@@ -113,7 +113,7 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     require_persistent(address)
     store = CheckpointStore(address)
     try:
-        store.probe()
+        store.check_writable()
     except StorageFailed as error:
         if isinstance(error.__cause__, PERMANENT_ERRORS):
             raise storage_unusable(address, error.__cause__) from error

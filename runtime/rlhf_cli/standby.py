@@ -65,7 +65,7 @@ def serve_standby() -> None:
 
 def _serve(server: OwnForkServer, device: Device) -> None:
     last_comparison = time.monotonic()
-    while server.lives:
+    while server.is_alive:
         if time.monotonic() - last_comparison > COMPARE_SECONDS:
             last_comparison = time.monotonic()
             if _current_name(device) != server.name:
@@ -94,7 +94,7 @@ def _wait_for_workers(server: OwnForkServer) -> None:
     if not retire(server.name):
         return
     notice_time = time.monotonic() + 1.0
-    while server.lives:
+    while server.is_alive:
         if time.monotonic() > notice_time:
             _notify(
                 "waiting for the runs that use its workers; Ctrl-C again ends those workers now",
