@@ -49,6 +49,9 @@ TRANSITIONS = frozenset(
 )
 """Calls that the plan adds; a step's code does not make them."""
 
+RESHARD, FINISH, RELEASE, LOAD, OFFLOAD = "reshard", "finish", "release", "load", "offload"
+"""Their methods."""
+
 
 EFFECTS = {
     CallKind.SAVE: "a file",

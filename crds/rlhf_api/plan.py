@@ -1,14 +1,14 @@
 """Plan: placement of all calls, and the memory arithmetic behind it.
 
-The planner makes it, the runtime executes it, the CLI and the operator show it. It holds only
-decisions and derived values, never what the manifest already says.
+The planner (rlhf_planner) makes it, the runtime executes it, the CLI and the operator show it. It
+holds only decisions and derived values, never what the manifest already says.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from itertools import dropwhile, takewhile
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
+from rlhf_api.plan_versions import upgraded_from_2
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -258,6 +259,8 @@ class GenerationPlan(Contract):
     """Longest prompt plus longest response, in tokens."""
     release_during_training: bool
     """True if generation weights and cache are freed while no call generates."""
+    kv_block_tokens: Count
+    """Tokens of a block of the key-value cache."""
     max_samples_per_prompt: Count
     """Largest number of responses to one prompt in any call of the role."""
     fusion: StageFusion | None = None
@@ -267,8 +270,8 @@ class GenerationPlan(Contract):
 class Plan(Contract):
     """All planning decisions of a job."""
 
-    version: Literal[2] = 2
-    """Version of this format; readers refuse others."""
+    version: Literal[3] = 3
+    """Version of this format. Plans of version 2 can be read; others are refused."""
     job: Name
     """The job's name."""
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
@@ -286,6 +289,8 @@ class Plan(Contract):
     """Generation engines, one entry for each role that generates."""
     memory: Annotated[tuple[MemoryPlan, ...], Field(min_length=1, max_length=64)]
     """Memory of a device, one entry for each group of devices with the same roles."""
+    passes_ahead: Annotated[int, Field(ge=0, le=16)]
+    """Number of passes that the driver sends in advance, while an earlier pass runs."""
     standby: bool
     """True if each node keeps a process with the workers' libraries loaded, for fast restarts."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
@@ -294,6 +299,12 @@ class Plan(Contract):
     """Expected times. None: unknown; a reason says why."""
     search: PlanSearch | None = None
     """Record of the search. None: the plan is the first that fits, without a comparison."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        is_old = isinstance(data, dict) and data.get("version") == 2
+        return upgraded_from_2(data) if is_old else data
 
     @model_validator(mode="after")
     def _check_calls_and_meshes(self) -> Plan:

@@ -24,8 +24,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import localized
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import STDIN, lines_of
-from rlhf_flow.planning.filling import Filling, graph_to_fill, shapes_to_fill
-from rlhf_flow.planning.model_config import hub_cache
+from rlhf_planner.problem.from_manifest import Filling, graph_to_fill, shapes_to_fill
+from rlhf_sizing.config import hub_cache
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TEMPLATE = "{{"

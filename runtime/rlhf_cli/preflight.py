@@ -16,8 +16,8 @@ from rlhf_cli.validate import Lines
 from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
-from rlhf_flow.planning.inventory import device_of
 from rlhf_flow.trace.graph import Graph
+from rlhf_planner.problem.devices import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings

@@ -17,7 +17,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.found_checkpoint import place_of_checkpoints
 from rlhf_cli.local_jobs import with_places
 from rlhf_cli.validate import Lines
-from rlhf_runtime.checkpoint.places import require_lasting, unusable
+from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
@@ -102,13 +102,13 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     storage = job.spec.checkpoint.storage
     given = storage.uri if storage is not None else None
     address = place_of_checkpoints(job.spec, folder)
-    require_lasting(address)
+    require_persistent(address)
     store = CheckpointStore(address)
     try:
-        store.probe()
+        store.check_writable()
     except StorageFailed as error:
         if isinstance(error.__cause__, NEVER_THERE):
-            raise unusable(address, error.__cause__) from error
+            raise storage_unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
     if fresh and given and steps:

@@ -84,7 +84,7 @@ def _check_objective(job: RLHFJob) -> None:
         TimesUnknown: there are none.
     """
     if job.spec.placement.objective.may_use_fewer_devices:
-        from rlhf_flow.planning.compared_times import require_times
+        from rlhf_planner.cost.pool_hardware import require_times
 
         require_times(job.spec.placement.objective, job.spec.resources.node_pools)
 
@@ -109,7 +109,7 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
     from rlhf_cli.local_jobs import localized
     from rlhf_cli.user_code import code_here
     from rlhf_flow.jobs.lint import lint_job
-    from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_planner.plan import pools_of
 
     job = localized(job, file, overrides)
     target = Target(

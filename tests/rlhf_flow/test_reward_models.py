@@ -22,13 +22,13 @@ from rlhf_flow import (
 )
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.jobs.job_graphs import check_rewards, job_roles, trace_job
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import WeightedSum
 from rlhf_flow.step.reward_terms import ModelTerm, RewardTerms
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.tracing import trace
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 
 from .conftest import MakeJob
 

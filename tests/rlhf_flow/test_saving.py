@@ -12,13 +12,13 @@ from rlhf_flow import Algorithm, BatchValue, Dpo, Flow, LanguageModel, RewardSou
 from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_flow.planning.inventory import local_inventory
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.step.calls import SaveOptions
 from rlhf_flow.step.operations import BestAgainstWorst, Custom, PairLines
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.picture import draw_text
 from rlhf_flow.trace.tracing import trace
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import local_inventory
 
 ONLINE = {"type": "OnlineDPO", "onlineDPO": {"savePairs": True}}
 

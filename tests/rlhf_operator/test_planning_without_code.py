@@ -18,10 +18,10 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import JobPhase
 from rlhf_flow.document.manifest_graph import document_of_graph
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_kube.kinds import Kind
 from rlhf_operator.observe.parse import parse_job
 from rlhf_operator.observe.planner import plan_of, status_of, why_unknown
+from rlhf_planner.plan import make_plan, pools_of
 
 from ..rlhf_flow.hostile_graphs import broken
 from .world import NAMESPACE, World, manifest

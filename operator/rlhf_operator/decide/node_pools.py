@@ -7,7 +7,7 @@ from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_api.status import PlanStatus
-from rlhf_flow.planning.inventory import limit_devices
+from rlhf_planner.problem.devices import limit_devices
 
 
 def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:

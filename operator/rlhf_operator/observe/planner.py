@@ -26,10 +26,9 @@ from rlhf_api.status import PlanStatus
 from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code
-from rlhf_flow.planning.inventory import device_of, inventory_from_pools
-from rlhf_flow.planning.make_plan import resolve_shapes
-from rlhf_flow.planning.plan_job import plan_job
 from rlhf_operator.decide.observed import PlanSeen, Refusal
+from rlhf_planner.plan import plan_job, resolve_shapes
+from rlhf_planner.problem.devices import device_of, inventory_from_pools
 
 KEPT = 1024
 """Plans that are remembered; the ones used longest ago are made again."""

@@ -58,7 +58,7 @@ Consume = Callable[[TokenOutputs, MicroBatch], None]
 
 
 @dataclass(frozen=True)
-class LossTerm:
+class WeightedLoss:
     """A loss on some rows: what an optimizer step minimizes is the sum of one or more."""
 
     reading: HeadReading
@@ -117,7 +117,7 @@ class TrainingEngine(Protocol):
         """Run every micro-batch forward; on ranks that have the head `consume` gets what it says.
         Collective."""
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
+    def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
         gradient's norm. Collective, be it with no micro-batch.
 

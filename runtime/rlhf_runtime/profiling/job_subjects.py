@@ -10,13 +10,13 @@ from rlhf_api.spec.models import ModelSource
 from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, trace_job
 from rlhf_flow.jobs.registry import resolve_precision
-from rlhf_flow.planning.model_config import cached_folder, hub_cache, read_shape
-from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
+from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
 from rlhf_runtime.models.context import max_positions
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
+from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
 MOST_SEQUENCES = 256
 """Of a decoding step that is measured."""

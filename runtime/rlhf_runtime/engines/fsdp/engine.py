@@ -28,8 +28,8 @@ from rlhf_runtime.engines.sharing import looks_at_everything, sequence_cost, sha
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
@@ -92,12 +92,12 @@ class FsdpEngine(EngineBase):
         self._cut_again()
 
     @torch.no_grad()
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             term.loss(self._outputs(part, term.reading), part)
             self._tick()
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             share = term.loss(self._outputs(part, term.reading), part)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks

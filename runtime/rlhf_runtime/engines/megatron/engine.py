@@ -36,7 +36,7 @@ from rlhf_runtime.engines.sharing import sequence_cost
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.gathering import gather_pieces
@@ -155,11 +155,11 @@ class MegatronEngine(EngineBase):
             )
             self._tick()
 
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         if parts:
             infer(self.stage, self._asking(parts), len(parts), _losses(parts))
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         assert self._masters is not None and self._gradients is not None
         grow(self._no_gradients)
         forward_backward(self._gradients, self._asking(parts), len(parts), _losses(parts))
@@ -258,7 +258,7 @@ class MegatronEngine(EngineBase):
             return ResidentTensors([*parameters, *kept])
         return ResidentTensors(kept, parameters)
 
-    def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
+    def _asking(self, parts: Iterable[tuple[MicroBatch, WeightedLoss]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)
 
     def _inputs(self, parts: Iterable[tuple[MicroBatch, HeadReading]]) -> Iterator[Inputs]:
@@ -269,7 +269,7 @@ class MegatronEngine(EngineBase):
             yield _as_inputs(part.to(self.parallel.device), reading, multiple)
 
 
-def _losses(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> Answered:
+def _losses(parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> Answered:
     """What the last stage does with the answer for each of the micro-batches."""
 
     def loss(number: int, answer: torch.Tensor) -> torch.Tensor:
