@@ -16,7 +16,7 @@ from rlhf_api.status import (
     ConditionStatus,
     ConditionType,
     DriverStatus,
-    Phase,
+    JobPhase,
     RLHFJobStatus,
 )
 from rlhf_operator.config import JobDefaults
@@ -69,7 +69,7 @@ def full_status() -> RLHFJobStatus:
 
     return RLHFJobStatus(
         observed_generation=3,
-        phase=Phase.RUNNING,
+        phase=JobPhase.RUNNING,
         attempts=2,
         conditions=(
             condition(ConditionType.READY),

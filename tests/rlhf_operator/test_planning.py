@@ -20,9 +20,9 @@ from rlhf_api.spec.failure import FailureRule
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.telemetry import MlflowSpec, WandbSpec
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_operator.decide.observed import PlanResult
 from rlhf_operator.observe.planner import Planner, make_plan_result, plan_key, spawn
+from rlhf_planner.plan import make_plan, pools_of
 
 from ..waiting import wait_until
 from .world import manifest

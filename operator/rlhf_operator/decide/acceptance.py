@@ -54,7 +54,7 @@ def _check_defaults(job: RLHFJob) -> Refusal | None:
 def _check_objective(job: RLHFJob, result: PlanResult) -> Refusal | None:
     # The size of the cluster follows from the plan, so the driver cannot be the first to plan.
     objective = job.spec.placement.objective
-    if not (result.unknown and objective.takes_part):
+    if not (result.unknown and objective.may_use_fewer_devices):
         return None
     return Refusal(
         "PlanUnknown",

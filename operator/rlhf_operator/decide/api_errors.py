@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
 from rlhf_operator.clients.kube.protocol import Forbidden, Invalid
 from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, RemoveFinalizer
 from rlhf_operator.decide.draft import Draft
@@ -66,7 +66,7 @@ def refresh_stalled(draft: Draft) -> None:
 
 def _clear_stalled(draft: Draft) -> None:
     status = draft.status
-    if status.phase is Phase.FAILED and status.reason is not None:
+    if status.phase is JobPhase.FAILED and status.reason is not None:
         # A failed job is stalled by its failure.
         draft.set_condition(
             ConditionType.STALLED, ConditionStatus.TRUE, status.reason, status.message

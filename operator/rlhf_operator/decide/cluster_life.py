@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import (
     AddFinalizer,
     CreateCluster,
@@ -97,11 +97,11 @@ def _await_admission(draft: Draft, cluster: ClusterStatus) -> None:
         draft.set(start_time=None, cluster=cluster)
     if not cluster.admitted:
         message = f"{_queue_name(draft)} has not let the cluster in yet"
-        draft.set_phase(Phase.PENDING, "Queued", message)
+        draft.set_phase(JobPhase.PENDING, "Queued", message)
         draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.set_phase(Phase.SUSPENDED, "Evicted", message, is_warning=True)
+        draft.set_phase(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.set_condition(
             ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message
         )

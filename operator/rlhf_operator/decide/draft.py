@@ -11,7 +11,7 @@ from rlhf_api.status import (
     Condition,
     ConditionStatus,
     ConditionType,
-    Phase,
+    JobPhase,
     RLHFJobStatus,
 )
 from rlhf_operator.decide.actions import Action, JobEvent
@@ -21,7 +21,7 @@ from rlhf_operator.decide.settings import Settings
 
 MAX_MESSAGE_CHARACTERS = 1024
 """Limit of a message; text from outside can be of any length."""
-ACTIVE_PHASES = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
+ACTIVE_PHASES = (JobPhase.PLANNING, JobPhase.PROVISIONING, JobPhase.RUNNING, JobPhase.RESTARTING)
 """Phases of a job that proceeds without anybody's help."""
 
 
@@ -125,7 +125,7 @@ class Draft:
 
     def set_phase(
         self,
-        phase: Phase,
+        phase: JobPhase,
         reason: str,
         message: str,
         is_warning: bool = False,
@@ -179,7 +179,7 @@ class Draft:
 
 
 def phase_conditions(
-    phase: Phase, is_stuck: bool
+    phase: JobPhase, is_stuck: bool
 ) -> Mapping[ConditionType, ConditionStatus | None]:
     """Return the conditions that say the same as the phase, for programs that wait for conditions.
 
@@ -195,14 +195,14 @@ def phase_conditions(
     def true_if(holds: bool) -> ConditionStatus | None:
         return ConditionStatus.TRUE if holds else None
 
-    succeeded = phase is Phase.SUCCEEDED
+    succeeded = phase is JobPhase.SUCCEEDED
     return {
         ConditionType.READY: ConditionStatus.TRUE if succeeded else ConditionStatus.FALSE,
         ConditionType.RECONCILING: true_if(phase in ACTIVE_PHASES),
         ConditionType.STALLED: true_if(is_stuck),
-        ConditionType.SUSPENDED: true_if(phase is Phase.SUSPENDED),
+        ConditionType.SUSPENDED: true_if(phase is JobPhase.SUSPENDED),
         ConditionType.COMPLETE: true_if(succeeded),
-        ConditionType.FAILED: true_if(phase is Phase.FAILED),
+        ConditionType.FAILED: true_if(phase is JobPhase.FAILED),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
-from rlhf_api.status import DriverStatus, Phase
+from rlhf_api.status import DriverStatus, JobPhase
 from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 from rlhf_operator.decide.actions import AcknowledgeReport, StopDriver, SubmitDriver
 from rlhf_operator.decide.draft import Draft
@@ -38,7 +38,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
         submission = head.submission(driver.submission_id)
         if submission is not None:
             _follow_submission(draft, driver, submission, head.report)
-        elif driver.sequence is None and draft.status.phase is not Phase.RUNNING:
+        elif driver.sequence is None and draft.status.phase is not JobPhase.RUNNING:
             # It never began: the operator was cut off between the status and the submission.
             draft.do(SubmitDriver(driver.submission_id))
             draft.requeue_after(1.0)
@@ -51,7 +51,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
     elif is_progress_stale(draft.snapshot):
         # Includes a head that was not asked because its pod is not ready.
         message = "the head does not answer the operator; the job may train on, unseen"
-        draft.set_phase(Phase.RUNNING, "HeadUnreachable", message, is_warning=True)
+        draft.set_phase(JobPhase.RUNNING, "HeadUnreachable", message, is_warning=True)
 
 
 def _follow_submission(
@@ -71,7 +71,7 @@ def _follow_submission(
         restart_or_fail(draft, driver_frozen(draft.observed.head.unchanged_seconds))
         return
     if submission.state is SubmissionState.RUNNING:
-        draft.set_phase(Phase.RUNNING, "Running", _activity(driver, report))
+        draft.set_phase(JobPhase.RUNNING, "Running", _activity(driver, report))
 
 
 def _activity(driver: DriverStatus, report: StatusReport | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import submission_id
-from rlhf_api.status import ClusterStatus, DriverStatus, Phase
+from rlhf_api.status import ClusterStatus, DriverStatus, JobPhase
 from rlhf_operator.decide.actions import StopDriver, SubmitDriver
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.endings import restart_or_fail
@@ -49,9 +49,9 @@ def _stop_running(draft: Draft, running: list[str]) -> None:
     _wait(draft, "WaitingForOldDriver", f"the driver before, {running[0]}, saves and ends first")
 
 
-def phase_before_driver(state: Snapshot) -> Phase:
+def phase_before_driver(state: Snapshot) -> JobPhase:
     """Return the phase of a job whose next driver does not run yet."""
-    return Phase.RESTARTING if state.status.restarts.total else Phase.PROVISIONING
+    return JobPhase.RESTARTING if state.status.restarts.total else JobPhase.PROVISIONING
 
 
 def _running_drivers(head: ObservedHead, cluster: ClusterStatus) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rlhf_api.spec.failure import FailurePolicy
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_operator.decide.draft import Draft, Restart
 from rlhf_operator.decide.failures import Failure, backoff_seconds, decide_restart
 from rlhf_operator.decide.predicates import is_cluster_exhausted
@@ -16,14 +16,14 @@ def succeed(draft: Draft) -> None:
     root = draft.status.artifacts.model
     message = "all steps are done" + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
-    draft.set_phase(Phase.SUCCEEDED, "Succeeded", message)
+    draft.set_phase(JobPhase.SUCCEEDED, "Succeeded", message)
     draft.requeue_after(0)
 
 
 def fail(draft: Draft, reason: str, message: str) -> None:
     """End a job that cannot do its steps."""
     draft.set(completion_time=draft.now)
-    draft.set_phase(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
+    draft.set_phase(JobPhase.FAILED, reason, message, is_warning=True, is_stuck=True)
     draft.requeue_after(0)
 
 
@@ -60,7 +60,7 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
     what = "a new cluster" if new_cluster else "the driver again"
     when = f"in {seconds:.0f} s" if seconds else "at once"
     message = f"{failure.message}; starting {what} {when} from the newest checkpoint"
-    draft.set_phase(Phase.RESTARTING, failure.reason, message, is_warning=True)
+    draft.set_phase(JobPhase.RESTARTING, failure.reason, message, is_warning=True)
     cluster = draft.status.cluster
     if new_cluster:
         draft.set(cluster=None)

@@ -7,7 +7,7 @@ from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_api.status import PlanStatus
-from rlhf_flow.planning.inventory import limit_devices
+from rlhf_planner.problem.devices import limit_devices
 
 
 def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
@@ -21,7 +21,7 @@ def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
         plan: of the job. None: not made yet, or only the driver can make it.
     """
     spec = job.spec
-    if plan is None or not plan.pools or not spec.placement.objective.takes_part:
+    if plan is None or not plan.pools or not spec.placement.objective.may_use_fewer_devices:
         return job
     parts = {part.name: part for part in plan.pools}
     used = tuple(

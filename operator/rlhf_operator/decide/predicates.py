@@ -12,13 +12,13 @@ from rlhf_api.status import (
     Condition,
     ConditionStatus,
     ConditionType,
-    Phase,
+    JobPhase,
     RLHFJobStatus,
 )
 from rlhf_operator.decide.observed import Observed, ObservedPod
 from rlhf_operator.decide.settings import Settings
 
-FINAL_PHASES = (Phase.SUCCEEDED, Phase.FAILED)
+FINAL_PHASES = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def is_driver_frozen(state: Snapshot) -> bool:
 def is_progress_stale(state: Snapshot) -> bool:
     """True if the last report of a running job is old; a single late answer does not count."""
     progress = state.status.progress
-    if state.status.phase is not Phase.RUNNING or progress is None:
+    if state.status.phase is not JobPhase.RUNNING or progress is None:
         return False
     return state.seconds_since(progress.last_report_time) >= state.settings.unreachable_seconds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import KUBERAY
-from rlhf_api.status import ArtifactStatus, ClusterStatus, ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ArtifactStatus, ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.acceptance import find_refusal
 from rlhf_operator.decide.actions import AddFinalizer, CreateCluster
 from rlhf_operator.decide.draft import Draft
@@ -18,9 +18,9 @@ def await_leftovers(draft: Draft) -> None:
     else:
         draft.requeue_when_lost(draft.observed.own_pods)
     # While restarting, the failure's reason is worth more than this one.
-    if draft.status.phase is not Phase.RESTARTING:
+    if draft.status.phase is not JobPhase.RESTARTING:
         message = "waiting until the pods of the cluster before are gone"
-        draft.set_phase(Phase.PROVISIONING, "WaitingForOldPods", message)
+        draft.set_phase(JobPhase.PROVISIONING, "WaitingForOldPods", message)
     draft.requeue_after(draft.settings.poll_seconds)
 
 
@@ -29,13 +29,15 @@ def reject(draft: Draft) -> None:
     refusal = find_refusal(draft.observed)
     assert refusal is not None
     set_accepted(draft, refusal)
-    draft.set_phase(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
+    draft.set_phase(
+        JobPhase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True
+    )
     release(draft)
 
 
 def await_plan(draft: Draft) -> None:
     """Wait for the planner."""
-    draft.set_phase(Phase.PLANNING, "Planning", "the plan is being made")
+    draft.set_phase(JobPhase.PLANNING, "Planning", "the plan is being made")
     draft.requeue_after(draft.settings.wait_seconds)
     release(draft)
 
@@ -44,7 +46,7 @@ def await_kuberay(draft: Draft) -> None:
     """Wait until KubeRay is installed."""
     _accept(draft)
     message = f"this cluster does not know RayClusters: install KubeRay {KUBERAY} or newer"
-    draft.set_phase(Phase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
+    draft.set_phase(JobPhase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
     draft.requeue_after(draft.settings.wait_seconds)
     release(draft)
 
@@ -64,7 +66,7 @@ def await_name(draft: Draft) -> None:
         f"a RayCluster named {name} is there that this job does not own: delete it, or give "
         "the job another name"
     )
-    draft.set_phase(Phase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
+    draft.set_phase(JobPhase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
     draft.requeue_after(draft.settings.wait_seconds)
     release(draft)
 
@@ -77,7 +79,7 @@ def create_cluster(draft: Draft) -> None:
     restarts = draft.status.restarts.model_copy(update={"next_time": None})
     cluster = ClusterStatus(name=name, attempt=attempt, manifest_digest=draft.observed.job.digest)
     draft.set(attempts=attempt, cluster=cluster, restarts=restarts)
-    phase = Phase.RESTARTING if restarts.clusters else Phase.PROVISIONING
+    phase = JobPhase.RESTARTING if restarts.clusters else JobPhase.PROVISIONING
     draft.set_phase(phase, "Provisioning", f"making the RayCluster {name}")
     draft.set_condition(
         ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.status import ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import DeleteCluster, RemoveFinalizer
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Draft
@@ -31,7 +31,7 @@ def suspend(draft: Draft) -> None:
     _reset_cluster(draft)
     draft.set(start_time=None)
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
-    draft.set_phase(Phase.SUSPENDED, "Requested", message)
+    draft.set_phase(JobPhase.SUSPENDED, "Requested", message)
     release(draft)
 
 
@@ -56,7 +56,7 @@ def replace_outdated(draft: Draft) -> None:
     message = (
         "the manifest has changed: the driver saves and ends, a cluster of the new one follows"
     )
-    draft.set_phase(Phase.RESTARTING, "ManifestChanged", message)
+    draft.set_phase(JobPhase.RESTARTING, "ManifestChanged", message)
     stop_driver(draft)
     if is_driver_gone(draft.snapshot):
         _reset_cluster(draft)
@@ -71,7 +71,7 @@ def await_stopped_driver(draft: Draft) -> None:
     driver, cluster = draft.status.driver, draft.status.cluster
     assert driver is not None and cluster is not None
     message = f"the driver before, {driver.submission_id}, saves and ends first"
-    draft.set_phase(Phase.RESTARTING, "WaitingForOldDriver", message)
+    draft.set_phase(JobPhase.RESTARTING, "WaitingForOldDriver", message)
     stop_driver(draft)
     if is_driver_gone(draft.snapshot) and not has_ended(draft.snapshot):
         follow_cluster(draft)

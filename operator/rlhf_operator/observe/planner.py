@@ -26,10 +26,9 @@ from rlhf_api.status import PlanStatus
 from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code
-from rlhf_flow.planning.inventory import device_of, inventory_from_pools
-from rlhf_flow.planning.make_plan import resolve_shapes
-from rlhf_flow.planning.plan_job import plan_job
 from rlhf_operator.decide.observed import PlanResult, Refusal
+from rlhf_planner.plan import plan_job, resolve_shapes
+from rlhf_planner.problem.devices import device_of, inventory_from_pools
 
 MAX_PLANS = 1024
 """Plans in memory; the least recently used are dropped and made again."""
@@ -147,7 +146,7 @@ def find_unknown(job: RLHFJob) -> str:
             "rewards or samples than the manifest has now: the driver plans first "
             "(`rlhf fill FILE` brings it up to date)"
         )
-    for entry in job.spec.given_models.values():
+    for entry in job.spec.manifest_models.values():
         if entry.model.source.path is not None and entry.model.shape is None:
             return (
                 f"the shape of {entry.field} is in its files, which only the driver reads: it "

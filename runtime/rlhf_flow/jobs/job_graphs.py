@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -38,7 +38,7 @@ from rlhf_flow.trace.tracing import trace
 class JobRole:
     """What a role is, and what the graphs of a job do with it."""
 
-    head: Head | None
+    head: ModelHead | None
     """What its model ends in. None: it has no model."""
     is_trained: bool
     generates: bool
@@ -130,14 +130,14 @@ def _check_job(job: RLHFJob, graph: Graph) -> None:
     check_pretraining(job, graph)
     check_rewards(job, graph)
     policy = policy_of(graph)
-    if graph.roles[policy].head is not Head.LM:
+    if graph.roles[policy].head is not ModelHead.LM:
         _check_without_text(job, graph, policy)
 
 
 def _beside(job: RLHFJob, graph: Graph) -> dict[GraphName, TracedAlgorithm]:
     """Warm start and evaluation, where a job has them."""
     policy = policy_of(graph)
-    if graph.roles[policy].head is not Head.LM:
+    if graph.roles[policy].head is not ModelHead.LM:
         return {}
     rewards = rewards_of(graph) or tuple(dict.fromkeys(each.role for each in job.spec.rewards))
     candidates = {
@@ -192,7 +192,7 @@ def policy_of(graph: Graph) -> str:
     """
     trained = graph.roles_of(CallKind.TRAIN)
     generating = [role for role in trained if role in graph.roles_of(CallKind.GENERATE)]
-    with_text = [role for role in trained if graph.roles[role].head is Head.LM]
+    with_text = [role for role in trained if graph.roles[role].head is ModelHead.LM]
     return (generating or with_text or trained)[0]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
     ANSWER_FIELDS,
@@ -103,7 +103,7 @@ def _fields_of(roles: Roles) -> list[str]:
 
 def _first_with_text(roles: Roles) -> str | None:
     """The one role that is proposed for generating: several cannot do so on the same GPUs."""
-    return next((role for role, kind in roles.items() if kind.head is Head.LM), None)
+    return next((role for role, kind in roles.items() if kind.head is ModelHead.LM), None)
 
 
 def _kind_of(name: str) -> Kind | None:

@@ -99,7 +99,7 @@ def _start_fork_server(device: Device) -> list[str]:
     """Return a command that starts the fork server and never fails."""
     # The kubelet ends a container whose postStart hook fails. Without the server the driver starts
     # one.
-    start = f"python -P -m rlhf_runtime.forkserver.of_pod {device.value}"
+    start = f"python -P -m rlhf_runtime.forkserver.pod_server {device.value}"
     return ["/bin/sh", "-c", f"{start} || true"]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.on_cluster import FINALIZER, JOB_LABEL
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
 from rlhf_operator.clients.kube.protocol import Kube, Manifest, Unreachable
 
@@ -188,7 +188,7 @@ class CachedKube:
         self._remove(Kind.JOB, (namespace, name), name)
 
     def _store_answer(self, manifest: Manifest) -> Manifest:
-        kind = Kind.of(manifest)
+        kind = Kind.from_manifest(manifest)
         metadata = manifest["metadata"]
         # Removing the last finalizer deletes the object, and the watch may report the deletion
         # before this answer arrives.
@@ -247,7 +247,7 @@ def is_settled(job: Manifest) -> bool:
     if not isinstance(status, Mapping):
         return False
     return (
-        status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+        status.get("phase") in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         and status.get("observedGeneration") == metadata.get("generation")
         and "cluster" not in status
         and FINALIZER not in metadata.get("finalizers", ())

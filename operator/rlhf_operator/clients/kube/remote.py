@@ -90,7 +90,7 @@ class RemoteKube:
         return tuple(f"{event.get('reason', '')}: {event.get('message', '')}" for event in events)
 
     def create(self, manifest: Manifest) -> bool:
-        path = Kind.of(manifest).path(manifest["metadata"]["namespace"])
+        path = Kind.from_manifest(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         status, answer = self._request("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
@@ -114,7 +114,9 @@ class RemoteKube:
 
     def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
-        path = Kind.of(manifest).path(metadata["namespace"], metadata["name"], subresource)
+        path = Kind.from_manifest(manifest).path(
+            metadata["namespace"], metadata["name"], subresource
+        )
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         status, answer = self._request("PATCH", path, query, manifest, APPLY)
         if status == 404 or (status == 422 and _is_uid_mismatch(answer)):
