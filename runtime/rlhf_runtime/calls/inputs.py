@@ -16,7 +16,7 @@ from rlhf_runtime.dataplane.partition import (
     contiguous_rows,
 )
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge, plan_gather
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge_indices, plan_gather
 
 
 class BatchInputs:
@@ -35,23 +35,23 @@ class BatchInputs:
         self.shape = batch.shape
         self._call = request.call
         self._num_mini_batches = request.mini_batches
-        self._is_part = request.subset is not RowSubset.ALL and not request.leaves_rows
+        self._is_partial = request.subset is not RowSubset.ALL and not request.leaves_rows
         self._slice = protocol_of(request.call).distribute(at)
         remaining = iter(shards)
-        self._sources = [self._placed(source, remaining) for source in batch.sources]
+        self._sources = [self._in_batch(source, remaining) for source in batch.sources]
 
     @cached_property
     def index(self) -> ShardIndex:
         """The rows that were sent, in order: this rank's, and others of the same shards."""
-        return merge([shard.index for shard in self._sources[0]])
+        return merge_indices([shard.index for shard in self._sources[0]])
 
     def rows(self) -> Rows:
         """This rank's rows by the call's protocol, in ascending order."""
-        return self._part_of(range(self.shape.num_groups))
+        return self._own_rows(range(self.shape.num_groups))
 
     def mini_batches(self) -> list[Rows]:
         """This rank's rows of every mini-batch, in ascending order."""
-        return [self._part_of(g) for g in self.shape.mini_batches(self._num_mini_batches)]
+        return [self._own_rows(g) for g in self.shape.mini_batches(self._num_mini_batches)]
 
     def load(self, rows: Rows) -> dict[str, Column]:
         """Every column that the call reads, at the given rows.
@@ -66,23 +66,23 @@ class BatchInputs:
             for name, column in _load(shards, rows).items()
         }
 
-    def _placed(self, source: ColumnSource, shards: Iterator[Shard]) -> list[Shard]:
+    def _in_batch(self, source: ColumnSource, shards: Iterator[Shard]) -> list[Shard]:
         """The next shards, of a source, with the rows and names that they have in this batch."""
         return [
-            _placed(next(shards), part, self.shape.rows_per_group)
-            for part in source.parts
-            for _ in range(part.num_shards)
+            _in_batch(next(shards), segment, self.shape.rows_per_group)
+            for segment in source.segments
+            for _ in range(segment.num_shards)
         ]
 
-    def _part_of(self, groups: range) -> Rows:
+    def _own_rows(self, groups: range) -> Rows:
         samples, whole = self.shape.rows_per_group, self._call.compares_responses
-        if self._is_part:
+        if self._is_partial:
             return balance_tokens(self.index, self._slice.count, whole)[self._slice.index]
         if self._call.kind not in BALANCED:
             return contiguous_rows(groups, samples, self._slice).rows()
-        found = balancing_window(groups, samples, self._slice, whole)
-        entries = self.index.find(found.span.rows())
-        return balance_tokens(entries, found.batch_slice.count, whole)[found.batch_slice.index]
+        window = balancing_window(groups, samples, self._slice, whole)
+        entries = self.index.find(window.span.rows())
+        return balance_tokens(entries, window.batch_slice.count, whole)[window.batch_slice.index]
 
 
 class CallInputs(BatchInputs):
@@ -103,7 +103,7 @@ class CallInputs(BatchInputs):
         self.step = request.step
         self.graph = request.graph
         self.round = request.round
-        self.changes = request.changes
+        self.num_weight_changes = request.num_weight_changes
         self.leaves_rows = request.leaves_rows
         self.at = at
         self.auxiliary = [
@@ -113,12 +113,12 @@ class CallInputs(BatchInputs):
         """The batches of auxiliary losses."""
 
 
-def _placed(shard: Shard, part: Segment, rows_per_group: int) -> Shard:
-    columns = {name: shard.columns[stored] for name, stored in part.names.items()}
-    if part.repeat > 1:
-        columns = {name: repeat_rows(column, part.repeat) for name, column in columns.items()}
-    index = shard.index.repeat(part.repeat)
-    return Shard(index.behind(part.groups_before, rows_per_group), columns)
+def _in_batch(shard: Shard, segment: Segment, rows_per_group: int) -> Shard:
+    columns = {name: shard.columns[stored] for name, stored in segment.names.items()}
+    if segment.repeat > 1:
+        columns = {name: repeat_rows(column, segment.repeat) for name, column in columns.items()}
+    index = shard.index.repeat(segment.repeat)
+    return Shard(index.shifted(segment.groups_before, rows_per_group), columns)
 
 
 def _load(shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:

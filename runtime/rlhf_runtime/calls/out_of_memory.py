@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rlhf_api.calls import CallKind, Phase
 from rlhf_api.plan import RolePlan
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse
+from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_flow.step.calls import ModelCall
-from rlhf_planner.memory.items import describe_item, format_bytes
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
 """Python's error and torch's."""
@@ -57,7 +57,7 @@ def out_of_memory_text(
     step: int,
     rank: int,
     used_bytes: int,
-    held: Mapping[tuple[str, MemoryUse], int],
+    resident_bytes_by_use: Mapping[tuple[str, MemoryUse], int],
     error: BaseException,
 ) -> str:
     """Estimate against measurement, and what to change.
@@ -76,7 +76,7 @@ def out_of_memory_text(
     items = sorted(
         (item for item in memory.items if phases & {*item.phases}), key=lambda item: -item.bytes
     )
-    parts = "; ".join(_compared(item, held) for item in items)
+    parts = "; ".join(_compared(item, resident_bytes_by_use) for item in items)
     todo = _change(items[0], call.kind, planned) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
@@ -97,8 +97,8 @@ def _change(item: MemoryItem, kind: CallKind, planned: RolePlan | None) -> str:
     return _CHANGES[what]
 
 
-def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryUse], int]) -> str:
+def _compared(item: MemoryItem, resident_bytes_by_use: Mapping[tuple[str, MemoryUse], int]) -> str:
     """What the plan counts for a use, and what it really takes where that is known."""
-    measured = held.get((item.role or "", item.what))
+    measured = resident_bytes_by_use.get((item.role or "", item.what))
     got = "" if measured is None else f", got {format_bytes(measured)}"
     return f"{describe_item(item)} {format_bytes(item.bytes)}{got}"

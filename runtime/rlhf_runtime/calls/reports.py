@@ -51,19 +51,19 @@ class CallReport:
     scoring: ScoringReport | None = None
     """Of a call that scores."""
 
-    def message(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """What travels."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
-    def read(message: bytes) -> CallReport:
+    def from_bytes(message: bytes) -> CallReport:
         """What a worker sent."""
         report = pickle.loads(message)
         assert isinstance(report, CallReport)
         return report
 
 
-def merge(reports: Sequence[Statistics]) -> dict[str, float]:
+def merge_statistics(reports: Sequence[Statistics]) -> dict[str, float]:
     """Metrics from the statistics of all ranks and calls of a step.
 
     A mean without weight is left out, and a spread of nothing. A maximum over values with a NaN is

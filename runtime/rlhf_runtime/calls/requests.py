@@ -34,13 +34,13 @@ class Segment(NamedTuple):
 class ColumnSource(NamedTuple):
     """Where some columns of a batch are that the same calls wrote."""
 
-    parts: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
     """One for each call whose rows are needed: several where batches were concatenated."""
 
     @property
     def num_shards(self) -> int:
         """Of all parts."""
-        return sum(part.num_shards for part in self.parts)
+        return sum(segment.num_shards for segment in self.segments)
 
 
 class InputBatch(NamedTuple):
@@ -69,7 +69,7 @@ class CallRequest:
     """Parts of each batch, where the call trains."""
     round: int = 0
     """The round of `flow.repeat`, from 0."""
-    changes: int = 0
+    num_weight_changes: int = 0
     """Calls of the pass before it that change the weights of its role."""
     subset: RowSubset = RowSubset.ALL
     """The rows that it works on. Of a portion, ranks are sent all rows and share out what there is
@@ -92,11 +92,11 @@ class CallRequest:
                 self.graph.value,
                 self.incarnation,
             ),
-            *(shapes, self.mini_batches, self.round, self.changes, self.subset.value),
+            *(shapes, self.mini_batches, self.round, self.num_weight_changes, self.subset.value),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
-    def message(
+    def to_message(
         self,
         shards: Sequence[Any],
         header: bytes | None = None,
@@ -112,18 +112,22 @@ class CallRequest:
         """
         if sources is None:
             sources = [batch.sources for batch in self.batches]
-        own = [[[tuple(part) for part in source.parts] for source in each] for each in sources]
+        own = [
+            [[tuple(segment) for segment in source.segments] for source in each] for each in sources
+        ]
         told = (own, (self.batch_slice.index, self.batch_slice.count))
         return (header or self.header(), pickle.dumps(told, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod
-    def read(header: bytes, own: bytes) -> CallRequest:
+    def from_message(header: bytes, own: bytes) -> CallRequest:
         """What the bytes of a message say."""
         (call, step, graph, incarnation, *rest) = pickle.loads(header)
-        shapes, mini_batches, number, changes, subset = rest
+        shapes, mini_batches, number, num_weight_changes, subset = rest
         told, batch_slice = pickle.loads(own)
         sources = (
-            tuple(ColumnSource(tuple(Segment(*part) for part in parts)) for parts in each)
+            tuple(
+                ColumnSource(tuple(Segment(*segment) for segment in segments)) for segments in each
+            )
             for each in told
         )
         batches = tuple(
@@ -138,7 +142,7 @@ class CallRequest:
             batches,
             mini_batches,
             number,
-            changes,
+            num_weight_changes,
             RowSubset(subset),
             Slice(*batch_slice),
         )

@@ -30,9 +30,9 @@ State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
 
 
-MISFITS = (KeyError, RuntimeError, TypeError, ValueError)
+MISMATCH_ERRORS = (KeyError, RuntimeError, TypeError, ValueError)
 """What torch raises when a checkpoint is of another model."""
-LONGEST_SAVE = timedelta(days=1)
+MAX_SAVE_TIME = timedelta(days=1)
 """How much longer one rank may write than another. Who does nothing is noticed by others."""
 
 
@@ -49,7 +49,7 @@ class StagerPool:
         self._kept: DefaultStager | None = None
 
     @staticmethod
-    def on(device_type: str) -> StagerPool:
+    def for_device(device_type: str) -> StagerPool:
         """For state that is on devices of this type: "cuda" or "cpu"."""
         pinned = device_type == "cuda"
         options = StagingOptions(
@@ -60,12 +60,12 @@ class StagerPool:
         )
         return StagerPool(options, keeps_memory=pinned)
 
-    def take(self) -> DefaultStager:
+    def acquire(self) -> DefaultStager:
         """A stager for one copy; it belongs to the caller until it is given back."""
-        taken, self._kept = self._kept, None
-        return taken or DefaultStager(self._options)
+        stager, self._kept = self._kept, None
+        return stager or DefaultStager(self._options)
 
-    def give_back(self, stager: DefaultStager) -> None:
+    def release(self, stager: DefaultStager) -> None:
         """The copy is written, or never will be."""
         if self._keeps_memory:
             self._kept = stager
@@ -101,8 +101,8 @@ class Saver:
     """Writes checkpoints of this rank's state, one at a time. Every rank of the world has one."""
 
     def __init__(self, world: World) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        self._staging = StagerPool.on(world.device.type)
+        self._group = dist.new_group(backend="gloo", timeout=MAX_SAVE_TIME)
+        self._staging = StagerPool.for_device(world.device.type)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
@@ -115,7 +115,7 @@ class Saver:
             address: where.
         """
         assert self._written is None, "finish comes before begin"
-        stager, writer = self._staging.take(), DigestingWriter(address)
+        stager, writer = self._staging.acquire(), DigestingWriter(address)
         writing = async_save(
             {},
             storage_writer=writer,
@@ -148,7 +148,7 @@ class Saver:
         except Exception as error:  # every file system has errors of its own
             raise _not_written(f"{type(error).__name__}: {error}") from error
         finally:
-            self._staging.give_back(stager)
+            self._staging.release(stager)
 
 
 def pool_addresses(address: str) -> list[str]:
@@ -157,9 +157,11 @@ def pool_addresses(address: str) -> list[str]:
     Raises:
         StorageFailed: it cannot be read.
     """
-    place = resolve_storage(address)
+    location = resolve_storage(address)
     try:
-        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in place.fs.ls(place.path, False)]
+        names = [
+            path.rstrip("/").rsplit("/", 1)[-1] for path in location.fs.ls(location.path, False)
+        ]
     except Exception as error:  # every file system has errors of its own
         raise _not_read(address, f"{type(error).__name__}: {error}") from error
     return [f"{address}/{name}" for name in sorted(names) if name != RECORD_FILE]
@@ -217,7 +219,7 @@ def _load(state: State, address: str, alone: bool) -> None:
         for cause in causes:
             if not isinstance(cause, Exception):  # an interruption, which torch catches as well
                 raise cause from None
-        if all(isinstance(cause, MISFITS) for cause in causes):
+        if all(isinstance(cause, MISMATCH_ERRORS) for cause in causes):
             raise CheckpointFailed(f"{address} does not fit: {_causes(error)}") from error
         raise _not_read(address, _causes(error)) from error
 

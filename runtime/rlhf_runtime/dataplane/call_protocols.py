@@ -50,6 +50,8 @@ def row_bounds(call: ModelCall, shape: BatchShape, at: Coordinates, groups: rang
     """
     batch_slice = protocol_of(call).distribute(at)
     if call.kind in BALANCED:
-        found = balancing_window(groups, shape.rows_per_group, batch_slice, call.compares_responses)
-        return found.span.bounds
+        window = balancing_window(
+            groups, shape.rows_per_group, batch_slice, call.compares_responses
+        )
+        return window.span.bounds
     return contiguous_rows(groups, shape.rows_per_group, batch_slice).bounds

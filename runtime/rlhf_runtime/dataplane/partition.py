@@ -39,7 +39,7 @@ class BatchShape:
         """Rows in all."""
         return self.num_groups * self.rows_per_group
 
-    def times(self, samples: int) -> BatchShape:
+    def repeated(self, samples: int) -> BatchShape:
         """With so many rows for each of these."""
         return BatchShape(self.num_groups, self.rows_per_group * samples)
 
@@ -52,7 +52,7 @@ class BatchShape:
         """
         return [range(number, self.num_groups, count) for number in range(count)]
 
-    def then(self, other: BatchShape) -> BatchShape:
+    def concatenated(self, other: BatchShape) -> BatchShape:
         """With another's rows after these; both have equally many for each group."""
         return BatchShape(self.num_groups + other.num_groups, self.rows_per_group)
 
@@ -110,7 +110,7 @@ class RowSpan:
 def contiguous_rows(groups: range, rows_per_group: int, batch_slice: Slice) -> RowSpan:
     """The rows of a part's groups: neighbours, as many groups for each part as for any other, or
     one more. Parts are empty where there are fewer groups than parts."""
-    return _of_groups(
+    return _group_range(
         groups, rows_per_group, batch_slice.index, batch_slice.index + 1, batch_slice.count
     )
 
@@ -133,15 +133,17 @@ def balancing_window(
     """
     first = batch_slice.index - batch_slice.index % WINDOW_PARTS
     end = min(first + WINDOW_PARTS, batch_slice.count)
-    place = Slice(batch_slice.index - first, end - first)
+    window_slice = Slice(batch_slice.index - first, end - first)
     if keep_groups or len(groups) >= UNSPLIT_GROUPS_PER_SLICE * batch_slice.count:
-        return Window(_of_groups(groups, rows_per_group, first, end, batch_slice.count), place)
+        return Window(
+            _group_range(groups, rows_per_group, first, end, batch_slice.count), window_slice
+        )
     count = len(groups) * rows_per_group
     positions = range(count * first // batch_slice.count, count * end // batch_slice.count)
-    return Window(RowSpan(groups, rows_per_group, positions), place)
+    return Window(RowSpan(groups, rows_per_group, positions), window_slice)
 
 
-def _of_groups(groups: range, rows_per_group: int, first: int, end: int, count: int) -> RowSpan:
+def _group_range(groups: range, rows_per_group: int, first: int, end: int, count: int) -> RowSpan:
     """The rows of parts `first` to `end` of `count`, in whole groups."""
     bounds = [len(groups) * part // count * rows_per_group for part in (first, end)]
     return RowSpan(groups, rows_per_group, range(*bounds))
@@ -158,25 +160,27 @@ def balance_tokens(index: ShardIndex, parts: int, keep_groups: bool = False) -> 
         return [np.sort(index.rows)]
     distinct, group_of = np.unique(index.groups, return_inverse=True)
     if not keep_groups and len(distinct) < UNSPLIT_GROUPS_PER_SLICE * parts:
-        owner = _deal(index.lengths, index.rows, parts)
+        owner = _assign_greedily(index.lengths, index.rows, parts)
     else:
         tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
-        owner = _deal(tokens, distinct, parts)[group_of]
+        owner = _assign_greedily(tokens, distinct, parts)[group_of]
     return [np.sort(index.rows[owner == part]) for part in range(parts)]
 
 
-def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+def _assign_greedily(
+    sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int
+) -> NDArray[np.int64]:
     """The part of each item: the largest first, equal ones by key, to the least loaded part."""
     order = np.lexsort((keys, -sizes.astype(np.int64)))
     # A load is one number, which compares as (tokens, items, part): quicker than a tuple.
     steps = (sizes[order].astype(np.int64) * (len(order) + 1) + 1) * parts
     loads = list(range(parts))  # a heap
-    least = []
+    owners = []
     for step in steps.tolist():
-        least.append(loads[0])
+        owners.append(loads[0])
         heapq.heapreplace(loads, loads[0] + step)
     owner = np.empty(len(order), dtype=np.int64)
-    owner[order] = np.asarray(least, dtype=np.int64) % parts
+    owner[order] = np.asarray(owners, dtype=np.int64) % parts
     return owner
 
 

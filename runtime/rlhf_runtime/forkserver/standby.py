@@ -18,7 +18,7 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.forkserver.client import ForkServer, OwnForkServer
 
 PREFIX = "rlhf-standby"
-PARTS = (
+NAME_PARTS = (
     "another device",
     "other code or packages",
     "other variables that libraries read when they start",
@@ -29,18 +29,18 @@ SOCKETS = Path("/proc/net/unix")
 """All that listen on this machine."""
 PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_runtime")
 """Ours that a fork server imports."""
-OF_PACKAGES = ("site-packages", "dist-packages")
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 """How folders are called that change whenever a package is installed."""
 VARIABLE = "RLHF_STANDBY"
 """Any text: commands share a server only with those that have the same."""
-READ_AT_IMPORT = (
+IMPORT_TIME_VARIABLES = (
     "CUDA_", "FLASHINFER_", "FSSPEC_", "GLIBC_", "GLOO_", "GOMP_", "HF_", "HOME", "KMP_", "LANG",
     "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_",
     "PROTOCOL_BUFFERS_", "PYTHON", "PYTORCH_", "SAFETENSORS_", "TMPDIR", "TOKENIZERS_", "TORCH",
     "TRANSFORMERS_", "TRITON_", "TZ", "VLLM_", "XDG_CACHE",
 )  # fmt: skip
 """How the names begin of variables that Python and libraries read when they start."""
-OF_A_PROCESS = (
+INHERITED_STATUS_LINES = (
     "Uid", "Gid", "Groups", "Umask", "CapEff", "NoNewPrivs", "Seccomp", "Cpus_allowed_list",
     "Mems_allowed_list",
 )  # fmt: skip
@@ -79,22 +79,24 @@ def describe_other_servers(name: str) -> list[str]:
     listening = {
         line.rpartition("@")[2] for line in SOCKETS.read_text().splitlines() if "@" in line
     }
-    found = sorted(each for each in listening if each.startswith(f"{PREFIX}-") and each != name)
-    return [_difference(name.split("-")[2:], each.split("-")[2:]) for each in found]
+    others = sorted(
+        server for server in listening if server.startswith(f"{PREFIX}-") and server != name
+    )
+    return [_difference(name.split("-")[2:], other.split("-")[2:]) for other in others]
 
 
-def _difference(wanted: list[str], found: list[str]) -> str:
+def _difference(own: list[str], other: list[str]) -> str:
     differing = [
-        words for words, ours, theirs in zip(PARTS, wanted, found, strict=False) if ours != theirs
+        words for words, ours, theirs in zip(NAME_PARTS, own, other, strict=False) if ours != theirs
     ]
     return " and ".join(differing) or "another release"
 
 
 def _digest(facts: Iterable[str]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for fact in facts:
-        found.update(fact.encode(errors="surrogateescape") + b"\0")
-    return found.hexdigest()[:16]
+        digest.update(fact.encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def is_listening(name: str) -> bool:
@@ -135,7 +137,7 @@ def choose_fork_server(device: Device, may_share: bool) -> tuple[ForkServer, str
 
 def _variables() -> Iterator[str]:
     for name in sorted(os.environ):
-        if name.startswith((VARIABLE, *READ_AT_IMPORT)):
+        if name.startswith((VARIABLE, *IMPORT_TIME_VARIABLES)):
             yield f"{name}={os.environ[name]}"
     for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         yield str(Path(folder).absolute())
@@ -144,12 +146,12 @@ def _variables() -> Iterator[str]:
 def _files() -> Iterator[str]:
     """Our code, and the folders of packages."""
     for folder in map(Path, sys.path):
-        if folder.name in OF_PACKAGES:
+        if folder.name in PACKAGE_FOLDERS:
             yield _last_change(folder)
     for package in PACKAGES:
         spec = find_spec(package)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            for file in sorted(Path(place).rglob("*.py")):
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            for file in sorted(Path(location).rglob("*.py")):
                 yield _last_change(file)
 
 
@@ -168,7 +170,7 @@ def _inherited() -> Iterator[str]:
     yield (own / "limits").read_text()
     yield str(os.getpriority(os.PRIO_PROCESS, 0))
     for line in (own / "status").read_text().splitlines():
-        if line.startswith(OF_A_PROCESS):
+        if line.startswith(INHERITED_STATUS_LINES):
             yield line
     yield from _group_limits((own / "cgroup").read_text())
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_decoder.config import shape_from_config
-from rlhf_decoder.weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import CONFIG_FILE, shapes_of
+from rlhf_sizing.config import shape_from_config
+from rlhf_sizing.weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 
 _BASE, _HEADS = "model.", (OUTPUT, "score.weight")
 """What names begin with in a model with a head; what no base model has."""

@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.costs import block_width
 from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
+from rlhf_sizing.costs import block_width
 
 
 class VocabularyShard(NamedTuple):

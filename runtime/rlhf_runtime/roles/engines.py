@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from rlhf_api.calls import LOAD, OFFLOAD
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType, TrainingSpec
-from rlhf_planner.memory.offloading import LOAD, OFFLOAD
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.training import TrainingEngine

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_flow.step.calls import GenerateOptions
-from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.calls.reports import Statistics
@@ -77,7 +76,7 @@ class Generation:
 
     def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
         context, rollout = self._context, self._context.job.spec.rollout
-        block_tokens = KV_BLOCK_TOKENS[context.plan.device]
+        block_tokens = plan.kv_block_tokens
         settings = EngineSettings(
             folder=context.folder,
             dtype=DTYPE_NAMES[context.precision],
@@ -242,7 +241,7 @@ def _is_peer_error(error: Exception) -> bool:
 
 
 def _required_version(inputs: CallInputs) -> WeightVersion:
-    return WeightVersion(inputs.graph, inputs.step, inputs.changes)
+    return WeightVersion(inputs.graph, inputs.step, inputs.num_weight_changes)
 
 
 def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:

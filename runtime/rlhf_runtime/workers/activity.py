@@ -26,12 +26,12 @@ from rlhf_runtime.serving import serve_in_thread, stop_serving
 
 ANSWER_SECONDS = 3.0
 """How long a worker may take to answer."""
-LONGEST_KEY = 64
+MAX_KEY_BYTES = 64
 CPU_SHARE = 0.05
 """Of one core: below it a process only keeps itself alive."""
 BYTES_PER_SECOND = 1 << 16
 LOOPBACK_INTERFACE = "lo"
-UNKNOWN = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
+UNREADABLE_ERRORS = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
 """What psutil raises where a process has ended, or the system does not count."""
 
 Parameters = ParamSpec("Parameters")
@@ -65,7 +65,7 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, eq=False)
-class _Doing:
+class _RunningCall:
     """A call, or a part of one."""
 
     call: str
@@ -74,7 +74,7 @@ class _Doing:
     thread: str
 
 
-_NOTHING = _Doing("", 0, ProgressSignal.TICKS, threading.main_thread().name)
+_IDLE = _RunningCall("", 0, ProgressSignal.TICKS, threading.main_thread().name)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ProcessActivity:
     """Read from storage, written to files, and what the machine (in a pod: the pod) has sent and
     received: the system does not count it by process."""
 
-    def is_ahead_of(self, earlier: ProcessActivity, seconds: float) -> bool:
+    def has_advanced_since(self, earlier: ProcessActivity, seconds: float) -> bool:
         """Whether it has worked in the seconds since."""
         cpu_seconds = self.cpu_seconds - earlier.cpu_seconds
         num_bytes = self.num_bytes - earlier.num_bytes
@@ -104,7 +104,7 @@ def process_activity() -> ProcessActivity:
             cpu_seconds += times.children_user + times.children_system  # of those that have ended
             counters = process.io_counters()
             num_bytes += counters.read_bytes + counters.write_chars
-        except UNKNOWN:
+        except UNREADABLE_ERRORS:
             continue
     return ProcessActivity(cpu_seconds, num_bytes)
 
@@ -112,7 +112,7 @@ def process_activity() -> ProcessActivity:
 def _network_bytes() -> int:
     try:
         interfaces = psutil.net_io_counters(pernic=True)
-    except UNKNOWN:
+    except UNREADABLE_ERRORS:
         return 0
     return sum(
         counters.bytes_sent + counters.bytes_recv
@@ -126,7 +126,7 @@ class Activity:
     threads it tells the one that began last."""
 
     def __init__(self) -> None:
-        self._doing: list[_Doing] = []
+        self._running: list[_RunningCall] = []
         """What has begun and not ended, in the order in which it began."""
         self._since = time.monotonic()
         self._effort, self._effort_seen = process_activity(), time.monotonic()
@@ -137,13 +137,13 @@ class Activity:
         self, call: str, step: int = 0, progress: ProgressSignal = ProgressSignal.TICKS
     ) -> Iterator[None]:
         """A call, or a part of one, from its beginning to its end."""
-        doing = _Doing(call, step, progress, threading.current_thread().name)
-        self._doing.append(doing)
+        doing = _RunningCall(call, step, progress, threading.current_thread().name)
+        self._running.append(doing)
         self.tick()
         try:
             yield
         finally:
-            self._doing.remove(doing)
+            self._running.remove(doing)
             self.tick()
 
     def tick(self) -> None:
@@ -157,7 +157,7 @@ class Activity:
             names.get(number, str(number)): "".join(traceback.format_stack(frame))
             for number, frame in sys._current_frames().items()
         }
-        now = next(iter(self._doing[-1:]), _NOTHING)
+        now = next(iter(self._running[-1:]), _IDLE)
         if now.progress is ProgressSignal.OWN_LIMIT or (
             now.progress is ProgressSignal.CPU and self._has_worked()
         ):
@@ -168,7 +168,7 @@ class Activity:
     def _has_worked(self) -> bool:
         """Whether the process has done anything since it was asked before."""
         now, effort = time.monotonic(), process_activity()
-        worked = effort.is_ahead_of(self._effort, now - self._effort_seen)
+        worked = effort.has_advanced_since(self._effort, now - self._effort_seen)
         self._effort, self._effort_seen = effort, now
         return worked
 
@@ -180,8 +180,8 @@ class Activity:
             timeout = ANSWER_SECONDS
 
             def handle(self) -> None:
-                asked = self.rfile.readline(LONGEST_KEY + 1).strip()
-                if hmac.compare_digest(asked, key.encode()):
+                received = self.rfile.readline(MAX_KEY_BYTES + 1).strip()
+                if hmac.compare_digest(received, key.encode()):
                     self.wfile.write(json.dumps(asdict(activity.status())).encode())
 
         server = socketserver.ThreadingTCPServer((host, 0), Answer)
@@ -203,7 +203,7 @@ class ActivityServer:
     def __init__(self) -> None:
         self.activity = Activity()
 
-    def watched(self, one_machine: bool, key: str) -> tuple[str, int]:
+    def serve_activity(self, one_machine: bool, key: str) -> tuple[str, int]:
         """Where this worker answers what it is doing, from now on; only to who knows the key.
 
         With `one_machine` only processes of this machine can ask.
@@ -222,11 +222,11 @@ def heartbeat_by_cpu(
     """A worker's method in which nobody ticks: the process's effort is its progress."""
 
     @functools.wraps(method)
-    def watched(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def wrapper(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         with worker.activity.during(method.__name__, progress=ProgressSignal.CPU):
             return method(worker, *args, **kwargs)
 
-    return watched
+    return wrapper
 
 
 def request_status(address: tuple[str, int], key: str) -> WorkerStatus | None:

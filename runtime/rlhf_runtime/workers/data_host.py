@@ -100,11 +100,11 @@ class DataHost(ActivityServer):
         return _report("pretraining", shard, start), shard
 
     def _table(self, graph: GraphName) -> PromptTable:
-        held_out = self._prompts.evaluation
+        evaluation = self._prompts.evaluation
         if graph is not GraphName.EVALUATION:
             return self._prompts.train
-        assert held_out is not None
-        return held_out
+        assert evaluation is not None
+        return evaluation
 
     def _rows(self, graph: GraphName, step: int, number: int) -> NDArray[np.int64]:
         schedule = self._job.spec.schedule
@@ -125,7 +125,7 @@ def _report(method: str, shard: Shard, start: float) -> bytes:
     tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
     span = Span("data", "", method, start, time.time())
     statistics = Statistics(sums={"batch/tokens": tokens})
-    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).message()
+    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).to_bytes()
 
 
 def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:

@@ -61,7 +61,7 @@ class Rank(ActivityServer):
         self._roles: dict[str, Role] = {}
         self._operations: OperationState = {}
         """What operations keep from step to step."""
-        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.number))
+        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.global_rank))
         self._failure: Exception | None = None
         """That of the first call that failed: this incarnation is over."""
 
@@ -240,7 +240,7 @@ class Rank(ActivityServer):
         Calls are sent ahead. After one that failed none is run: each gives the first one's error,
         not what follows from it.
         """
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         if request.incarnation != self._setup.incarnation:
             raise WorkerLost(
                 f"{request.call.id} is for incarnation {request.incarnation}, this rank belongs to "
@@ -272,7 +272,7 @@ class Rank(ActivityServer):
             raise
         counts = protocol_of(request.call).collect(at)  # other ranks know the same, or nothing
         statistics = result.statistics if counts else Statistics()
-        report = self._report(request, statistics, start).message()
+        report = self._report(request, statistics, start).to_bytes()
         names = returned_columns(request.call)
         if not names or not counts:
             return report
@@ -312,7 +312,7 @@ class Rank(ActivityServer):
                 setup.plan.role(request.call.role) if request.call.role else None,
                 request.call,
                 request.step,
-                setup.number,
+                setup.global_rank,
                 used,
                 held,
                 error,
@@ -386,7 +386,7 @@ class Rank(ActivityServer):
     def _report(self, request: CallRequest, statistics: Statistics, start: float) -> CallReport:
         from rlhf_runtime.telemetry.records import Span
 
-        call, process = request.call, f"rank {self._setup.number}"
+        call, process = request.call, f"rank {self._setup.global_rank}"
         span = Span(process, call.role or "", call.method, start, time.time())
         return CallReport(call.id, statistics, (span,), resident_bytes())
 

@@ -30,7 +30,7 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
-LONGEST_RESPONSE = 60
+SHOWN_CHARACTERS = 60
 """Characters of a response that messages show."""
 
 
@@ -75,7 +75,7 @@ class RewardHost(ActivityServer):
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
         """Scores and their validity for every row of the order's share."""
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         with self.activity.during(request.call.id, request.step):
             return self._run(request, shards)
 
@@ -110,7 +110,7 @@ class RewardHost(ActivityServer):
                 if term_scores_of(role, name) in request.call.writes
             },
         }
-        return report.message(), Shard(inputs.index.find(rows), results)
+        return report.to_bytes(), Shard(inputs.index.find(rows), results)
 
     def _names(
         self,
@@ -120,11 +120,11 @@ class RewardHost(ActivityServer):
         numbers: Sequence[int],
     ) -> list[SampleName]:
         """Responses, and where the rows that they answer are found."""
-        held_out = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
+        evaluation_data = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
         rows = [int(source_rows[number]) for number in numbers]
-        locations = self._row_locations.find(held_out or self._data.train, rows)
+        locations = self._row_locations.find(evaluation_data or self._data.train, rows)
         return [
-            SampleName(f"the response {samples[number].response[:LONGEST_RESPONSE]!r}", location)
+            SampleName(f"the response {samples[number].response[:SHOWN_CHARACTERS]!r}", location)
             for number, location in zip(numbers, locations, strict=True)
         ]
 

@@ -38,7 +38,7 @@ class RankSetup:
     """Faults on purpose."""
 
     @property
-    def number(self) -> int:
+    def global_rank(self) -> int:
         """Among all ranks of the job."""
         return self.plan.rank_offset(self.pool) + self.rank
 
@@ -50,13 +50,13 @@ class RankSetup:
 
 def generating_ranks(plan: Plan, pool: str) -> Mapping[str, RankSet]:
     """For each role that generates in a pool the ranks that hold its model or generate with it."""
-    found = {}
+    ranks_by_role = {}
     for generation in plan.generations:
         planned = plan.role(generation.role)
         assert planned is not None and planned.mesh is not None
         if planned.mesh.pool == pool:
-            found[generation.role] = union_ranks(planned.mesh, generation.mesh)
-    return found
+            ranks_by_role[generation.role] = union_ranks(planned.mesh, generation.mesh)
+    return ranks_by_role
 
 
 def fused_engines(plan: Plan, pool: str) -> Mapping[str, RankSet]:

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder import costs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
+from rlhf_sizing import costs
 
 from ..world_of_processes import Scenario, run_scenarios
 

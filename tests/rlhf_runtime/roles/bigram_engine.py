@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
@@ -29,6 +28,7 @@ from rlhf_runtime.engines.training import (
 from rlhf_runtime.hooks import nothing
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.reshard.views import Views
+from rlhf_sizing.costs import SequenceCost
 
 from .few_rows import VOCABULARY
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
-from rlhf_decoder.costs import SequenceCost
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
@@ -25,6 +24,7 @@ from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn
 from rlhf_runtime.roles.preference_loss_fn import BradleyTerryLossFn, DpoLossFn
 from rlhf_runtime.roles.scalar_model import ValueLossFn
+from rlhf_sizing.costs import SequenceCost
 
 from .small_batch import GROUPS, NUM_ROWS, make_batch, masked
 

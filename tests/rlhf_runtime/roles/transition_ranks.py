@@ -24,7 +24,6 @@ from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.config import shape_from_config
 from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -42,6 +41,7 @@ from rlhf_runtime.reshard.slices import TensorSlice, uncovered
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.config import shape_from_config
 
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
@@ -104,7 +104,7 @@ class Setting:
         make = ENGINES[case.engine]
         self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
         generates = world.rank in case.engines.ranks
-        self.at = Coordinates.of(world.rank, case.engines) if generates else None
+        self.at = Coordinates.in_mesh(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
         self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
