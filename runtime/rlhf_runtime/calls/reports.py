@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.spread import Spread
 

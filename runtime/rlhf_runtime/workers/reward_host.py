@@ -23,9 +23,9 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
-from rlhf_runtime.rewards.failures import SampleName
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scorer import scorers
+from rlhf_runtime.rewards.scorer import start_scorers
+from rlhf_runtime.rewards.scores import SampleName
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
@@ -69,11 +69,11 @@ class RewardHost(ActivityServer):
             The metrics that they declare, by the reward's name.
         """
         with self.activity.during("start", progress=ProgressSignal.OWN_LIMIT):
-            self._scorers = scorers(self._rewards, self._host)
+            self._scorers = start_scorers(self._rewards, self._host)
         return {
             name: metric
             for scorer in self._scorers.values()
-            for name, metric in scorer.measured.items()
+            for name, metric in scorer.declared_metrics.items()
         }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
@@ -95,8 +95,8 @@ class RewardHost(ActivityServer):
         # Verifiers have time limits of their own.
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
             samples = _samples(columns)
-            names_of = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
-            scored = self._scorers[role].score(samples, names_of)
+            name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
+            scored = self._scorers[role].score(samples, name_samples)
         report = CallReport(
             request.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
