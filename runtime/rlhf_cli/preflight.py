@@ -13,7 +13,7 @@ from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.planned import BY_MANIFEST, plan_of
 from rlhf_cli.validate import Lines
-from rlhf_flow.document.manifest_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import matches_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
 from rlhf_flow.planning.inventory import device_of
@@ -91,7 +91,7 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
         pools: Sequence[Pool] = ()
         traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
-        if traceable or is_of_these_settings(job):
+        if traceable or matches_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
                 graphs_of = trace_job if traceable else graphs_without_code

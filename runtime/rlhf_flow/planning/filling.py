@@ -12,7 +12,7 @@ from rlhf_api.problems import FieldPath
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape
-from rlhf_flow.document.manifest_graph import FIELD, document_of_graph
+from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.jobs.job_graphs import trace_algorithms
 from rlhf_flow.planning.known_models import KNOWN_MODELS
@@ -72,7 +72,7 @@ def graph_to_fill(job: RLHFJob) -> Iterator[Filling]:
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return
     step = trace_algorithms(job)[GraphName.STEP]
-    graph = document_of_graph(job, step.algorithm, step.graph)
+    graph = build_manifest_graph(job, step.algorithm, step.graph)
     calls, roles = (
         f"{len(each)} {noun}{'' if len(each) == 1 else 's'}"
         for each, noun in ((graph.calls, "call"), (graph.roles, "role"))

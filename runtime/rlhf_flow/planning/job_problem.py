@@ -8,7 +8,7 @@ from rlhf_api.plan import GraphName, Head, Pool
 from rlhf_api.quantity import whole
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, TrainingSpec
-from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_flow.planning.inventory import device_of, limit_devices
 from rlhf_flow.planning.problem import (
@@ -77,8 +77,8 @@ def _facts(
         engine=training.engine,
         is_trained=found.is_trained,
         generates=found.generates,
-        is_saved=_is_saved(job, origin, found, policy_of(step)),
-        rows_per_prompt=step.most_rows(role),
+        is_saved=_is_saved(job, origin, found, policy_role(step)),
+        rows_per_prompt=step.max_rows(role),
         rows_together=_rows_together(step, role),
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
@@ -116,7 +116,7 @@ def _rows_together(graph: Graph, role: str) -> int:
     """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
     one."""
     compared = [
-        graph.rows[call.id].most for call in graph.trainings(role) if call.compares_responses
+        graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
     ]
     return max(compared, default=1)
 

@@ -25,7 +25,7 @@ def job_phases(
     calls = [
         phase_of(call.role, call.kind)
         for graph in problem.graphs.values()
-        for call in graph.of_kind(*MODEL_CALLS)
+        for call in graph.calls_of_kind(*MODEL_CALLS)
         if call.role is not None
         and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
     ]
@@ -42,7 +42,7 @@ def job_phases(
     copies = [
         phase_of(call.role, call.kind)
         for graph in problem.graphs.values()
-        for call in graph.of_kind(CallKind.COPY)
+        for call in graph.calls_of_kind(CallKind.COPY)
         if call.role is not None
         and call.role in group.roles
         and roles_on_device(call) & {*offloaded}

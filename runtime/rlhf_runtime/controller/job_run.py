@@ -19,7 +19,7 @@ from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWA
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_flow.planning.event_graph import PASSES_AHEAD
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
@@ -80,7 +80,7 @@ class JobRun:
         graphs = {name: each.graph for name, each in traced.items()}
         self._graph = graphs[GraphName.STEP]
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
-        self._rewards = {name: rewards_of(graph) for name, graph in graphs.items()}
+        self._rewards = {name: reward_roles(graph) for name, graph in graphs.items()}
         self._workers = Workers(job, plan, settings, site)
         self._stepper = Stepper(self._workers, graphs)
         self._has_generated = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, Kind, Output
+from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, ColumnOutput, Kind
 from rlhf_flow.step.operations import Custom
 from rlhf_flow.step.operations.custom import STATE
 from rlhf_runtime import user_code
@@ -101,7 +101,9 @@ def _wrong_state(operation: Custom, kept: Mapping[str, object]) -> str:
     return ""
 
 
-def _wrong_column(output: Output, column: object, num_rows: int, responses: Column | None) -> str:
+def _wrong_column(
+    output: ColumnOutput, column: object, num_rows: int, responses: Column | None
+) -> str:
     """What is wrong with a column that a function returns; empty: nothing."""
     kind = output.kind
     if not isinstance(column, Column):

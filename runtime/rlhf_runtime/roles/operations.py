@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlhf_flow.step.calls import ComputeOptions
-from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
+from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -197,7 +197,7 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
         counts = work.rows(operation.counted).bool()
     work.put_rows(operation.scores, torch.where(counts, total, 0.0))
     work.put_rows(operation.valid, counts)
-    role, kept = role_of(operation.scores), total[counts]
+    role, kept = column_role(operation.scores), total[counts]
     work.means.add(f"{role}/mean", float(kept.double().sum()), float(len(kept)))
     work.means.spread(f"{role}/std", kept)
 
@@ -216,7 +216,7 @@ def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
 
 def _note_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
     """The mean KL per token, among the metrics of the reward that it is taken off."""
-    work.means.add(f"{role_of(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum()))
+    work.means.add(f"{column_role(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum()))
 
 
 def _gae(work: Workspace, operation: Gae) -> None:
@@ -227,7 +227,7 @@ def _gae(work: Workspace, operation: Gae) -> None:
     )
     work.put(operation.advantages, advantages, mask)
     work.put(operation.returns, returns, mask)
-    critic = role_of(operation.values)
+    critic = column_role(operation.values)
     work.means.add(f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum()))
     explained = float(explained_variance(values, returns, mask, work.sum))
     work.means.add(f"{critic}/explained_variance", explained, 1.0)  # of all ranks: the same
@@ -273,7 +273,7 @@ def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
 def _overlong_penalty(work: Workspace, operation: OverlongPenalty) -> None:
     lengths = lengths_of(work.columns[RESPONSES])
     lost = overlong_penalties(lengths, operation.longest, operation.margin, operation.penalty)
-    name = f"{role_of(operation.scores)}/overlong_penalty"
+    name = f"{column_role(operation.scores)}/overlong_penalty"
     work.means.add(name, float(lost.double().sum()), float(len(lost)))
     work.put_rows(operation.shaped, work.rows(operation.scores) - lost)
 
@@ -317,7 +317,7 @@ def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
     valid = work.rows(operation.valid).bool()
     for k in operation.ks:
         found = pass_at_k(passed, work.groups, valid, k)
-        name = f"{role_of(operation.scores)}/pass_at_{k}"
+        name = f"{column_role(operation.scores)}/pass_at_{k}"
         work.means.add(name, float(found.sum()), float(len(found)))
     work.put_rows(operation.passed, passed & valid)
 
@@ -334,7 +334,7 @@ def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None
         operation.maximum,
         work.sum,
     )
-    work.means.add(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)
+    work.means.add(f"{column_role(operation.costs)}/multiplier", float(multiplier), 1.0)
     values = np.full(len(costs), float(multiplier), dtype=np.float32)
     work.columns[operation.multiplier] = Column(values)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.step.columns import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_flow.step.columns import PROMPT_ID, scores_column, term_scores_column, valid_column
 from rlhf_runtime.data.load import evaluation_source
 from rlhf_runtime.data.row_location import RowLocations
 from rlhf_runtime.dataplane.columns import Column
@@ -99,12 +99,12 @@ class RewardHost(Watched):
             Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.failures),
         )
         results = {
-            scores_of(role): Column(scored.values),
-            valid_of(role): Column(scored.valid.astype(np.int8)),
+            scores_column(role): Column(scored.values),
+            valid_column(role): Column(scored.valid.astype(np.int8)),
             **{
-                term_scores_of(role, name): Column(values)
+                term_scores_column(role, name): Column(values)
                 for name, values in scored.terms.items()
-                if term_scores_of(role, name) in order.call.writes
+                if term_scores_column(role, name) in order.call.writes
             },
         }
         return report.message(), Shard(inputs.index.find(rows), results)
