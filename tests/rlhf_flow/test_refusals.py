@@ -300,7 +300,7 @@ def test_a_step_that_a_call_does_not_run_is_refused(
             ],
             12,
             "a join overwrites what was generated: got response_text of compute over that of "
-            "actor.generate, allowed .* leave the generated one out of the batch by select first",
+            "actor.generate, allowed .* leave it out of the batch by select first",
         ),
         (
             TWO,
