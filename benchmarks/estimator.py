@@ -21,7 +21,7 @@ from estimator_ranks import Work, measured, write_model
 from outcome import judgement, note, print_json, print_table
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.seconds.profile import Profile
+from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.profiling.ranks import measure
 from rlhf_runtime.workers.process import usable_cores
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.generation_memory import GenerationCall, GenerationLoad, kv_bytes
-from rlhf_flow.planning.memory import RoleModel
-from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
-from rlhf_flow.planning.seconds.generation import generate_seconds
-from rlhf_flow.planning.seconds.inference import infer_seconds
-from rlhf_flow.planning.seconds.lengths import Lengths
-from rlhf_flow.planning.seconds.links import Links
-from rlhf_flow.planning.seconds.measured_layers import hardware_for, layers_for
-from rlhf_flow.planning.seconds.micro_batches import Batch
-from rlhf_flow.planning.seconds.presets import CPU
-from rlhf_flow.planning.seconds.profile import Profile
-from rlhf_flow.planning.seconds.training import train_seconds
-from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_planner.cost.collectives import Links
+from rlhf_planner.cost.generation import generate_seconds
+from rlhf_planner.cost.hardware import CPU
+from rlhf_planner.cost.measured_layers import hardware_for, layers_for
+from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
+from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_bytes
+from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.profiling.subjects import Subject
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
+from rlhf_sizing.shape import DecoderShape
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
 
@@ -205,7 +203,7 @@ def _role(model: BenchModel, job: Job) -> RoleModel:
         role="actor",
         mesh=Mesh(pool="cpu", data=job.ranks),
         device=Device.CPU,
-        head=Head.LM,
+        head=ModelHead.LM,
         is_trained=True,
         generates=True,
         shape=model.shape,

@@ -1,7 +1,7 @@
 """What HybridFlow and ReaL report of plans, beside what the planner finds (`make bench-papers`).
 
 Nothing is run: all seconds are the time model's, from data sheets and published shares of them
-(rlhf_flow/planning/seconds). No constant was fitted to what is compared here.
+(rlhf_planner/cost). No constant was fitted to what is compared here.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.placement import PlacementSpec, PlacementType
 from rlhf_flow.errors import DoesNotFit
-from rlhf_flow.planning.estimate.evaluate import evaluate
-from rlhf_flow.planning.first_that_fits import first_that_fits
-from rlhf_flow.planning.fitted_plan import fitted_plan
+from rlhf_planner.evaluate import evaluate
+from rlhf_planner.feasibility import first_that_fits
+from rlhf_planner.plan_builder import fitted_plan
 
 NUM_GPUS, TRAINING_TENSOR = 16, 8
 TENSORS = (1, 2, 4, 8)

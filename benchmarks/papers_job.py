@@ -19,12 +19,11 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import trace_job
-from rlhf_flow.planning.job_problem import problem_of
-from rlhf_flow.planning.make_plan import resolve_shapes
-from rlhf_flow.planning.problem import PlanningProblem
-from rlhf_flow.planning.seconds.hardware import Hardware
-from rlhf_flow.planning.seconds.presets import HARDWARE
-from rlhf_flow.planning.shapes import DecoderShape
+from rlhf_planner.cost.hardware import HARDWARE, Hardware
+from rlhf_planner.plan import resolve_shapes
+from rlhf_planner.problem.from_manifest import problem_of
+from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_sizing.shape import DecoderShape
 
 GPU, GPUS_PER_NODE, GPU_BYTES = "A100-80G", 8, 80 * 2**30
 NODE_BITS_PER_SECOND = 200e9

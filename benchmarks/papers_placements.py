@@ -16,9 +16,9 @@ from papers_job import SHORT, Batch, paper_hardware, paper_problem
 from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
-from rlhf_flow.planning.baselines.all_baselines import baselines
-from rlhf_flow.planning.search.find_plan import Found, find_plan
-from rlhf_flow.planning.search.placements import Placement, placements
+from rlhf_planner.baselines.all import baselines
+from rlhf_planner.search.branch_and_bound import Found, find_plan
+from rlhf_planner.strategies.placements import Placement, placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
 FITTED_OF_KIND, FITTED = 400, 400

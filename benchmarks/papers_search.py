@@ -2,7 +2,7 @@
 Megatron heuristic, beside ReaL; and what ReaL's own rule and HybridFlow's mapper choose.
 
 The heuristic: one cut for all calls of all roles on all GPUs, the smallest that fits
-(rlhf_flow/planning/baselines).
+(rlhf_planner/baselines).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from papers_job import LONG, SHORT, Batch
 from papers_placements import Compared
 from papers_verdict import same_share, within
 
-from rlhf_flow.planning.baselines.all_baselines import HYBRIDFLOW, MEGATRON, REAL
+from rlhf_planner.baselines.all import HYBRIDFLOW, MEGATRON, REAL
 
 PAPERS_MAPPER_SECONDS = 1800.0
 """Source: HybridFlow, section 8.5: at most half an hour."""

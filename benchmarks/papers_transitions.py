@@ -22,9 +22,9 @@ from papers_verdict import same_share
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, engine_meshes
-from rlhf_flow.planning.seconds.links import Links
-from rlhf_flow.planning.seconds.resharding import reshard_seconds, reshard_traffic
+from rlhf_planner.cost.collectives import Links
+from rlhf_planner.cost.transfers import reshard_seconds, reshard_traffic
+from rlhf_planner.memory.engine_groups import TrainedModel, engine_meshes
 
 NUMBER_BYTES = 2
 TENSOR = 8

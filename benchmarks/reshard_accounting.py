@@ -17,16 +17,16 @@ from reshard_models import (
 )
 
 from rlhf_runtime.reshard.accounting import (
-    Account,
-    account,
-    account_of_gathering,
-    kinds_of_cut,
-    only,
+    RankCost,
+    gathering_costs,
+    reshard_costs,
+    select_tensors,
+    tensors_by_cut,
 )
 from rlhf_runtime.reshard.execute import BUCKET_ELEMENTS
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.rounds import rounds_of
+from rlhf_runtime.reshard.rounds import plan_rounds
 from rlhf_runtime.reshard.topology import Topology
 
 RANKS, TENSOR, GENERATION_TENSOR, RANKS_PER_NODE = 16, 8, 2, 8
@@ -64,12 +64,12 @@ def lines_of(
 ) -> list[list[object]]:
     """A line for each kind of cut, and one for all."""
     rows = []
-    for kind, names in [*kinds_of_cut(source, target).items(), ("all", tuple(source.shapes))]:
-        one, other = only(source, names), only(target, names)
+    for kind, names in [*tensors_by_cut(source, target).items(), ("all", tuple(source.shapes))]:
+        one, other = select_tensors(source, names), select_tensors(target, names)
         if gathers:
-            accounts: Sequence[Account] = account_of_gathering(one, other, topology)
+            accounts: Sequence[RankCost] = gathering_costs(one, other, topology)
         else:
-            accounts = account(one, other, plan_reshard(one, other, topology))
+            accounts = reshard_costs(one, other, plan_reshard(one, other, topology))
         size = sum(prod(shape) for shape in one.shapes.values())
         worst = (
             max(a.received for a in accounts),
@@ -88,5 +88,5 @@ def planning_seconds() -> float:
     source = training_layout(LLAMA_70B, mesh)
     topology = Topology.regular(PLANNED_RANKS, RANKS_PER_NODE)
     target = generation_layout(LLAMA_70B, mesh, GENERATION_TENSOR, RANKS_PER_NODE)
-    rounds_of(plan_reshard(source, target, topology), PLANNED_RANKS // 2, BUCKET_ELEMENTS)
+    plan_rounds(plan_reshard(source, target, topology), PLANNED_RANKS // 2, BUCKET_ELEMENTS)
     return perf_counter() - start

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.members import members_of
+from rlhf_api.members import enum_members
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -32,7 +32,7 @@ added, and in bfloat16 or with several updates `actor.log_probs`. Their settings
 
 def algorithms() -> str:
     """The page, as Markdown."""
-    about = {member.value: member.description for member in members_of(AlgorithmType)}
+    about = {member.value: member.description for member in enum_members(AlgorithmType)}
     return HEAD + "".join(f"{_row(kind, about[kind.value])}\n" for kind in SETTINGS)
 
 

@@ -14,7 +14,7 @@ from chart_values import ChartValues
 from rlhf_api.base import Contract
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import cleaned_schema
-from rlhf_api.reading.fields import FieldDoc, tree_of
+from rlhf_api.reading.fields import FieldDoc, field_tree
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"
@@ -70,7 +70,7 @@ def values_schema() -> str:
 def readme() -> str:
     """The chart's README: its text, and all values as a table."""
     head = ["| value | default | meaning |", "|---|---|---|"]
-    table = "\n".join([*head, *_rows(tree_of(ChartValues), ChartValues())])
+    table = "\n".join([*head, *_rows(field_tree(ChartValues), ChartValues())])
     text = (CHART / "README.md.in").read_text(encoding="utf-8")
     assert text.count("@VALUES@") == 1
     return text.replace("@VALUES@", table)

@@ -17,9 +17,9 @@ import chart_files
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import editor_schema
 from rlhf_api.exits import ExitCode
-from rlhf_api.members import docstrings_of
+from rlhf_api.members import member_docstrings
 from rlhf_api.reading.explain import default_text
-from rlhf_api.reading.fields import FieldDoc, contract, every_field
+from rlhf_api.reading.fields import FieldDoc, all_fields, contract
 from rlhf_api.spec.job import API_VERSION, KIND
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +36,7 @@ def reference() -> str:
         "Names in angle brackets are chosen by the user (`spec.models.<name>` is a role), `[]` is "
         "an entry of a list. Unknown fields are refused.",
     ]
-    for node in [contract(), *every_field(contract())]:
+    for node in [contract(), *all_fields(contract())]:
         if node.object_fields:
             lines += ["", *_section(node)]
     return "\n".join(lines) + "\n"
@@ -81,7 +81,7 @@ def _member_list(field: FieldDoc) -> list[str]:
 
 def exit_codes() -> str:
     """The table of exit codes as Markdown."""
-    docs = docstrings_of(ExitCode)
+    docs = member_docstrings(ExitCode)
     rows = [f"| {code.value} | {code.name} | {docs[code.name]} |" for code in ExitCode]
     head = ["# Exit codes", "", "Of the driver and of every `rlhf` command.", ""]
     return "\n".join([*head, "| code | name | meaning |", "|---|---|---|", *rows]) + "\n"

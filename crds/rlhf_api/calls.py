@@ -49,6 +49,9 @@ TRANSITIONS = frozenset(
 )
 """Calls that the plan makes, and no step."""
 
+RESHARD, FINISH, RELEASE, LOAD, OFFLOAD = "reshard", "finish", "release", "load", "offload"
+"""Their methods."""
+
 
 EFFECTS = {
     CallKind.SAVE: "a file",
@@ -92,7 +95,7 @@ class Phase(Contract):
 
 
 @lru_cache(maxsize=4096)
-def phase_of(role: str, kind: CallKind) -> Phase:
+def call_phase(role: str, kind: CallKind) -> Phase:
     """The phase of a role's calls of a kind: the same object whenever it is asked for, so that
     sums by phase find it at once."""
     return Phase(role=role, kind=kind)

@@ -9,15 +9,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rlhf_api.problems import Problem
-from rlhf_api.reading.model_errors import shown
+from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJobSpec
 
-FILLED_IN = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
+FILLED_FIELDS = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
 """Fields of spec that say what code and models are, for planning without them: `rlhf fill` writes
 them. Whoever has code and models goes by these, and refuses a manifest that says something else."""
 
-WHILE_RUNNING = (
-    *FILLED_IN,
+MUTABLE_WHILE_RUNNING = (
+    *FILLED_FIELDS,
     "suspend",
     "ttlSecondsAfterFinished",
     "activeDeadlineSeconds",
@@ -26,8 +26,8 @@ WHILE_RUNNING = (
 )
 """Fields of spec that may change at any time."""
 
-ON_RESUME = (
-    *WHILE_RUNNING,
+MUTABLE_ON_RESUME = (
+    *MUTABLE_WHILE_RUNNING,
     "checkpoint",
     "code",
     "env",
@@ -67,7 +67,7 @@ some responses go on with other random numbers.
 Path = tuple[str | int, ...]
 """Names of fields, and numbers of entries of lists."""
 
-NOT_IN_DIGEST = ("managedBy", *WHILE_RUNNING)
+NOT_IN_DIGEST = ("managedBy", *MUTABLE_WHILE_RUNNING)
 """Fields of spec that a running cluster and driver do not go by."""
 
 
@@ -86,7 +86,7 @@ def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:
     document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for given in (*document.get("models", {}).values(), *document.get("rewards", [])):
         _without_single_parts(given)
-    shapes = [pattern for pattern in FILLED_IN if pattern.endswith(".shape")]
+    shapes = [pattern for pattern in FILLED_FIELDS if pattern.endswith(".shape")]
     for pattern in set(NOT_IN_DIGEST).difference(shapes if with_shapes else ()):
         _remove(document, pattern.split("."))
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
@@ -118,13 +118,13 @@ def _without_single_parts(given: dict[str, Any]) -> None:
             given.pop(name, None)
 
 
-def document_of(spec: RLHFJobSpec) -> dict[str, Any]:
+def spec_document(spec: RLHFJobSpec) -> dict[str, Any]:
     """A spec with defaults, by wire names: what is kept of it and compared."""
     return spec.model_dump(mode="json", by_alias=True)
 
 
 def refused_changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], allowed: Sequence[str] = ON_RESUME
+    old: Mapping[str, Any], new: Mapping[str, Any], allowed: Sequence[str] = MUTABLE_ON_RESUME
 ) -> list[Problem]:
     """Every field that differs between two specs and may not.
 
@@ -138,8 +138,8 @@ def refused_changes(
         Problem(
             ("spec", *path),
             "this field cannot change when a job goes on",
-            got=shown(after),
-            allowed=shown(before),
+            got=format_value(after),
+            allowed=format_value(before),
             do="change it back, or start over (rlhf run: --fresh)",
         )
         for path, before, after in differences(old, new)

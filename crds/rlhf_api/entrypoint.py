@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 
 
-def as_module(entrypoint: str) -> str:
+def entrypoint_from_file(entrypoint: str) -> str:
     """The entry point of a function that was named by its file; empty if it names none, or one
     whose module depends on which folder is on the Python path: absolute, or with `..`.
 

@@ -26,7 +26,7 @@ class RlhfError(Exception):
     exit_code: ExitCode = ExitCode.BUG
     location: FieldPath = ()
     """The manifest's field that it is about. Empty: none, or its problems have their own."""
-    place: str = ""
+    position: str = ""
     """Where that field is, as job.yaml:7:5, or the --set that gave it. Empty: not known."""
 
     def at(self, *location: str | int) -> Self:
@@ -35,9 +35,9 @@ class RlhfError(Exception):
         return self
 
     @property
-    def placed(self) -> str:
+    def positioned(self) -> str:
         """Its text after its place."""
-        return f"{self.place}: {self}" if self.place else str(self)
+        return f"{self.position}: {self}" if self.position else str(self)
 
 
 class ManifestError(RlhfError):
@@ -74,7 +74,7 @@ class SeveralErrors(RlhfError):
 
     def __init__(self, errors: Sequence[RlhfError]) -> None:
         assert len(errors) > 1, "one error is raised as it is"
-        super().__init__("\n".join(f"{error.reason}: {error.placed}" for error in errors))
+        super().__init__("\n".join(f"{error.reason}: {error.positioned}" for error in errors))
         self.errors: tuple[RlhfError, ...] = tuple(errors)
         codes = {error.exit_code for error in errors}
         if len(codes) == 1:  # else what is to be mended comes first

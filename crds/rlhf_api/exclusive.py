@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Contract
 from rlhf_api.cel import member, text
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 
 
 class Alternatives(Contract):
@@ -42,9 +42,9 @@ def exactly_one(fields: Sequence[str]) -> Rule:
         for index, (name, has) in enumerate(zip(names, given, strict=True))
     ]
 
-    def check(model: Contract) -> list[Found]:
+    def check(model: Contract) -> list[Violation]:
         set_ones = _given(model, fields)
-        return found(len(set_ones) != 1, " and ".join(map(to_camel, set_ones)) or "none")
+        return violation_if(len(set_ones) != 1, " and ".join(map(to_camel, set_ones)) or "none")
 
     return Rule(
         holds=f"[{', '.join(given)}].filter(given, given).size() == 1",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 
 
-class Gathered:
+class ErrorCollector:
     """The errors of checks that do not depend on each other."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ def without_null(schema: Schema) -> Schema:
     return options[0] if len(options) == 1 else schema
 
 
-def allowed_words(schema: Schema) -> str:
+def describe_allowed(schema: Schema) -> str:
     """Say what a value may be: `an integer from 1 to 64`. Objects say nothing: their fields do."""
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
@@ -24,7 +24,7 @@ def allowed_words(schema: Schema) -> str:
     if INT_OR_STRING in schema:
         return PATTERN_WORDS[QUANTITY_PATTERN]
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(allowed_words(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(describe_allowed(each) for each in schema["anyOf"]))
     match schema.get("type"):
         case "boolean":
             return "true or false"
@@ -42,7 +42,7 @@ def allowed_words(schema: Schema) -> str:
             return ""
 
 
-def allowed_keys(schema: Schema) -> str:
+def describe_keys(schema: Schema) -> str:
     """Say what a map's keys may be; empty for anything else."""
     keys = schema.get("propertyNames")
     if keys is None:

@@ -20,14 +20,14 @@ class Member:
 
 
 @cache
-def members_of(enumeration: type[StrEnum]) -> tuple[Member, ...]:
+def enum_members(enumeration: type[StrEnum]) -> tuple[Member, ...]:
     """List an enumeration's values in order, each with the docstring below it in the source."""
-    docs = docstrings_of(enumeration)
+    docs = member_docstrings(enumeration)
     members = enumeration.__members__.items()
     return tuple(Member(member.value, docs.get(name, "")) for name, member in members)
 
 
-def docstrings_of(enumeration: type[Enum]) -> dict[str, str]:
+def member_docstrings(enumeration: type[Enum]) -> dict[str, str]:
     """Read the docstrings below an enumeration's members, by the members' Python names."""
     (definition,) = ast.parse(inspect.getsource(enumeration)).body
     assert isinstance(definition, ast.ClassDef)
@@ -43,7 +43,7 @@ def docstrings_of(enumeration: type[Enum]) -> dict[str, str]:
 
 
 @cache
-def enumeration_named(name: str) -> type[StrEnum] | None:
+def find_enumeration(name: str) -> type[StrEnum] | None:
     """Return the contract's enumeration of this class name, if there is one."""
     found = [
         each

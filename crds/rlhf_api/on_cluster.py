@@ -82,7 +82,7 @@ def submission_id(job: str, attempt: int, restart: int) -> str:
     return f"{job}-{attempt}-{restart}"
 
 
-def job_of(submission: str) -> str:
+def job_from_submission(submission: str) -> str:
     """The job whose driver a submission is.
 
     Raises:

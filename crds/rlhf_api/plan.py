@@ -1,6 +1,6 @@
 """Plan: what runs where, and the memory arithmetic behind it.
 
-The planner (rlhf_flow.planning) makes it; the runtime obeys it; the CLI and the operator show it.
+The planner (rlhf_planner) makes it; the runtime obeys it; the CLI and the operator show it.
 It holds decisions and derived values only, never what the manifest already says.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import dropwhile, takewhile
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
+from rlhf_api.plan_versions import upgraded_from_2
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -25,7 +26,7 @@ Column = Identifier
 """A field of a batch."""
 
 
-class Head(StrEnum):
+class ModelHead(StrEnum):
     """What a role's language model ends in."""
 
     LM = "LM"
@@ -123,7 +124,7 @@ class Mesh(Contract):
         )
 
 
-def ranks_of_both(one: Mesh, other: Mesh) -> tuple[int, ...]:
+def union_ranks(one: Mesh, other: Mesh) -> tuple[int, ...]:
     """The ranks of two meshes of a pool, ascending."""
     return tuple(sorted({*one.ranks, *other.ranks}))
 
@@ -158,7 +159,7 @@ class RolePlan(Contract):
 
     role: Identifier
     """Its name."""
-    head: Head | None = None
+    head: ModelHead | None = None
     """What its model ends in. None: it has no model."""
     is_trained: bool = False
     """Whether a call of some graph trains it."""
@@ -219,10 +220,10 @@ class CallPlan(Contract):
         """The ranks that run it, ascending; none where it runs beside them."""
         if self.mesh is None:
             return ()
-        return ranks_of_both(self.mesh, self.source_mesh or self.mesh)
+        return union_ranks(self.mesh, self.source_mesh or self.mesh)
 
     @property
-    def beside_ranks(self) -> str:
+    def off_rank_process(self) -> str:
         """Who runs it where no rank does: the host of verifiers, or the driver."""
         return "driver" if self.kind is CallKind.SAVE else "host"
 
@@ -258,6 +259,8 @@ class GenerationPlan(Contract):
     """Longest prompt plus longest response."""
     release_during_training: bool
     """Whether generation weights and cache are freed whenever no call generates."""
+    kv_block_tokens: Count
+    """Tokens of a block of the key-value cache."""
     max_samples_per_prompt: Count
     """Responses to one prompt, in the role's call that makes most."""
     fusion: StageFusion | None = None
@@ -267,8 +270,8 @@ class GenerationPlan(Contract):
 class Plan(Contract):
     """The decisions that a job runs by."""
 
-    version: Literal[2] = 2
-    """Of this form; a reader refuses others."""
+    version: Literal[3] = 3
+    """Version of this format. Plans of version 2 can be read; others are refused."""
     job: Name
     """The job's name."""
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
@@ -286,6 +289,8 @@ class Plan(Contract):
     """The generation engines, of each role that generates."""
     memory: Annotated[tuple[MemoryPlan, ...], Field(min_length=1, max_length=64)]
     """Memory of a device, for each group of devices that hold the same roles."""
+    passes_ahead: Annotated[int, Field(ge=0, le=16)]
+    """Passes that the driver sends before the pass that runs has ended."""
     standby: bool
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
@@ -294,6 +299,12 @@ class Plan(Contract):
     """How long steps are expected to take. None: not known; a reason says why."""
     search: PlanSearch | None = None
     """How the plan was found. None: by the first way to compute that fits, without a comparison."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        is_old = isinstance(data, dict) and data.get("version") == 2
+        return upgraded_from_2(data) if is_old else data
 
     @model_validator(mode="after")
     def _calls_are_unique_and_placed(self) -> Plan:
@@ -341,13 +352,13 @@ class Plan(Contract):
         """The pool of a name, which must be there."""
         return next(pool for pool in self.pools if pool.name == name)
 
-    def first_number(self, pool: str) -> int:
+    def rank_offset(self, pool: str) -> int:
         """The number of a pool's first rank among all of the job: pools come one after the
         other."""
         before = [each.name for each in self.pools].index(pool)
         return sum(each.num_devices for each in self.pools[:before])
 
-    def memory_of(self, pool: str, rank: int) -> MemoryPlan:
+    def device_memory(self, pool: str, rank: int) -> MemoryPlan:
         """Memory of the device of a rank, as its pool numbers them."""
         return next(each for each in self.memory if each.pool == pool and rank in each.ranks)
 
@@ -355,7 +366,7 @@ class Plan(Contract):
         """What the generation engine of a role may take on each of its devices."""
         generation = self.generation(role)
         assert generation is not None
-        memory = self.memory_of(generation.mesh.pool, generation.mesh.ranks.start)
+        memory = self.device_memory(generation.mesh.pool, generation.mesh.ranks.start)
         generates = Phase(role=role, kind=CallKind.GENERATE)
         return sum(
             item.bytes

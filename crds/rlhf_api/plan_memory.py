@@ -13,7 +13,7 @@ from rlhf_api.calls import Phase
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-class MemoryWhat(StrEnum):
+class MemoryUse(StrEnum):
     """What memory is used for."""
 
     MASTER_WEIGHTS = "MasterWeights"
@@ -53,11 +53,11 @@ class MemoryWhat(StrEnum):
 
 ENGINE_MEMORY = frozenset(
     {
-        MemoryWhat.GENERATION_WEIGHTS,
-        MemoryWhat.KV_CACHE,
-        MemoryWhat.ACTIVATIONS,
-        MemoryWhat.LOGITS,
-        MemoryWhat.GRAPHS,
+        MemoryUse.GENERATION_WEIGHTS,
+        MemoryUse.KV_CACHE,
+        MemoryUse.ACTIVATIONS,
+        MemoryUse.LOGITS,
+        MemoryUse.GRAPHS,
     }
 )
 """What a generation engine uses memory for."""
@@ -68,7 +68,7 @@ class MemoryItem(Contract):
 
     role: Identifier | None
     """Whose; None: the process's own."""
-    what: MemoryWhat
+    what: MemoryUse
     """What for."""
     bytes: Bytes
     """How much, on the fullest device."""

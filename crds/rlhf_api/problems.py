@@ -64,10 +64,10 @@ class Problem:
         return f"{sentence}; {self.do}" if self.do else sentence
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """File, line and column as compilers write them: job.yaml:7:5."""
         parts = (self.file, self.line, self.column if self.line is not None else None)
         return ":".join(str(part) for part in parts if part not in ("", None))
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.place, self.path, self.message) if part)
+        return ": ".join(part for part in (self.position, self.path, self.message) if part)

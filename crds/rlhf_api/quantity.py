@@ -17,9 +17,9 @@ from rlhf_api.base import QUANTITY_PATTERN
 
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 """Kubernetes' mark of a value that is an integer or a text."""
-LONGEST: Final = 32
+MAX_CHARACTERS: Final = 32
 """Characters of a quantity; no sensible one needs as many."""
-LARGEST: Final = 2**63 - 1
+MAX_AMOUNT: Final = 2**63 - 1
 """What larger amounts count as, in Kubernetes, too."""
 
 _POWERS = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
@@ -32,19 +32,19 @@ _ALMOST = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe])(i?)b?\s*", re.IGNORECASE)
 
 
 def _as_text(value: Any) -> Any:
-    is_amount = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    is_amount = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT
     return str(value) if is_amount else value
 
 
 Quantity = Annotated[
     str,
     BeforeValidator(_as_text),
-    Field(pattern=QUANTITY_PATTERN, max_length=LONGEST),
+    Field(pattern=QUANTITY_PATTERN, max_length=MAX_CHARACTERS),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": LARGEST},
-                {"type": "string", "pattern": QUANTITY_PATTERN, "maxLength": LONGEST},
+                {"type": "integer", "minimum": 0, "maximum": MAX_AMOUNT},
+                {"type": "string", "pattern": QUANTITY_PATTERN, "maxLength": MAX_CHARACTERS},
             ],
             INT_OR_STRING: True,
         }
@@ -53,16 +53,16 @@ Quantity = Annotated[
 """An amount of memory in bytes, or of CPU in cores."""
 
 
-def whole(quantity: str) -> int:
+def quantity_value(quantity: str) -> int:
     """The amount in whole bytes or cores, rounded up and at most 2^63 - 1, as Kubernetes does."""
     parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
     assert parts is not None, f"not a quantity: {quantity}"
     amount, exponent, unit = parts.groups()
     scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit]
-    return min(ceil(Fraction(amount) * scale), LARGEST)
+    return min(ceil(Fraction(amount) * scale), MAX_AMOUNT)
 
 
-def meant(text: str) -> str | None:
+def guess_quantity(text: str) -> str | None:
     """The quantity that a text such as `512 MiB` or `2GB` stands for; None if it is none."""
     parts = _ALMOST.fullmatch(text)
     if parts is None:

@@ -17,7 +17,7 @@ _HOLE = "\0"
 
 
 @dataclass(frozen=True)
-class Found:
+class Violation:
     """A place where a rule does not hold."""
 
     got: str
@@ -30,12 +30,12 @@ class Found:
     """What to do then, where more can be said."""
 
 
-def found(is_wrong: bool, got: object = "", allowed: str = "") -> list[Found]:
+def violation_if(is_wrong: bool, got: object = "", allowed: str = "") -> list[Violation]:
     """What a check of one place returns."""
-    return [Found(str(got), allowed=allowed)] if is_wrong else []
+    return [Violation(str(got), allowed=allowed)] if is_wrong else []
 
 
-def _nothing(model: Any) -> Iterable[Found]:
+def _nothing(model: Any) -> Iterable[Violation]:
     return ()
 
 
@@ -50,7 +50,7 @@ class Rule:
     """What is wrong where it does not hold."""
     do: str
     """What to do then."""
-    check: Callable[[Any], Iterable[Found]] = _nothing
+    check: Callable[[Any], Iterable[Violation]] = _nothing
     """The same condition in Python: where a model does not keep it. The default is for what only
     the API server sees."""
     got: str = ""
@@ -65,9 +65,9 @@ class Rule:
 
     def problems(self, model: Any) -> Iterator[Problem]:
         """Every place in a model where the rule does not hold, with paths from the model."""
-        return map(self.problem_at, self.check(model))
+        return map(self.problem_for, self.check(model))
 
-    def problem_at(self, place: Found) -> Problem:
+    def problem_for(self, place: Violation) -> Problem:
         """That the rule does not hold at a place."""
         blamed: FieldPath = tuple(self.field.split(".")[1:])
         allowed, do = place.allowed or self.allowed, place.do or self.do

@@ -45,7 +45,7 @@ Reason = Annotated[
 """A stable word for programs, such as InvalidReward."""
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job is, in one word. Conditions say more."""
 
     PENDING = "Pending"
@@ -262,7 +262,7 @@ class RLHFJobStatus(Contract):
 
     observed_generation: Generation = -1
     """The metadata.generation that everything here is about; -1: nobody has looked yet."""
-    phase: Annotated[Phase | Word, OPEN] = Phase.PENDING
+    phase: Annotated[JobPhase | Word, OPEN] = JobPhase.PENDING
     """Where the job is, in one word."""
     reason: Reason | None = None
     """Why, as a stable word for programs. Default: it goes as it should."""

@@ -35,7 +35,7 @@ class Kind(Enum):
         """As addresses write it: rayclusters."""
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Kind:
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Kind:
         """The kind of an object that names it."""
         named = (manifest["apiVersion"], manifest["kind"])
         return next(each for each in cls if (each.api_version, each.kind) == named)

@@ -11,27 +11,28 @@ import sys
 import uuid
 from pathlib import Path
 
-from rlhf_operator.app import App
-from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
+from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.kube.cached import CachedKube
+from rlhf_operator.clients.kube.discovery import require_jobs
+from rlhf_operator.clients.kube.protocol import KubeError
+from rlhf_operator.clients.kube.remote import LastAnswer, RemoteKube
+from rlhf_operator.clients.threads import Threads
+from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.dialing import dialing, head_client
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.heads import Heads
-from rlhf_operator.health import Health, serve
-from rlhf_operator.key import Identity, key_in_cluster, key_in_file
-from rlhf_operator.kinds import require_jobs
-from rlhf_operator.kube.cached import CachedKube
-from rlhf_operator.kube.protocol import KubeError
-from rlhf_operator.kube.remote import LastAnswer, RemoteKube
-from rlhf_operator.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
-from rlhf_operator.logs import set_up_logs
-from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Observer
-from rlhf_operator.perform import Performer
-from rlhf_operator.planning import Planner
-from rlhf_operator.reconciler import Reconciler
-from rlhf_operator.stop import Stop
-from rlhf_operator.threads import Threads
+from rlhf_operator.errors import BadConfig
+from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
+from rlhf_operator.observe.observer import Observer
+from rlhf_operator.observe.planner import Planner
+from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.process.app import App
+from rlhf_operator.process.head_connection import dialing, head_client
+from rlhf_operator.process.health import Health, serve
+from rlhf_operator.process.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
+from rlhf_operator.process.logs import set_up_logs
+from rlhf_operator.process.metrics import Metrics
+from rlhf_operator.process.reconciler import Reconciler
+from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
 OUTSIDE = "outside"

@@ -14,6 +14,7 @@ from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
 from rlhf_api.spec.resources import NodePools, PodResources
 from rlhf_operator.decide.settings import Settings
+from rlhf_operator.errors import BadConfig
 
 SETTINGS = Settings()
 
@@ -108,10 +109,6 @@ class OperatorConfig(Contract):
     """debug, info, warning or error."""
     log_format: LogFormat = LogFormat.JSON
     """json or text."""
-
-
-class BadConfig(Exception):
-    """The settings cannot be used."""
 
 
 def load_config(file: Path | None) -> OperatorConfig:

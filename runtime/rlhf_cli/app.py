@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_of
+from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_from_submission
 from rlhf_cli.cluster_commands import cluster_app
 from rlhf_cli.folder_commands import folder_app
 from rlhf_cli.guard import guarded
@@ -215,7 +215,7 @@ def standby() -> None:
 
 def _known_submission(text: str) -> str:
     try:
-        job_of(text)
+        job_from_submission(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text

@@ -16,7 +16,7 @@ from pathlib import Path
 import typer
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_of
+from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
@@ -30,9 +30,9 @@ from rlhf_cli.user_code import mounted_code
 from rlhf_cli.validate import jobs_of, lines_of, only_job
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_flow.planning.inventory import inventory_from_pools
+from rlhf_planner.problem.devices import inventory_from_pools
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
-from rlhf_runtime.controller.run_lock import locked
+from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
@@ -78,7 +78,7 @@ def drive_command(start: DriverStart) -> None:
 
 
 def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
-    board = StatusBoard(job_of(start.submission), start.submission)
+    board = StatusBoard(job_from_submission(start.submission), start.submission)
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()
@@ -132,10 +132,10 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 _tell_what_was(folder, board)
                 return
             changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
-            nodes_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
+            nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
                 start.ray_address,
-                nodes_seconds,
+                nodes_deadline_seconds,
                 progress.notice,
                 stop.raise_if_requested,
                 board.beat,
@@ -171,7 +171,7 @@ def _locked(folder: Path, patience: Patience) -> Iterator[None]:
 
         def taken_by() -> str:
             try:
-                held.enter_context(locked(folder))
+                held.enter_context(lock_folder(folder))
             except FolderInUse as error:
                 return str(error)
             return ""

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.plan_estimate import ComparedSize, PoolPart
-    from rlhf_flow.planning.simulation import Simulation
     from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.simulation.simulate import Simulation
 
 STEPS_SHOWN = range(2)
 """Steps of a timeline: the second shows how it overlaps with the first."""
@@ -21,7 +21,7 @@ STEPS_SHOWN = range(2)
 def call_times(plan: Plan) -> dict[tuple[GraphName, str], str]:
     """The time of one run of each call that has one; empty where there is no estimate."""
     from rlhf_api.plan import GraphName
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     if plan.estimate is None:
         return {}
@@ -30,7 +30,7 @@ def call_times(plan: Plan) -> dict[tuple[GraphName, str], str]:
 
 def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console) -> None:
     """What a step takes, and a timeline of some; nothing where there is no estimate."""
-    from rlhf_flow.planning.text_timeline import text_timeline
+    from rlhf_planner.timeline.text import text_timeline
 
     simulation = simulated(graphs, plan)
     if simulation is None:
@@ -48,8 +48,8 @@ def print_times(graphs: Mapping[GraphName, Graph], plan: Plan, console: Console)
 
 def pipeline_fusion_lines(plan: Plan) -> list[str]:
     """What interleaving training pipelines would save: a line for each pair of calls."""
-    from rlhf_flow.planning.refusal import format_bytes
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_api.plan_text import format_bytes
+    from rlhf_planner.timeline.rows import format_time
 
     found = plan.estimate.pipeline_fusions if plan.estimate is not None else ()
     return [
@@ -68,8 +68,8 @@ def alternatives_table(plan: Plan) -> Table:
     hold, and how many times as fast this plan is."""
     from rich.table import Table
 
-    from rlhf_flow.planning.refusal import format_bytes
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_api.plan_text import format_bytes
+    from rlhf_planner.timeline.rows import format_time
 
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("Compared with")
@@ -121,7 +121,7 @@ def _nodes(size: ComparedSize, is_named: bool) -> str:
 
 def _costs(size: ComparedSize) -> tuple[str, str]:
     """Seconds and device-seconds of a step, or what they are at least."""
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     seconds, least = size.step_seconds, ""
     if seconds is None:
@@ -140,7 +140,7 @@ def _devices(pools: Sequence[PoolPart | Pool]) -> list[tuple[str, int, int]]:
 def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | None:
     """Some steps of a plan. None: how long its calls take is not known."""
     from rlhf_api.plan import GraphName
-    from rlhf_flow.planning.estimate.step_tasks import simulate_step
+    from rlhf_planner.simulation.step_tasks import simulate_step
 
     if plan.estimate is None:
         return None
@@ -151,7 +151,7 @@ def simulated(graphs: Mapping[GraphName, Graph], plan: Plan) -> Simulation | Non
 def times_text(plan: Plan) -> str:
     """What a step takes, and how far to believe it; of a plan with an estimate."""
     from rlhf_api.spec.resources import Device
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
 
     found = plan.estimate
     assert found is not None

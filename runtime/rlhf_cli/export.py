@@ -164,7 +164,7 @@ def _source_of(given: Path | None, record: CheckpointRecord, role: str) -> Itera
             "that model with --source"
         ) from error
     with tempfile.TemporaryDirectory(prefix="rlhf-export-") as workdir:
-        source = spec.model_for(spec.origin_of(role)).source
+        source = spec.model_for(spec.origin_role(role)).source
         try:
             folder = resolve_model(source, spec.schedule.seed, Path(workdir))
         except (ModelNotFound, ModelIncomplete) as error:

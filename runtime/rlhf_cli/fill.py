@@ -16,7 +16,7 @@ import typer
 from rlhf_api.errors import ManifestError
 from rlhf_api.exits import ExitCode
 from rlhf_api.problems import Problem, path_text
-from rlhf_api.reading.manifest import decode, load_among_others, read_file, read_limited
+from rlhf_api.reading.manifest import decode, load_mixed, read_file, read_limited
 from rlhf_api.reading.yaml_documents import Document
 from rlhf_api.reading.yaml_edits import CannotEdit, set_field
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
@@ -24,8 +24,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import localized
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import STDIN, lines_of
-from rlhf_flow.planning.filling import Filling, graph_to_fill, shapes_to_fill
-from rlhf_flow.planning.model_config import hub_cache
+from rlhf_planner.problem.from_manifest import Filling, graph_to_fill, shapes_to_fill
+from rlhf_sizing.config import hub_cache
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 TEMPLATE = "{{"
@@ -89,7 +89,7 @@ def fill(text: str, shown: str, file: Path) -> Filled:
         ManifestError, FlowError, PlanError: as above.
     """
     try:
-        jobs = load_among_others(text, shown, _without_graph)
+        jobs = load_mixed(text, shown, _without_graph)
     except ManifestError as error:
         if TEMPLATE in text:
             raise _problem(

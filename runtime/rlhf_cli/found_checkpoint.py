@@ -8,12 +8,12 @@ from pathlib import Path
 from rlhf_api.errors import ManifestError
 from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.checkpoint.places import place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE
+from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
+    CheckpointDamaged,
     CheckpointStore,
-    Damaged,
     damaged_text,
     is_checkpoint_name,
 )
@@ -58,7 +58,7 @@ def find_checkpoint(given: str, say: Callable[[str], None]) -> Checkpoint:
 def _named(store: CheckpointStore, name: str) -> Checkpoint:
     try:
         return store.named(name)
-    except Damaged as error:
+    except CheckpointDamaged as error:
         others = [str(step) for step in store.steps() if f"step-{step:08d}" != name]
         also = f"steps {', '.join(others)}" if others else "none"
         raise CannotExport(
@@ -102,7 +102,7 @@ def _store_at(address: str, given: str) -> CheckpointStore:
 
 def is_there(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint has not been deleted since it was read."""
-    place = place_of(checkpoint.address)
+    place = resolve_storage(checkpoint.address)
     try:
         place.fs.info(f"{place.path}/{RECORD_FILE}")
     except FileNotFoundError:

@@ -56,4 +56,4 @@ def describe(error: RlhfError) -> str:
     if isinstance(error, ManifestError):
         count = len(error.problems)
         return f"{error}\n{error.reason}: {count} problem{'s' if count != 1 else ''}"
-    return f"{error.reason}: {error.placed}"
+    return f"{error.reason}: {error.positioned}"

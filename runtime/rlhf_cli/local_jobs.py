@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import differences, document_of
+from rlhf_api.changes import differences, spec_document
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
@@ -104,7 +104,7 @@ def with_places(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str, Any]:
         job: with absolute paths.
     """
     kept = deepcopy(dict(before))
-    for path, old, new in list(differences(kept, document_of(job.spec))):
+    for path, old, new in list(differences(kept, spec_document(job.spec))):
         if any(map(partial(_is_at, path), (*PATHS, TRACKING))) and isinstance(old, str):
             is_relative = not Path(old).is_absolute()
             if is_relative and str(new).endswith(f"/{os.path.normpath(old)}"):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.planning.seconds.profile import Profile
     from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.problem.profile import Profile
 
 PIPE_WIDTH = 140
 """Columns of a table that goes to a file or a pipe."""
@@ -60,7 +60,7 @@ def plan_command(
     from rlhf_cli.plan_diff import print_diff, read_plan
     from rlhf_cli.plan_explain import print_explanation
     from rlhf_cli.plan_page import write_page
-    from rlhf_flow.planning.seconds.profile import read_profile
+    from rlhf_planner.problem.profile import read_profile
 
     other = None if diff is None else read_plan(diff)
     measured = None if profile is None else read_profile(profile)
@@ -94,7 +94,7 @@ def _planned_jobs(
     from rlhf_cli.user_code import user_code
     from rlhf_cli.validate import lines_of
     from rlhf_flow.jobs.lint import lint_job
-    from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_planner.plan import pools_of
 
     for job in local_jobs(file, overrides):
         with lines_of(file, job, overrides), user_code(job):
@@ -176,7 +176,7 @@ def roles_table(plan: Plan) -> Table:
 
 def _engines(generation: GenerationPlan) -> str:
     """How many, of how many ranks, and of which, where there is a choice."""
-    from rlhf_flow.planning.generation_groups import describe_groups
+    from rlhf_api.plan_text import describe_groups
 
     mesh = generation.mesh
     number, ranks = counted(mesh.data, "generation engine"), counted(mesh.tensor, "rank")
@@ -202,7 +202,7 @@ def calls_table(plan: Plan) -> Table:
 def _site(call: CallPlan, plan: Plan) -> tuple[str, str, str, str]:
     """Where a call runs, and how it is cut there; of a transition from other devices also which."""
     if call.mesh is None:
-        return (call.beside_ranks, "", "", "")
+        return (call.off_rank_process, "", "", "")
     where, *cut = _mesh(call.mesh, plan)
     source = call.source_mesh
     if source is not None and source.ranks != call.mesh.ranks:
@@ -221,7 +221,7 @@ def _table(title: str, names: Sequence[str], right: Sequence[str]) -> Table:
 
 def memory_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each use of memory, with the phases in which it is there."""
-    from rlhf_flow.planning.refusal import describe_item, format_bytes
+    from rlhf_api.plan_text import describe_item, format_bytes
 
     table = Table(title=f"Memory of {where or 'each device'}", title_justify="left")
     table.add_column("use")
@@ -236,7 +236,7 @@ def memory_table(memory: MemoryPlan, where: str = "") -> Table:
 
 def peaks_table(memory: MemoryPlan, where: str = "") -> Table:
     """One line for each phase: the sum of what is there, beside what a device has."""
-    from rlhf_flow.planning.refusal import format_bytes
+    from rlhf_api.plan_text import format_bytes
 
     table = Table(title=f"Sum in each phase{where and f' on {where}'}", title_justify="left")
     table.add_column("phase")
@@ -257,7 +257,7 @@ def _mesh(mesh: Mesh, plan: Plan) -> tuple[str, str, str, str]:
 
 
 def _group(memory: MemoryPlan) -> str:
-    from rlhf_flow.planning.placement import describe_devices
+    from rlhf_api.plan_text import describe_devices
 
     return describe_devices(memory.ranks, memory.pool)
 

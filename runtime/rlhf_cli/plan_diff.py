@@ -62,8 +62,8 @@ def print_diff(plan: Plan, other: Plan, console: Console) -> None:
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """What people compare of a plan, by name."""
-    from rlhf_flow.planning.refusal import format_bytes
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_api.plan_text import format_bytes
+    from rlhf_planner.timeline.rows import format_time
 
     for pool in plan.pools:
         kind = pool.gpu or pool.device.value
@@ -88,7 +88,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _fusion(engine: GenerationPlan, plan: Plan) -> str:
     """Who finishes how many responses, and what begins meanwhile."""
-    from rlhf_flow.planning.stage_fusion.fused_plan import fusion_of
+    from rlhf_planner.cost.fusion import fusion_of
 
     fusion = fusion_of(plan)
     if engine.fusion is None or fusion is None:

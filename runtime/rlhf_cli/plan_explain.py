@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rlhf_api.plan import CallPlan, GraphName, Plan
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.planning.seconds.profile import Profile
     from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.problem.profile import Profile
 
 
 def print_explanation(
@@ -40,12 +40,12 @@ def print_explanation(
     Raises:
         ManifestError: no such call, or none that has a model and times.
     """
-    from rlhf_flow.planning.estimate.evaluate import evaluate, hardware_of_pools
-    from rlhf_flow.planning.estimate.fused_tasks import site_of
-    from rlhf_flow.planning.job_problem import problem_of
-    from rlhf_flow.planning.make_plan import resolve_shapes
-    from rlhf_flow.planning.search.variants import variants
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.evaluate import evaluate, hardware_of_pools
+    from rlhf_planner.plan import resolve_shapes
+    from rlhf_planner.problem.from_manifest import problem_of
+    from rlhf_planner.search.neighbours import variants
+    from rlhf_planner.simulation.step_tasks import site_of
+    from rlhf_planner.timeline.rows import format_time
 
     planned = _planned(plan, call)
     problem = problem_of(job, graphs, plan.pools, resolve_shapes(job, graphs), profile)

@@ -48,8 +48,8 @@ def _plan(graphs: Mapping[GraphName, Graph], plan: Plan) -> str:
         simulated,
         times_text,
     )
-    from rlhf_flow.planning.svg_timeline import svg_timeline
-    from rlhf_flow.planning.timeline_rows import format_time
+    from rlhf_planner.timeline.rows import format_time
+    from rlhf_planner.timeline.svg import svg_timeline
 
     simulation = simulated(graphs, plan)
     if simulation is None or plan.estimate is None:

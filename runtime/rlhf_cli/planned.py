@@ -12,8 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rlhf_api.plan import GraphName, Plan, Pool
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_flow.planning.seconds.profile import Profile
     from rlhf_flow.trace.graph import Graph
+    from rlhf_planner.problem.profile import Profile
 
 BY_MANIFEST = (
     "the algorithm's code is not on this machine: it is planned by the graph in the manifest, "
@@ -41,7 +41,7 @@ def planned(
     """
     from rlhf_flow.document.manifest_graph import lacks_code
     from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
-    from rlhf_flow.planning.inventory import device_of
+    from rlhf_planner.problem.devices import device_of
 
     has_code = not lacks_code(job)
     if has_code:
@@ -71,11 +71,10 @@ def plan_of(
         PlanError: a job that cannot be planned on these devices.
         UserCodeFailed: a protocol of its own that does not cover the rows on these devices.
     """
-    from rlhf_flow.planning.make_plan import resolve_shapes
-    from rlhf_flow.planning.model_config import hub_cache
-    from rlhf_flow.planning.plan_job import plan_job
-    from rlhf_flow.planning.resolve_shape import check_shapes
-    from rlhf_flow.planning.search.find_plan import MAX_FITTED, WITHOUT_END
+    from rlhf_planner.plan import plan_job, resolve_shapes
+    from rlhf_planner.problem.model_shapes import check_shapes
+    from rlhf_planner.search.branch_and_bound import MAX_FITTED, WITHOUT_END
+    from rlhf_sizing.config import hub_cache
 
     check_shapes(job, hub_cache(os.environ, Path.home()))
     most_fitted = WITHOUT_END if prove else MAX_FITTED
@@ -84,7 +83,7 @@ def plan_of(
         for call in graph.calls:
             if has_code and call.protocol is not None:
                 # It imports numpy, as that protocol's module has done.
-                from rlhf_runtime.dataplane.own_protocol import check_cover
+                from rlhf_runtime.dataplane.user_protocol import check_cover
 
                 site = plan.call(name, call.id)
                 assert site is not None and site.mesh is not None, "it runs beside the policy"

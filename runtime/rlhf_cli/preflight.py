@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 
 from rlhf_api.errors import ManifestError, RlhfError
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -16,8 +16,8 @@ from rlhf_cli.validate import Lines
 from rlhf_flow.document.manifest_graph import matches_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
-from rlhf_flow.planning.inventory import device_of
 from rlhf_flow.trace.graph import Graph
+from rlhf_planner.problem.devices import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings
@@ -118,9 +118,9 @@ def left_to_workers(start: Checked) -> list[str]:
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
-def _placed(errors: Sequence[RlhfError], lines: Lines) -> Gathered:
+def _placed(errors: Sequence[RlhfError], lines: Lines) -> ErrorCollector:
     """The same errors, each with the place of the field that it is about."""
-    placed = Gathered()
+    placed = ErrorCollector()
     for error in errors:
         with placed.check(), nullcontext() if isinstance(error, ManifestError) else lines():
             raise error

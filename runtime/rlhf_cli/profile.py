@@ -14,9 +14,9 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import STDIN, lines_of, only_job
-from rlhf_flow.planning.inventory import device_of
-from rlhf_flow.planning.make_plan import local_pools
-from rlhf_flow.planning.seconds.profile import ModelProfile, Profile, default_place
+from rlhf_planner.plan import local_pools
+from rlhf_planner.problem.devices import device_of
+from rlhf_planner.problem.profile import ModelProfile, Profile, default_place
 from rlhf_runtime.errors import FolderUnusable
 from rlhf_runtime.profiling.job_subjects import job_subjects
 from rlhf_runtime.profiling.ranks import measure

@@ -8,16 +8,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import differences, document_of, refused_changes
+from rlhf_api.changes import differences, refused_changes, spec_document
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
-from rlhf_api.reading.model_errors import shown
+from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.found_checkpoint import place_of_checkpoints
 from rlhf_cli.local_jobs import with_places
 from rlhf_cli.validate import Lines
-from rlhf_runtime.checkpoint.places import require_lasting, unusable
+from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
@@ -74,7 +74,7 @@ def _check_finished(job: RLHFJob, folder: RunFolder, lines: Lines) -> None:
     """
     before = _trained_spec(folder)
     before = None if before is None else with_places(before, job)
-    problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if before is not None:
         for text in _told(before, job, "at the last start", "which changes nothing any more"):
             sys.stderr.write(text + "\n")
@@ -102,13 +102,13 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     storage = job.spec.checkpoint.storage
     given = storage.uri if storage is not None else None
     address = place_of_checkpoints(job.spec, folder)
-    require_lasting(address)
+    require_persistent(address)
     store = CheckpointStore(address)
     try:
         store.probe()
     except StorageFailed as error:
         if isinstance(error.__cause__, NEVER_THERE):
-            raise unusable(address, error.__cause__) from error
+            raise storage_unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
     if fresh and given and steps:
@@ -166,7 +166,7 @@ def check_changes(
     record = next((record for record in records if record is not None), None)
     before = _trained_spec(folder) if record is None else record.spec
     before = None if before is None else with_places(before, job)
-    problems = [] if before is None else refused_changes(before, document_of(job.spec))
+    problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
         problems.append(
             Problem(
@@ -218,9 +218,9 @@ def _changed_devices(folder: RunFolder, devices: str) -> Iterator[str]:
 def _told(before: Mapping[str, Any], job: RLHFJob, since: str, meaning: str) -> list[str]:
     """Every field that differs from an earlier manifest."""
     return [
-        f"another value than {since}: spec.{'.'.join(map(str, path))} is {shown(after)}, "
-        f"{meaning}, and was {shown(old)}"
-        for path, old, after in differences(before, document_of(job.spec))
+        f"another value than {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
+        f"{meaning}, and was {format_value(old)}"
+        for path, old, after in differences(before, spec_document(job.spec))
     ]
 
 
@@ -240,4 +240,4 @@ def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
         (job,) = load_jobs(text, str(folder.manifest))
     except ManifestError:
         return None  # of another version
-    return document_of(job.spec)
+    return spec_document(job.spec)

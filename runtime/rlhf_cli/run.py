@@ -19,11 +19,11 @@ from rlhf_cli.stopping import take_over_signals
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import lines_of, only_job
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_flow.planning.make_plan import local_pools
-from rlhf_runtime.controller.run_lock import locked
+from rlhf_planner.plan import local_pools
+from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.faults import Fault, parse_fault, require_targets
-from rlhf_runtime.forkserver.standing import server_for
+from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.preflight.limits import QUICK
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -76,7 +76,7 @@ def run_command(
         folder = RunFolder(output or Path("rlhf-runs") / job.name)
         stop = StopRequest()
         take_over_signals(stop)
-        with locked(folder.path):
+        with lock_folder(folder.path):
             command = same_command(file, folder, devices, changes)
             _train(job, start, folder, fresh, stop, faults, command)
 
@@ -111,7 +111,7 @@ def _train(
         return
     graphs, plan = start.planned
     changed = check_changes(job, folder, store, devices_text(plan), start.lines)
-    fork_server, about_it = server_for(plan.device, plan.standby)
+    fork_server, about_it = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Ray is imported beside what workers import.
         from rlhf_cli.train import Task, train

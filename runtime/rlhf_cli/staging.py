@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_runtime.controller.run_lock import LOCK, locked
+from rlhf_runtime.controller.run_lock import LOCK, lock_folder
 from rlhf_runtime.errors import CannotExport, FolderInUse, FolderUnusable, ModelNotSaved
 
 NEW, REPLACED = "rlhf-new-", "rlhf-replaced-"
@@ -34,7 +34,7 @@ def staged(output: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unusable(output, error) from error
     try:
-        with locked(staging):
+        with lock_folder(staging):
             yield staging
             try:
                 _put(staging, output)
@@ -52,7 +52,7 @@ def recover(output: Path) -> None:
     """
     try:
         for left in _left(output, NEW):
-            with locked(left):
+            with lock_folder(left):
                 shutil.rmtree(left)
         for left in _left(output, REPLACED):
             if output.exists():

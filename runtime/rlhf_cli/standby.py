@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 import typer
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import local_device
+from rlhf_planner.plan import local_device
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
-from rlhf_runtime.forkserver.standing import name_for, others, stands
+from rlhf_runtime.forkserver.standby import describe_other_servers, is_listening, name_for
 from rlhf_runtime.hooks import nothing
 
 LOOK_SECONDS = 0.2
@@ -33,13 +33,13 @@ def standby_command() -> None:
     device = local_device()
     name, begin = name_for(device), time.monotonic()
     try:
-        server = None if stands(name) else OwnForkServer(device, name)
+        server = None if is_listening(name) else OwnForkServer(device, name)
     except OSError:
         server = None  # somebody was faster
     if server is None:
         _say(f"another `rlhf standby` stands by already ({name}): runs share that one")
         return
-    for difference in others(name):
+    for difference in describe_other_servers(name):
         _say(
             f"another `rlhf standby` is there, started with {difference}: it keeps its memory, and "
             "serves other runs than this one",

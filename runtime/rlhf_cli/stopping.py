@@ -14,8 +14,8 @@ def take_over_signals(stop: StopRequest) -> None:
     """Handle both signals from now on; again after a library has taken them."""
 
     def handle(_number: int, frame: FrameType | None) -> None:
-        again, stop.wanted = stop.wanted, True
-        if again or not stop.worth_waiting:
+        again, stop.requested = stop.requested, True
+        if again or not stop.has_state_to_save:
             if not _starts_a_process(frame):
                 raise KeyboardInterrupt
             return  # `StopRequest.raise_if_requested` raises it in a moment
@@ -47,7 +47,7 @@ def hold_signals() -> StopRequest:
     held = StopRequest()
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        held.wanted = True
+        held.requested = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import yaml
 
-from rlhf_api.changes import document_of
+from rlhf_api.changes import spec_document
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
@@ -28,7 +28,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.ray_watch import RayWatch
 from rlhf_runtime.controller.restarts import Restarts
-from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
@@ -76,7 +76,9 @@ def train(task: Task) -> None:
     job, folder, store = task.job, task.folder, task.store
     trackers = make_trackers(job.spec.telemetry, job.name, folder.path)
     journal = Journal(folder, task.progress, trackers)
-    saves = Saves(store, job.spec.checkpoint, document_of(job.spec), journal, task.plan)
+    saves = CheckpointManager(
+        store, job.spec.checkpoint, spec_document(job.spec), journal, task.plan
+    )
     is_known = folder.metrics.exists()
     begun = _run_record(job, task.plan, folder)
     watch = RayWatch(task.site.require_ray, partial(_end_at_once, journal))
@@ -118,7 +120,7 @@ def train(task: Task) -> None:
         raise
     finally:
         journal.close()
-        watch.stop_looking()
+        watch.stop_polling()
         task.site.close()
         watch.close()
 

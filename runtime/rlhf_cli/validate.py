@@ -16,9 +16,9 @@ from rlhf_api.reading.manifest import (
     decode,
     load_file,
     load_jobs,
+    locate_overrides,
+    locate_problems,
     read_limited,
-    with_lines,
-    with_overrides,
 )
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -70,7 +70,7 @@ def _errors_of(file: Path, overrides: Sequence[str], deep: bool) -> list[RlhfErr
         except RlhfError as error:
             errors.append(error)
             for each in parts_of(error):
-                where = f"{each.place or shown}: {each.reason}: "
+                where = f"{each.position or shown}: {each.reason}: "
                 typer.echo(f"{'' if isinstance(each, ManifestError) else where}{each}")
         else:
             typer.echo(f"{shown}: {job.name} {told}")
@@ -83,8 +83,8 @@ def _check_objective(job: RLHFJob) -> None:
     Raises:
         TimesUnknown: there are none.
     """
-    if job.spec.placement.objective.takes_part:
-        from rlhf_flow.planning.compared_times import require_times
+    if job.spec.placement.objective.may_use_fewer_devices:
+        from rlhf_planner.cost.pool_hardware import require_times
 
         require_times(job.spec.placement.objective, job.spec.resources.node_pools)
 
@@ -109,7 +109,7 @@ def _checked_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
     from rlhf_cli.local_jobs import localized
     from rlhf_cli.user_code import code_here
     from rlhf_flow.jobs.lint import lint_job
-    from rlhf_flow.planning.make_plan import pools_of
+    from rlhf_planner.plan import pools_of
 
     job = localized(job, file, overrides)
     target = Target(
@@ -171,7 +171,7 @@ def lines_of(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> Iterato
         if error.location:
             about_it = ManifestError([Problem(error.location, "")])
             (problem,) = _with_places(about_it, file, job, overrides).problems
-            error.place = problem.place
+            error.position = problem.position
         raise
 
 
@@ -181,9 +181,9 @@ def _with_places(
     """Problems of a loaded job with their places; without them where its text cannot be read again,
     because the file is gone or another one by now."""
     if file == STDIN:
-        return with_overrides(error, "<stdin>", overrides)
+        return locate_overrides(error, "<stdin>", overrides)
     try:
-        return with_lines(error, file, job.name, overrides)
+        return locate_problems(error, file, job.name, overrides)
     except RlhfError:
         return error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.plan import Mesh
-from rlhf_flow.planning.placement import CallPlace, RolePlace
+from rlhf_planner.placement.placement import CallPlace, RolePlace
 
 ROLES = ("actor", "critic", "reference", "reward_model")
 
@@ -93,7 +93,7 @@ def test_a_gain_is_what_the_heuristic_takes_more() -> None:
     from papers_placements import Compared
     from papers_search import gain
 
-    from rlhf_flow.planning.search.find_plan import Found
+    from rlhf_planner.search.branch_and_bound import Found
 
     found = Found(None, 100.0, 90.0, 1, 1)
     assert gain(Compared({}, found, {"Megatron heuristic": 126.0}, 1.0)) == pytest.approx(0.26)

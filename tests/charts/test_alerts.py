@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_api.status import Phase
-from rlhf_operator.metric_names import METRICS
+from rlhf_api.status import JobPhase
+from rlhf_operator.process.metric_names import METRICS
 
 from ..cluster.devcluster import CommandFailed, output_of
 from .helm import CHART
@@ -82,7 +82,7 @@ def test_alerts_and_dashboard_use_metrics_and_phases_that_exist() -> None:
     }
     used = {name for each in expressions for name in METRIC.findall(each)}
     assert used and used <= known
-    assert {name for each in expressions for name in PHASE.findall(each)} <= set(Phase)
+    assert {name for each in expressions for name in PHASE.findall(each)} <= set(JobPhase)
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

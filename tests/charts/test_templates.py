@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlhf_api.crd.definition import crd
-from rlhf_operator.build.companions import OPERATOR_LABELS
+from rlhf_operator.apply.build.owned_objects import OPERATOR_LABELS
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 

@@ -16,7 +16,7 @@ from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_kube.api_server import ApiServer
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.parse import parse_job
+from rlhf_operator.observe.parse import parse_job
 
 from ..rlhf_api.rule_cases import ALLOWED, CREATED, GOOD, UPDATED
 from .kubectl import Kubectl

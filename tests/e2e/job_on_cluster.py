@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_api.status import JobPhase, RLHFJobStatus
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
 
 Seen = Callable[[RLHFJobStatus], bool]
 """Whether a status says something."""
-ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from rlhf_api.status import Phase, RLHFJobStatus
+from rlhf_api.status import JobPhase, RLHFJobStatus
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..cluster.devcluster import DevCluster, output_of
@@ -97,7 +97,7 @@ def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_mo
     job.edit(suspend=True)
     job.edit(suspend=False, schedule={"steps": MORE_STEPS})  # while its driver saves, or before
     job.until(lambda status: status.attempts > clusters, START_SECONDS, "a cluster of the edit")
-    job.until(lambda status: status.phase == Phase.SUCCEEDED, END_SECONDS, "its end")
+    job.until(lambda status: status.phase == JobPhase.SUCCEEDED, END_SECONDS, "its end")
     check_end(job)
     check_steps(checkpoints.folder / job.name)
     check_files(kubectl, job, checkpoints, tmp_path)
@@ -127,7 +127,7 @@ def trains_after(step: int) -> Seen:
 
     def holds(status: RLHFJobStatus) -> bool:
         done = status.progress
-        if done is None or status.phase != Phase.RUNNING:
+        if done is None or status.phase != JobPhase.RUNNING:
             return False
         return done.phase == "Train" and done.step > step
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..cluster.kubectl import Kubectl
@@ -51,9 +51,9 @@ def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
     manifest = split_ppo()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
     kubectl.apply(namespace_of_jobs, manifest)
-    job.until(lambda status: status.phase is Phase.RUNNING, START_SECONDS, "its driver runs")
+    job.until(lambda status: status.phase is JobPhase.RUNNING, START_SECONDS, "its driver runs")
     pools = pools_by_address(job)
-    job.until(lambda status: status.phase is Phase.SUCCEEDED, START_SECONDS, "its end")
+    job.until(lambda status: status.phase is JobPhase.SUCCEEDED, START_SECONDS, "its end")
     assert job.status.restarts.total == 0 and job.status.attempts == 1, job.story()
     folder = checkpoints.folder / job.name
     check_places(folder, pools)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 
 from .tracked_files import ROOT
 
@@ -78,4 +78,4 @@ def test_no_reason_is_listed_twice() -> None:
 
 def test_every_phase_is_told() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert [phase for phase in Phase if phase.value not in text] == []
+    assert [phase for phase in JobPhase if phase.value not in text] == []

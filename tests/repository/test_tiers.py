@@ -54,7 +54,7 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
         ("rlhf_cli.validate", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.plan", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.profile", ("torch", "ray", "transformers", "vllm")),
-        ("rlhf_flow.planning.make_plan", ("torch", "ray", "numpy", "transformers", "vllm")),
+        ("rlhf_planner.plan", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.preflight", ("torch", "ray", "transformers", "vllm", "datasets")),
         ("rlhf_cli.run", ("torch", "transformers", "vllm")),
         ("rlhf_runtime.controller.job_run", ("torch", "transformers", "vllm")),

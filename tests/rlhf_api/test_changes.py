@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import WHILE_RUNNING, document_of, manifest_digest, refused_changes
+from rlhf_api.changes import MUTABLE_WHILE_RUNNING, manifest_digest, refused_changes, spec_document
 from rlhf_api.spec.job import RLHFJobSpec
 
 from .rule_cases import GOOD
@@ -108,12 +108,12 @@ def test_what_hardware_can_do_may_change_when_a_job_goes_on() -> None:
                 "resources": {"nodePools": [pool]},
             }
         )
-        return document_of(spec), manifest_digest(spec)
+        return spec_document(spec), manifest_digest(spec)
 
     old, old_digest = document()
     new, new_digest = document(networkGigabitsPerSecond=100)
     assert refused_changes(old, new) == []
-    assert refused_changes(old, new, allowed=WHILE_RUNNING) != []
+    assert refused_changes(old, new, allowed=MUTABLE_WHILE_RUNNING) != []
     assert old_digest != new_digest
 
 
@@ -167,7 +167,7 @@ def test_what_code_and_models_are_is_in_no_digest() -> None:
     before, after = map(RLHFJobSpec.model_validate, (plain, filled))
     assert manifest_digest(before) == manifest_digest(after)
     assert manifest_digest(before) != manifest_digest(after, with_shapes=True)
-    assert refused_changes(document_of(before), document_of(after), WHILE_RUNNING) == []
+    assert refused_changes(spec_document(before), spec_document(after), MUTABLE_WHILE_RUNNING) == []
     other = plain | {"algorithm": {"type": "Custom", "custom": {"entrypoint": "mine:Other"}}}
     assert manifest_digest(RLHFJobSpec.model_validate(other)) != manifest_digest(before)
 
@@ -187,9 +187,9 @@ def test_an_objective_is_in_the_digest_and_its_default_is_not() -> None:
 
 def test_an_objective_may_change_on_resume_and_not_while_it_runs() -> None:
     old, new = (
-        document_of(with_placement(**placement))
+        spec_document(with_placement(**placement))
         for placement in ({}, {"objective": {"type": "DeviceTime"}})
     )
     assert refused_changes(old, new) == []
-    (refused,) = refused_changes(old, new, allowed=WHILE_RUNNING)
+    (refused,) = refused_changes(old, new, allowed=MUTABLE_WHILE_RUNNING)
     assert refused.path == "spec.placement.objective.type"

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 import rlhf_api
 from rlhf_api.base import PATTERN_WORDS, Contract
-from rlhf_api.members import members_of
-from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.members import enum_members
+from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.validation import validate_document
@@ -66,8 +66,8 @@ def test_every_model_is_frozen_closed_and_described(model: type[Contract]) -> No
 
 @pytest.mark.parametrize("enumeration", ENUMERATIONS, ids=lambda each: each.__name__)
 def test_every_value_of_an_enumeration_is_described(enumeration: type[StrEnum]) -> None:
-    assert [member.value for member in members_of(enumeration)] == [*enumeration]
-    assert all(member.description for member in members_of(enumeration))
+    assert [member.value for member in enum_members(enumeration)] == [*enumeration]
+    assert all(member.description for member in enum_members(enumeration))
 
 
 @pytest.mark.parametrize("enumeration", ENUMERATIONS, ids=lambda each: each.__name__)
@@ -157,7 +157,7 @@ def test_a_loaded_job_cannot_be_changed() -> None:
 
 
 def test_wire_names_are_camel_case_and_unique_at_each_level() -> None:
-    for field in every_field(contract()):
+    for field in all_fields(contract()):
         assert "_" not in field.name
         assert field.name[:1].islower()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import ON_RESUME, WHILE_RUNNING, refused_changes
+from rlhf_api.changes import MUTABLE_ON_RESUME, MUTABLE_WHILE_RUNNING, refused_changes
 from rlhf_api.crd.change_rules import change_rules
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.yaml_documents import read_documents
@@ -116,7 +116,7 @@ def test_a_change_is_refused_if_and_only_if_the_list_refuses_it(path: Path) -> N
     old = stored()
     if path == ("suspend",) or changed(old, path, False) == old:
         return
-    for suspend, allowed in ((False, WHILE_RUNNING), (True, ON_RESUME)):
+    for suspend, allowed in ((False, MUTABLE_WHILE_RUNNING), (True, MUTABLE_ON_RESUME)):
         new = changed(old, path, suspend)
         assert refused(old, new) == bool(refused_changes(old, new, allowed)), suspend
 
@@ -125,13 +125,13 @@ def test_a_change_is_refused_if_and_only_if_the_list_refuses_it(path: Path) -> N
 def test_so_is_a_field_that_comes_or_goes(path: Path) -> None:
     whole, less = stored(), without(stored(), path)
     for old, new in ((whole, less), (less, whole)):
-        assert refused(old, new) == bool(refused_changes(old, new, WHILE_RUNNING))
+        assert refused(old, new) == bool(refused_changes(old, new, MUTABLE_WHILE_RUNNING))
         waiting = new | {"suspend": True}
-        assert refused(old, waiting) == bool(refused_changes(old, waiting, ON_RESUME))
+        assert refused(old, waiting) == bool(refused_changes(old, waiting, MUTABLE_ON_RESUME))
 
 
 def test_the_list_names_fields_that_there_are() -> None:
-    for pattern in ON_RESUME:
+    for pattern in MUTABLE_ON_RESUME:
         node: dict[str, Any] = SPEC
         for name in pattern.split("."):
             inner = node.get("items") or node.get("additionalProperties")
@@ -140,4 +140,4 @@ def test_the_list_names_fields_that_there_are() -> None:
 
 def test_every_section_has_a_rule_or_may_change() -> None:
     blamed = {str(rule.field).split(".")[1] for rule in change_rules(SPEC)}
-    assert blamed == SPEC["properties"].keys() - {*WHILE_RUNNING}
+    assert blamed == SPEC["properties"].keys() - {*MUTABLE_WHILE_RUNNING}

@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_api.reading.durations import whole_seconds
+from rlhf_api.reading.durations import parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from rlhf_api.reading.durations import whole_seconds
     ],
 )
 def test_a_duration_is_so_many_whole_seconds(text: str, seconds: int | None) -> None:
-    assert whole_seconds(text) == seconds
+    assert parse_seconds(text) == seconds

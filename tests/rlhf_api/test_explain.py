@@ -6,9 +6,9 @@ import pytest
 
 from rlhf_api.errors import UnknownFieldError
 from rlhf_api.reading.explain import explain, find_field
-from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.reading.fields import all_fields, contract
 
-EVERY_PATH = [field.path for field in every_field(contract())]
+EVERY_PATH = [field.path for field in all_fields(contract())]
 
 
 @pytest.mark.parametrize("path", EVERY_PATH)

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rlhf_api.entrypoint import as_module
+from rlhf_api.entrypoint import entrypoint_from_file
 from rlhf_api.errors import (
     ManifestError,
     OverrideError,
@@ -15,7 +15,7 @@ from rlhf_api.errors import (
     UnknownFieldError,
 )
 from rlhf_api.exits import ExitCode
-from rlhf_api.gathering import Gathered, raise_together
+from rlhf_api.gathering import ErrorCollector, raise_together
 from rlhf_api.problems import Problem
 
 
@@ -23,8 +23,8 @@ def manifest(*names: str) -> ManifestError:
     return ManifestError([Problem(("spec", name), "wrong") for name in names])
 
 
-def gathered(*errors: RlhfError) -> Gathered:
-    found = Gathered()
+def gathered(*errors: RlhfError) -> ErrorCollector:
+    found = ErrorCollector()
     for error in errors:
         with found.check():
             raise error
@@ -74,7 +74,7 @@ def test_errors_of_several_kinds_ask_the_user_to_mend_them() -> None:
 
 
 def test_other_errors_are_not_kept() -> None:
-    with pytest.raises(ZeroDivisionError), Gathered().check():
+    with pytest.raises(ZeroDivisionError), ErrorCollector().check():
         _ = 1 // 0
 
 
@@ -99,4 +99,4 @@ def test_several_errors_cross_processes() -> None:
     ],
 )
 def test_a_file_in_the_place_of_a_module_is_understood(given: str, meant: str) -> None:
-    assert as_module(given) == meant
+    assert entrypoint_from_file(given) == meant

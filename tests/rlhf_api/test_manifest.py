@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.errors import ManifestError, OverrideError
 from rlhf_api.exits import ExitCode
-from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.reading.manifest import decode, load_file, load_jobs
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS
 from rlhf_api.spec.job import RLHFJob
@@ -206,7 +206,7 @@ def test_an_override_of_an_unknown_field_is_refused() -> None:
         load_jobs(SMALLEST, "job.yaml", ["spec.schedule.steps"])
 
 
-KEYS = sorted({field.name for field in every_field(contract())} | {"actor", "zz", "<<", ""})
+KEYS = sorted({field.name for field in all_fields(contract())} | {"actor", "zz", "<<", ""})
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -261,7 +261,7 @@ def test_any_bytes_give_jobs_or_problems(content: bytes) -> None:
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(st.sampled_from([field.path for field in every_field(contract())]), SCALARS)
+@given(st.sampled_from([field.path for field in all_fields(contract())]), SCALARS)
 def test_any_value_of_any_field_gives_jobs_or_problems(path: str, value: object) -> None:
     place = path.replace("<name>", "actor").replace("[]", "[0]")
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_api.errors import OverrideError, SeveralErrors
 from rlhf_api.exits import ExitCode
-from rlhf_api.reading.overrides import apply_overrides, overridden, parse_override
+from rlhf_api.reading.overrides import apply_overrides, override_at, parse_override
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_later_overrides_win() -> None:
 
 def test_the_override_of_a_field_or_of_what_holds_it_is_found() -> None:
     overrides = ["a.b=1", "c={d: 2}"]
-    assert overridden(("a", "b"), overrides) == "a.b=1"
-    assert overridden(("c", "d"), overrides) == "c={d: 2}"
-    assert overridden(("a",), overrides) is None
+    assert override_at(("a", "b"), overrides) == "a.b=1"
+    assert override_at(("c", "d"), overrides) == "c={d: 2}"
+    assert override_at(("a",), overrides) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from rlhf_api.quantity import LARGEST, Quantity, meant, whole
+from rlhf_api.quantity import MAX_AMOUNT, Quantity, guess_quantity, quantity_value
 
 ADAPTER: TypeAdapter[str] = TypeAdapter(Quantity)
 GIB = 2**30
@@ -28,7 +28,7 @@ GIB = 2**30
         (".5Mi", 2**19),
         ("80G", 80 * 10**9),
         ("1T", 10**12),
-        ("12E", LARGEST),
+        ("12E", MAX_AMOUNT),
         ("1e3", 1000),
         ("1E3", 1000),
         ("1E", 10**18),
@@ -37,14 +37,14 @@ GIB = 2**30
     ],
 )
 def test_a_quantity_is_so_many_whole_units(written: Any, amount: int) -> None:
-    assert whole(ADAPTER.validate_python(written)) == amount
+    assert quantity_value(ADAPTER.validate_python(written)) == amount
 
 
 @given(st.integers(0, 10**6), st.integers(0, 999), st.sampled_from(["", "k", "M", "Mi", "Gi"]))
 def test_fractions_are_rounded_up(integer: int, thousandths: int, unit: str) -> None:
     size = {"": 1, "k": 10**3, "M": 10**6, "Mi": 2**20, "Gi": GIB}[unit]
     exact = Fraction(integer * 1000 + thousandths, 1000) * size
-    found = whole(ADAPTER.validate_python(f"{integer}.{thousandths:03}{unit}"))
+    found = quantity_value(ADAPTER.validate_python(f"{integer}.{thousandths:03}{unit}"))
     assert 0 <= found - exact < 1
 
 
@@ -70,5 +70,5 @@ def test_what_kubernetes_does_not_take_is_refused(written: Any) -> None:
     ],
 )
 def test_what_was_meant_is_told(text: str, quantity: str | None) -> None:
-    assert meant(text) == quantity
+    assert guess_quantity(text) == quantity
     assert quantity is None or ADAPTER.validate_python(quantity) == quantity

@@ -16,7 +16,7 @@ from rlhf_api.status import (
     ConditionStatus,
     ConditionType,
     DriverStatus,
-    Phase,
+    JobPhase,
     PlanStatus,
     ProgressStatus,
     RestartStatus,
@@ -44,7 +44,7 @@ def running() -> RLHFJobStatus:
     """The status of a job in the middle of its steps, with everything set."""
     return RLHFJobStatus(
         observed_generation=3,
-        phase=Phase.RUNNING,
+        phase=JobPhase.RUNNING,
         reason="Training",
         message="step 120 of 500",
         conditions=tuple(condition(type=kind, observed_generation=3) for kind in ConditionType),
@@ -74,7 +74,7 @@ def running() -> RLHFJobStatus:
 
 def test_a_fresh_job_was_looked_at_by_nobody_and_is_pending() -> None:
     status = RLHFJobStatus()
-    assert (status.observed_generation, status.phase) == (-1, Phase.PENDING)
+    assert (status.observed_generation, status.phase) == (-1, JobPhase.PENDING)
 
 
 def test_times_are_written_in_utc_to_the_second() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rlhf_api.reading.yaml_documents import MAX_DEPTH, Place, read_documents
+from rlhf_api.reading.yaml_documents import MAX_DEPTH, Position, read_documents
 from rlhf_api.reading.yaml_scalars import plain_scalar
 
 
@@ -65,11 +65,11 @@ def test_core_tags_are_read_and_others_refused() -> None:
 
 def test_places_are_counted_from_one_and_block_values_are_found_at_their_key() -> None:
     (document,), _ = read_documents("a:\n  b: 1\n  c: [x,\n   y]\nd: 2\n")
-    assert document.value_place(("a",)) == Place(1, 1)
-    assert document.value_place(("a", "b")) == Place(2, 6)
-    assert document.key_place(("a", "b")) == Place(2, 3)
-    assert document.value_place(("a", "c", 1)) == Place(4, 4)
-    assert document.value_place(("a", "zz", "deep")) == Place(1, 1)
+    assert document.value_position(("a",)) == Position(1, 1)
+    assert document.value_position(("a", "b")) == Position(2, 6)
+    assert document.key_position(("a", "b")) == Position(2, 3)
+    assert document.value_position(("a", "c", 1)) == Position(4, 4)
+    assert document.value_position(("a", "zz", "deep")) == Position(1, 1)
 
 
 def test_a_key_given_twice_is_noted_and_reading_goes_on() -> None:

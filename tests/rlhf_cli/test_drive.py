@@ -19,7 +19,7 @@ from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
 from rlhf_cli import drive
 from rlhf_cli.app import app
-from rlhf_runtime.controller.run_lock import locked
+from rlhf_runtime.controller.run_lock import lock_folder
 
 from ..rlhf_runtime.controller.jobs import make_job
 from ..waiting import wait_until
@@ -99,7 +99,7 @@ def test_a_folder_that_an_earlier_driver_holds_is_waited_for_and_then_the_cluste
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive, "CLEAN_SECONDS", 0.0)
-    with locked(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         report, _ = run(words(manifest(tmp_path), tmp_path))
     assert (report.exit_code, report.reason) == (ExitCode.RETRIABLE, "DirtyCluster")
     assert f"held by process {os.getpid()}" in report.message

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MixtralConfig
 from typer.testing import CliRunner, Result
 
-from rlhf_api.changes import document_of
+from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file as load_jobs
 from rlhf_cli.app import app
 from rlhf_cli.staging import staged
@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "actor": weights_of(step, place),
             "critic": weights_of(step + 10, place, scalar=True),
         }
-        write(store, step, models, document_of(job.spec))
+        write(store, step, models, spec_document(job.spec))
     return place / "run"
 
 

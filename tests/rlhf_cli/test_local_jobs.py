@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_api.changes import differences, document_of
-from rlhf_api.reading.fields import contract, every_field
+from rlhf_api.changes import differences, spec_document
+from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import PATHS, absolute, local_jobs, with_places
 from rlhf_cli.train import manifest_text
@@ -78,7 +78,7 @@ def expected(home: Path, folder: Path) -> list[str]:
 
 
 def test_no_path_of_the_manifest_is_forgotten() -> None:
-    named = {each.path for each in every_field(contract()) if each.name in ("path", "local")}
+    named = {each.path for each in all_fields(contract()) if each.name in ("path", "local")}
     of_data = {f"spec.data.{name}.path" for name in ("train", "pretraining", "evaluation")}
     others = {"spec.code.local", "spec.models.<name>.source.path", "spec.rewards[].model.path"}
     assert named == of_data | others
@@ -123,7 +123,7 @@ def test_what_a_run_keeps_of_its_manifest_means_the_same_from_there(home: Path) 
 def test_examples_are_for_this_machine(example: Path) -> None:
     """With every kind of value that stands where a path might."""
     (written,), (job,) = jobs_of(example), local_jobs(example)
-    changed = {path[-1] for path, *_ in differences(*map(document_of, (written.spec, job.spec)))}
+    changed = {path[-1] for path, *_ in differences(*map(spec_document, (written.spec, job.spec)))}
     assert changed <= {"path", "local"}
 
 
@@ -155,7 +155,7 @@ def test_a_run_that_kept_relative_paths_goes_on(home: Path) -> None:
     """Only where they mean the same."""
     file = home / "project" / "jobs" / "job.yaml"
     (written,), (job,) = jobs_of(file), local_jobs(file)
-    before, now = document_of(written.spec), document_of(job.spec)
+    before, now = spec_document(written.spec), spec_document(job.spec)
     kept = with_places(before, job)
     left = {".".join(map(str, path)) for path, *_ in differences(kept, now)}
     assert left == {"code.local", "models.actor.source.path", "data.evaluation.path"}

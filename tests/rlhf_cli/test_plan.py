@@ -246,10 +246,10 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
 PAIR = """
 from rlhf_flow import *
 from rlhf_flow.step.operations import Custom
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Protocol
 
-FIRST = Protocol(lambda at: Share(at.data, at.data_size), lambda at: at.rank == 0)
+FIRST = Protocol(lambda at: Slice(at.data, at.data_size), lambda at: at.rank == 0)
 
 
 def rated(columns):

@@ -22,7 +22,7 @@ from rlhf_cli.preflight import Checked, Target, checked
 from rlhf_cli.run import run_command
 from rlhf_cli.user_code import user_code
 from rlhf_cli.validate import lines_of
-from rlhf_flow.planning.make_plan import pools_of
+from rlhf_planner.plan import pools_of
 from rlhf_runtime.data.errors import DataNotFound, InvalidRow
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.tiny_llama import write_tiny_llama

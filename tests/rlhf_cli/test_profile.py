@@ -13,10 +13,11 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_cli import profile as command
 from rlhf_cli.app import app
-from rlhf_flow.planning.seconds.curves import BlockCurves, Curve
-from rlhf_flow.planning.seconds.profile import (
+from rlhf_planner.problem.profile import (
+    BlockCurves,
     BlockShape,
     Constants,
+    Curve,
     GenerationCurves,
     Measured,
     ModelProfile,

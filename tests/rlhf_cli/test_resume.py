@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.changes import document_of
+from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.resume import check_changes, has_work, open_store, tell_where_it_begins
@@ -163,7 +163,7 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     empty = RunFolder(tmp_path / "none")
     assert check_changes(job_of(12), empty, store, "2 CPU ranks") == []
     store.begin(4)
-    store.commit(CheckpointRecord(4, 1, document_of(before.spec)))
+    store.commit(CheckpointRecord(4, 1, spec_document(before.spec)))
     told = check_changes(job_of(12), empty, store, "2 CPU ranks")
     assert [line.partition(" is ")[0] for line in told] == [
         "another value than in the checkpoint: spec.models.actor.training.learningRate",

@@ -114,7 +114,7 @@ def test_a_problem_is_told_without_its_line_when_the_file_is_another_by_now(
     for error in (of_manifest, DataNotFound("nothing there").at("spec", "data")):
         with pytest.raises(type(error)) as caught, lines_of(good, job, overrides):
             raise error
-        assert str(caught.value) == str(error) and caught.value.place == ""
+        assert str(caught.value) == str(error) and caught.value.position == ""
 
 
 def test_the_flag_of_kubectl_may_stand_before_the_file(good: Path) -> None:

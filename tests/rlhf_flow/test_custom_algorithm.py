@@ -16,10 +16,10 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.jobs.registry import build_algorithm
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import Custom
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 
 REINFORCE = """
     from rlhf_flow import Algorithm, LanguageModel, RewardSource

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.changes import document_of, manifest_digest, refused_changes
+from rlhf_api.changes import manifest_digest, refused_changes, spec_document
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.document.manifest_graph import build_manifest_graph, lacks_code, matches_settings
@@ -196,4 +196,4 @@ def test_what_is_filled_in_later_restarts_nothing_and_is_no_refused_change(modul
     before = own()
     after = filled(before)
     assert manifest_digest(after.spec) == manifest_digest(before.spec)
-    assert refused_changes(document_of(before.spec), document_of(after.spec)) == []
+    assert refused_changes(spec_document(before.spec), spec_document(after.spec)) == []

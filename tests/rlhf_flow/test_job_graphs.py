@@ -11,11 +11,11 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphInputs, GraphName, Mesh
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.jobs.job_graphs import trace_job
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.job_problem import problem_of
-from rlhf_flow.planning.make_plan import make_plan
-from rlhf_flow.planning.resolve_shape import resolve_shape
-from rlhf_flow.planning.role_models import role_models
+from rlhf_planner.memory.roles import role_models
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_planner.problem.from_manifest import problem_of
+from rlhf_planner.problem.model_shapes import resolve_shape
 
 from .conftest import MakeJob
 

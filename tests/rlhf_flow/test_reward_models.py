@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_flow import (
     Algorithm,
     BatchValue,
@@ -22,13 +22,13 @@ from rlhf_flow import (
 )
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.jobs.job_graphs import check_rewards, job_roles, trace_job
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import WeightedSum
 from rlhf_flow.step.reward_terms import ModelTerm, RewardTerms
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.tracing import trace
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 
 from .conftest import MakeJob
 
@@ -72,9 +72,9 @@ def test_a_model_alone_needs_no_host(job: MakeJob) -> None:
     )
     assert edges_into(graph, "compute")["reward.sum"] == ("reward_scores", "reward_valid")
     role = job_roles(trace_job(made))["learned_model"]
-    assert (role.head, role.is_trained, role.generates) == (Head.SCALAR, False, False)
+    assert (role.head, role.is_trained, role.generates) == (ModelHead.SCALAR, False, False)
     model = made.spec.model_for("learned_model")
-    assert model.source.path == "/rm" and made.spec.origin_of("learned_model") == "learned_model"
+    assert model.source.path == "/rm" and made.spec.origin_role("learned_model") == "learned_model"
 
 
 def test_a_mixture_has_a_column_for_each_term(job: MakeJob) -> None:
@@ -144,7 +144,7 @@ def test_it_is_planned_as_a_role_that_is_only_read(job: MakeJob) -> None:
     _, plan = make_plan(made, (local_inventory(2, 8 * GIB),))
     actor, critic, learned = (plan.role(name) for name in ("actor", "critic", "learned_model"))
     assert actor and critic and learned and learned.mesh == critic.mesh != actor.mesh
-    assert (learned.head, learned.is_trained, learned.is_saved) == (Head.SCALAR, False, False)
+    assert (learned.head, learned.is_trained, learned.is_saved) == (ModelHead.SCALAR, False, False)
     uses = {(item.role, item.what.value) for memory in plan.memory for item in memory.items}
     assert ("learned_model", "Weights") in uses and ("learned_model", "Optimizer") not in uses
 
@@ -153,7 +153,7 @@ def test_a_critic_may_start_from_it(job: MakeJob) -> None:
     actor = {"source": {"builtin": "TinyLlama"}}
     models = {"actor": actor, "critic": {"source": {"sameAs": "learned_model"}}}
     made = job(algorithm={"type": "PPO"}, models=models, rewards=[LEARNED])
-    assert made.spec.origin_of("critic") == "learned_model"
+    assert made.spec.origin_role("critic") == "learned_model"
     assert made.spec.model_for("learned_model").shape == made.spec.rewards[0].model.shape
 
 

@@ -12,13 +12,13 @@ from rlhf_flow import Algorithm, BatchValue, Dpo, Flow, LanguageModel, RewardSou
 from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_flow.planning.inventory import local_inventory
-from rlhf_flow.planning.make_plan import make_plan
 from rlhf_flow.step.calls import SaveOptions
 from rlhf_flow.step.operations import BestAgainstWorst, Custom, PairLines
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.picture import draw_text
 from rlhf_flow.trace.tracing import trace
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import local_inventory
 
 ONLINE = {"type": "OnlineDPO", "onlineDPO": {"savePairs": True}}
 
@@ -68,7 +68,7 @@ def test_no_rank_runs_it_and_nothing_is_odd_about_it(job: Any) -> None:
     graphs, plan = make_plan(made, [local_inventory(2, 2**35)])
     planned = plan.call(GraphName.STEP, "save")
     assert planned is not None and planned.kind is CallKind.SAVE and planned.mesh is None
-    assert planned.beside_ranks == "driver"
+    assert planned.off_rank_process == "driver"
     assert not lint_job(made, graphs, plan.device)
 
 

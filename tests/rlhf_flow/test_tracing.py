@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     BatchValue,
@@ -312,9 +312,9 @@ def test_what_a_role_is_used_for_follows_from_the_calls() -> None:
     graph = trace(Debate(step))
     roles = job_roles({GraphName.STEP: graph})
     assert roles == {
-        "judge": JobRole(Head.SCALAR, is_trained=False, generates=False),
-        "teacher": JobRole(Head.LM, is_trained=False, generates=True),
-        "student": JobRole(Head.LM, is_trained=True, generates=True),
+        "judge": JobRole(ModelHead.SCALAR, is_trained=False, generates=False),
+        "teacher": JobRole(ModelHead.LM, is_trained=False, generates=True),
+        "student": JobRole(ModelHead.LM, is_trained=True, generates=True),
     }
     assert policy_role(graph) == "student"
 

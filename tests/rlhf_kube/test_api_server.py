@@ -157,4 +157,4 @@ def test_kinds_have_addresses() -> None:
     )
     assert Kind.POD.path(None) == "/api/v1/pods"
     assert Kind.CLUSTER.resource == "rayclusters.ray.io" and Kind.POD.resource == "pods"
-    assert Kind.of({"apiVersion": "v1", "kind": "Event"}) is Kind.CORE_EVENT
+    assert Kind.from_manifest({"apiVersion": "v1", "kind": "Event"}) is Kind.CORE_EVENT

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.head.addresses import HeadPlace
-from rlhf_operator.head.protocol import Head, Submission
+from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.head.protocol import Head, Submission
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Manifest
-from rlhf_operator.kube.remote import RemoteKube
+from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_operator.clients.kube.remote import RemoteKube
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
-from rlhf_operator.head.addresses import Address
-from rlhf_operator.head.client import Answer, AnswerTooLong, HttpClient
-from rlhf_operator.head.protocol import HeadUnreachable
+from rlhf_operator.clients.head.addresses import Address
+from rlhf_operator.clients.head.client import Answer, AnswerTooLong, HttpClient
+from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 from .fake_head import FakeHeads
 from .fake_head_server import Request

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import CheckpointReport, StatusReport
-from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.clients.head.protocol import SubmissionState
 
 RAY_MESSAGES = {
     SubmissionState.PENDING: "Job has not started yet. It may be waiting for the runtime "

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from types import TracebackType
 
 from rlhf_api.exits import ExitCode
-from rlhf_operator.head.addresses import ByTemplate
-from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.clients.head.addresses import ByTemplate
+from rlhf_operator.clients.head.protocol import SubmissionState
 
 from .fake_driver import FakeDriver
 from .fake_head_server import FakeHeadServer, Reply, Request, answer

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Conflict, Invalid, KubeError, Manifest
+from rlhf_operator.clients.kube.protocol import Conflict, Invalid, KubeError, Manifest
 
 Place = tuple[Kind, str, str]
 Write = tuple[str, Kind]
@@ -76,7 +76,7 @@ class FakeKube:
         return tuple(f"{each['reason']}: {each['note']}" for each in about)
 
     def create(self, manifest: Manifest) -> bool:
-        kind = Kind.of(manifest)
+        kind = Kind.from_manifest(manifest)
         self._try("create", kind)
         self.writes.append(("create", kind))
         made = copy.deepcopy(dict(manifest))
@@ -89,7 +89,7 @@ class FakeKube:
         return True
 
     def apply(self, manifest: Manifest) -> Manifest:
-        kind = Kind.of(manifest)
+        kind = Kind.from_manifest(manifest)
         self._try("apply", kind)
         self.writes.append(("apply", kind))
         wanted = copy.deepcopy(dict(manifest))
@@ -136,7 +136,7 @@ class FakeKube:
             self._applied[place][name] = set(new)
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        kind = Kind.of(manifest)
+        kind = Kind.from_manifest(manifest)
         self._try("apply_status", kind)
         self.writes.append(("apply_status", kind))
         metadata = manifest["metadata"]

@@ -29,11 +29,11 @@ from unittest.mock import patch
 from rlhf_api.report import StatusReport
 from rlhf_kube.kinds import Kind
 from rlhf_operator import __main__ as program
-from rlhf_operator.dialing import dialing
-from rlhf_operator.head.addresses import HeadPlace
-from rlhf_operator.head.protocol import Head, Submission
-from rlhf_operator.kube.protocol import Manifest
-from rlhf_operator.kube.remote import RemoteKube
+from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.head.protocol import Head, Submission
+from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_operator.clients.kube.remote import RemoteKube
+from rlhf_operator.process.head_connection import dialing
 
 Done = TypeVar("Done")
 Dial = Callable[[HeadPlace, str], Head]

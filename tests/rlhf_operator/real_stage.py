@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.head.addresses import Address
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import HttpHead
-from rlhf_operator.head.protocol import HeadUnreachable
+from rlhf_operator.clients.head.addresses import Address
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpHead
+from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 from ..heavy_starts import Heavy, count_start
 from ..runs.cli import MARK, SHARED_MEMORY, Command

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.head.addresses import Address
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import HttpHeads
+from rlhf_operator.clients.head.addresses import Address
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpHeads
 
 from .awaited import PlainHead, now, place
 from .direct_client import DirectClient

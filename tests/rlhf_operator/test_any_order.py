@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.clients.head.protocol import SubmissionState
 
 from ..depth import examples
 from .checked_decisions import checked_reconcile
@@ -36,7 +36,7 @@ from .world import NAMESPACE, manifest
 EXAMPLES = os.environ.get("RLHF_TEST_EXAMPLES")
 ROUNDS = 30
 """Two minutes each, in which a job must come to its end when nothing goes wrong any more."""
-SETTLED = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+SETTLED = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.SUSPENDED)
 
 seconds = st.sampled_from([0.5, 2.0, 5.0, 15.0, 31.0, 100.0, 200.0, 700.0])
 codes = st.sampled_from([0, 1, 2, 3, 4, 130, 137, 255, -9, -15])
@@ -328,11 +328,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert status.cluster is None and status.gpus == 0, status
             assert FINALIZER not in world.job()["metadata"].get("finalizers", [])
             waits = world.job()["spec"].get("suspend", False)
-            assert waits or status.phase is not Phase.SUSPENDED
+            assert waits or status.phase is not JobPhase.SUSPENDED
 
 
 def test_a_job_survives_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhf_operator.reconciler.reconcile", checked_reconcile)
+    monkeypatch.setattr("rlhf_operator.process.reconciler.reconcile", checked_reconcile)
     run_state_machine_as_test(
         AnyOrder,
         settings=settings(

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.app import App
+from rlhf_operator.clients.kube.cached import CachedKube, Key
+from rlhf_operator.clients.kube.protocol import Unreachable
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
-from rlhf_operator.kube.cached import CachedKube, Key
-from rlhf_operator.kube.protocol import Unreachable
-from rlhf_operator.queue import JobQueue
-from rlhf_operator.stop import Stop
-from rlhf_operator.watching import Watch
+from rlhf_operator.process.app import App
+from rlhf_operator.process.queue import JobQueue
+from rlhf_operator.process.stop import Stop
+from rlhf_operator.process.watching import Watch
 
 from .fake_head import FakeHeads
 from .world import NAMESPACE, World, manifest
@@ -179,7 +179,7 @@ def test_a_part_that_dies_ends_the_operator(app: App, monkeypatch: pytest.Monkey
     async def die(*_: Any) -> None:
         raise RuntimeError("nobody foresaw this")
 
-    monkeypatch.setattr("rlhf_operator.app.Watch", QuietWatch)
+    monkeypatch.setattr("rlhf_operator.process.app.Watch", QuietWatch)
     monkeypatch.setattr(app, "_ping", die)
     with pytest.raises(RuntimeError, match="nobody foresaw this"):
         asyncio.run(asyncio.wait_for(app.run(Stop()), 60))
@@ -203,8 +203,8 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
                     raise PermissionError("403: it is not there any more")
                 await super().run(on_ready)
 
-        monkeypatch.setattr("rlhf_operator.app.Watch", LosingWatch)
-        monkeypatch.setattr("rlhf_operator.app.FIRST_RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("rlhf_operator.process.app.Watch", LosingWatch)
+        monkeypatch.setattr("rlhf_operator.process.app.FIRST_RETRY_SECONDS", 0.01)
         running = asyncio.create_task(app.run(stop))
         await again.wait()
         assert not running.done() and app.is_started
@@ -242,7 +242,7 @@ def test_everything_that_jobs_have_is_known_before_the_first_look(
             async def run(self, on_ready: Callable[[], None]) -> None:
                 stop.set()
 
-        monkeypatch.setattr("rlhf_operator.app.Watch", EndingWatch)
+        monkeypatch.setattr("rlhf_operator.process.app.Watch", EndingWatch)
         monkeypatch.setattr(app.queue, "add", added)
         await app.run(stop)
 
@@ -283,7 +283,7 @@ def test_all_is_listed_again_soon_after_a_watch_has_begun_anew_until_it_can_be(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CHECK_SECONDS", "AFRESH_SECONDS"):
-        monkeypatch.setattr("rlhf_operator.app." + name, 0.01)
+        monkeypatch.setattr("rlhf_operator.process.app." + name, 0.01)
     lists = 0
 
     async def list_all(namespace: str | None) -> None:

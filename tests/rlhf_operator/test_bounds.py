@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_operator import __main__
-from rlhf_operator.metrics import MOST_REASONS, OTHER, Metrics
+from rlhf_operator.process.metrics import MOST_REASONS, OTHER, Metrics
 
 SERIES = "rlhf_operator_job_restarts_total"
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.defaults import taken_defaults, with_defaults
-from rlhf_operator.build.owned import Owner
-from rlhf_operator.build.raycluster import ray_cluster
+from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.config import JobDefaults
+from rlhf_operator.observe.defaults import taken_defaults, with_defaults
 
 from .world import manifest
 
@@ -218,7 +218,7 @@ def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() 
         assert environment(pod)["RLHF_FORK_SERVER"]
         hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
         assert hook[:2] == ["/bin/sh", "-c"]
-        assert hook[2] == f"python -P -m rlhf_runtime.forkserver.of_pod {device} || true"
+        assert hook[2] == f"python -P -m rlhf_runtime.forkserver.pod_server {device} || true"
 
 
 def test_secrets_are_references() -> None:

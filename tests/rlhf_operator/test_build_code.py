@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.code import code_init_containers
+from rlhf_operator.apply.build.code import code_init_containers
 
 from .world import manifest
 

@@ -9,8 +9,8 @@ import yaml
 
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.companions import config_map, network_policy, secret, token
-from rlhf_operator.build.owned import Owner
+from rlhf_operator.apply.build.owned_objects import config_map, network_policy, secret, token
+from rlhf_operator.apply.build.owner import Owner
 
 from .test_build_cluster import EVERYTHING, filled
 from .world import manifest

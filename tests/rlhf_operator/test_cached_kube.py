@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.cached import CachedKube
-from rlhf_operator.kube.protocol import Unreachable
+from rlhf_operator.clients.kube.cached import CachedKube
+from rlhf_operator.clients.kube.protocol import Unreachable
 
 from .fake_kube import FakeKube
 from .world import NAMESPACE, manifest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_operator.decide.conditions import conditions_of
 
 
-def true_in(phase: Phase, is_stuck: bool = False) -> set[str]:
+def true_in(phase: JobPhase, is_stuck: bool = False) -> set[str]:
     return {
         type.value
         for type, status in conditions_of(phase, is_stuck).items()
@@ -19,23 +19,23 @@ def true_in(phase: Phase, is_stuck: bool = False) -> set[str]:
 @pytest.mark.parametrize(
     ("phase", "holds"),
     [
-        (Phase.PENDING, set()),
-        (Phase.PLANNING, {"Reconciling"}),
-        (Phase.PROVISIONING, {"Reconciling"}),
-        (Phase.RUNNING, {"Reconciling"}),
-        (Phase.RESTARTING, {"Reconciling"}),
-        (Phase.SUSPENDED, {"Suspended"}),
-        (Phase.SUCCEEDED, {"Ready", "Complete"}),
-        (Phase.FAILED, {"Failed"}),
+        (JobPhase.PENDING, set()),
+        (JobPhase.PLANNING, {"Reconciling"}),
+        (JobPhase.PROVISIONING, {"Reconciling"}),
+        (JobPhase.RUNNING, {"Reconciling"}),
+        (JobPhase.RESTARTING, {"Reconciling"}),
+        (JobPhase.SUSPENDED, {"Suspended"}),
+        (JobPhase.SUCCEEDED, {"Ready", "Complete"}),
+        (JobPhase.FAILED, {"Failed"}),
     ],
 )
-def test_each_phase_has_its_conditions(phase: Phase, holds: set[str]) -> None:
+def test_each_phase_has_its_conditions(phase: JobPhase, holds: set[str]) -> None:
     assert true_in(phase) == holds
     assert true_in(phase, is_stuck=True) == holds | {"Stalled"}
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_ready_is_always_there_and_the_others_only_while_they_hold(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", JobPhase)
+def test_ready_is_always_there_and_the_others_only_while_they_hold(phase: JobPhase) -> None:
     """As kstatus has it: who finds neither takes the job for done when Ready is true."""
     found = conditions_of(phase, is_stuck=False)
     assert found[ConditionType.READY] is not None

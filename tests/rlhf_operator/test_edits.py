@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_operator.config import JobDefaults
 
 from .world import World, claim, manifest
@@ -33,7 +33,7 @@ def test_what_is_changed_before_the_driver_has_ended_is_what_runs_next(
     world.wait(5)
     world.edit_job(suspend=False, **edit)
     world.settle()
-    assert world.phase() == (Phase.RESTARTING, "ManifestChanged")
+    assert world.phase() == (JobPhase.RESTARTING, "ManifestChanged")
     assert world.clusters() == ["sort-1"], "it saves first"
     world.head().driver.kill()
     world.wait(5)
@@ -41,7 +41,7 @@ def test_what_is_changed_before_the_driver_has_ended_is_what_runs_next(
     made = world.manifest_of("sort-2")["spec"]
     assert {name: made[name] for name in edit} == edit
     world.run_to_end()
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded")
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
     assert world.status().restarts.total == 0
 
 
@@ -73,7 +73,7 @@ def test_the_end_of_the_old_manifest_is_not_that_of_the_new_one(world: World) ->
     world.edit_job(suspend=True, **LONGER)
     world.head().finish(lingers=False)
     world.wait(10)
-    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested")
     world.edit_job(suspend=False)
     world.settle()
     assert steps_of(world, "sort-2") == 60
@@ -87,7 +87,7 @@ def test_a_cluster_that_was_not_let_in_yet_is_made_of_what_was_changed(world: Wo
     world.edit_job(suspend=False, **LONGER)
     world.settle()
     assert world.clusters() == ["sort-2"] and steps_of(world, "sort-2") == 60
-    assert world.phase() == (Phase.PENDING, "Queued")
+    assert world.phase() == (JobPhase.PENDING, "Queued")
 
 
 def test_what_may_change_while_a_job_runs_disturbs_no_driver(world: World) -> None:
@@ -99,7 +99,7 @@ def test_what_may_change_while_a_job_runs_disturbs_no_driver(world: World) -> No
         failurePolicy={"maxRestarts": 1},
     )
     world.wait(60)
-    assert world.phase()[0] is Phase.RUNNING and world.head().submitted == ["sort-1-0"]
+    assert world.phase()[0] is JobPhase.RUNNING and world.head().submitted == ["sort-1-0"]
 
 
 def test_a_suspension_taken_back_waits_for_the_driver_and_keeps_the_cluster(world: World) -> None:
@@ -109,7 +109,7 @@ def test_a_suspension_taken_back_waits_for_the_driver_and_keeps_the_cluster(worl
     world.wait(5)
     world.edit_job(suspend=False)
     world.wait(5)
-    assert world.phase() == (Phase.RESTARTING, "WaitingForOldDriver")
+    assert world.phase() == (JobPhase.RESTARTING, "WaitingForOldDriver")
     world.head().driver.kill()
     world.wait(5)
     assert world.head().submitted == ["sort-1-0", "sort-1-1"] and world.clusters() == ["sort-1"]
@@ -134,7 +134,7 @@ def test_a_cluster_of_an_earlier_release_is_taken_for_that_of_the_manifest(world
     del cluster["manifestDigest"]
     world.start_operator()
     world.wait(60)
-    assert world.phase()[0] is Phase.RUNNING and world.head().submitted == ["sort-1-0"]
+    assert world.phase()[0] is JobPhase.RUNNING and world.head().submitted == ["sort-1-0"]
     world.edit_job(suspend=True)
     world.edit_job(suspend=False, **LONGER)
     world.wait(10)
@@ -147,7 +147,7 @@ def test_a_job_that_has_ended_says_that_a_change_comes_too_late(world: World) ->
     world.wait(10)
     world.edit_job(suspend=True, **LONGER)
     world.settle()
-    assert world.phase()[0] is Phase.SUCCEEDED
+    assert world.phase()[0] is JobPhase.SUCCEEDED
     (told,) = world.told("JobHasEnded")
     assert "make a new job" in told
 
@@ -228,4 +228,4 @@ def test_a_default_that_the_chart_gets_later_disturbs_no_job(world: World) -> No
     world.start_operator()
     world.wait(60)
     assert world.clusters() == ["sort-1"] and world.head().submitted == ["sort-1-0"]
-    assert world.phase()[0] is Phase.RUNNING
+    assert world.phase()[0] is JobPhase.RUNNING

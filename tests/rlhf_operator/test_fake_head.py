@@ -8,9 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable, Submission, SubmissionState
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.protocol import (
+    HeadRefused,
+    HeadUnreachable,
+    Submission,
+    SubmissionState,
+)
 
 from .awaited import PlainHead, now, place
 from .fake_head import LINGER_SECONDS, AutoRun, FakeHeads

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_operator.head.addresses import (
+from rlhf_operator.clients.head.addresses import (
     ByTemplate,
     Certificates,
     InsideCluster,
     Route,
     ThroughApiServer,
 )
-from rlhf_operator.head.protocol import HeadUnreachable
+from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 from .awaited import place
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from rlhf_operator.head.addresses import Address
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import JOBS_BYTES, HttpHead
-from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable
+from rlhf_operator.clients.head.addresses import Address
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import JOBS_BYTES, HttpHead
+from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
 
 from .awaited import PlainHead, now
 from .hostile_server import HostileServer, answer, drip, endless, hostile_server

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
-from rlhf_operator.head.addresses import Certificates, HeadPlace, ThroughApiServer
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import HttpHead
-from rlhf_operator.head.protocol import HeadRefused, HeadUnreachable, SubmissionState
+from rlhf_operator.clients.head.addresses import Certificates, HeadPlace, ThroughApiServer
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpHead
+from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable, SubmissionState
 
 from ..cluster.kubectl import Kubectl
 from ..cluster.session import skip_or_fail

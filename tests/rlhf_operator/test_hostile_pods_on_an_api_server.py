@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rlhf_api.reading.overrides import apply_overrides
-from rlhf_operator.build.owned import Owner
-from rlhf_operator.build.raycluster import ray_cluster
+from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.parse import parse_job
+from rlhf_operator.observe.parse import parse_job
 
 from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Conflict, KubeError, Unreachable
-from rlhf_operator.leadership import (
+from rlhf_operator.clients.kube.protocol import Conflict, KubeError, Unreachable
+from rlhf_operator.process.leadership import (
     GIVE_UP_SECONDS,
     LEASE_SECONDS,
     RENEW_SECONDS,
@@ -18,7 +18,7 @@ from rlhf_operator.leadership import (
     LeaseLost,
     keep_leading,
 )
-from rlhf_operator.stop import Stop
+from rlhf_operator.process.stop import Stop
 
 from .fake_kube import FakeKube
 

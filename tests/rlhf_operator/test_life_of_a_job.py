@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.observed import PlanSeen, Refusal
 
@@ -17,7 +17,7 @@ from .world import NAMESPACE, World, claim, manifest
 def test_a_job_trains_and_succeeds(world: World) -> None:
     world.submit(manifest())
     world.settle()
-    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods")
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods")
     assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")
     assert world.status().gpus == 8
     world.run_kuberay()
@@ -28,12 +28,12 @@ def test_a_job_trains_and_succeeds(world: World) -> None:
     )
     world.head().advance(3, metrics={"reward/mean": 0.5})
     world.wait(15)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
     progress = world.status().progress
     assert progress is not None and (progress.step, progress.reward) == (3, "0.5")
     world.head().finish()
     world.wait(10)
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded")
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
     assert world.condition(ConditionType.READY) == ("True", "Succeeded")
     assert world.condition(ConditionType.COMPLETE) == ("True", "Succeeded")
     assert world.condition(ConditionType.RECONCILING) is None
@@ -66,7 +66,7 @@ def test_everything_goes_when_the_job_is_deleted_and_nothing_holds_it_up(world: 
 def test_a_job_without_a_cluster_has_no_finalizer(world: World) -> None:
     world.submit(manifest(suspend=True))
     world.settle()
-    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested")
     assert not world.job()["metadata"].get("finalizers")
     world.edit_job(suspend=False)
     world.run_to_end()
@@ -77,7 +77,7 @@ def test_the_cluster_is_kept_for_its_time(world: World) -> None:
     world.run_to_training(manifest(ttlSecondsAfterFinished=100))
     world.head().finish()
     world.wait(50)
-    assert world.phase()[0] is Phase.SUCCEEDED and world.clusters() == ["sort-1"]
+    assert world.phase()[0] is JobPhase.SUCCEEDED and world.clusters() == ["sort-1"]
     world.wait(60)
     assert world.clusters() == []
 
@@ -122,7 +122,7 @@ def test_a_job_that_waits_in_a_queue_asks_for_nothing(world: World) -> None:
     world.settle()
     before = world.kube.reads
     world.wait(3600)
-    assert world.kube.reads == before and world.phase() == (Phase.PENDING, "Queued")
+    assert world.kube.reads == before and world.phase() == (JobPhase.PENDING, "Queued")
 
 
 def test_a_claim_that_is_made_later_is_noticed_without_an_event(world: World) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_run_is_refused_with_the_reason_and_holds_nothing(
     document["spec"] = {name: value for name, value in document["spec"].items() if value}
     world.submit(document)
     world.settle()
-    assert world.phase() == (Phase.PENDING, reason)
+    assert world.phase() == (JobPhase.PENDING, reason)
     assert said in world.status().message.replace("persistentVolumeClaim other", "claim other")
     assert world.condition(ConditionType.ACCEPTED) == ("False", reason)
     assert world.condition(ConditionType.STALLED) == ("True", reason)
@@ -170,7 +170,7 @@ def test_a_job_waits_for_a_shared_claim(world: World) -> None:
     world.kube.create(claim(mode="ReadWriteOnce"))
     world.submit(manifest())
     world.settle()
-    assert world.phase() == (Phase.PENDING, "ClaimNotShared")
+    assert world.phase() == (JobPhase.PENDING, "ClaimNotShared")
     world.kube.edit(
         Kind.CLAIM,
         NAMESPACE,
@@ -178,7 +178,7 @@ def test_a_job_waits_for_a_shared_claim(world: World) -> None:
         lambda each: each["spec"].update(accessModes=["ReadWriteMany"]),
     )
     world.wait(world.settings.wait_seconds)
-    assert world.phase()[0] is Phase.PROVISIONING
+    assert world.phase()[0] is JobPhase.PROVISIONING
     assert world.condition(ConditionType.STALLED) is None
 
 
@@ -186,7 +186,7 @@ def test_a_job_that_cannot_fit_never_gets_a_gpu(world: World) -> None:
     world.planner.answer = PlanSeen(refusal=Refusal("DoesNotFit", "needs 90 GiB of 80"))
     world.submit(manifest())
     world.wait(60)
-    assert world.phase() == (Phase.PENDING, "DoesNotFit")
+    assert world.phase() == (JobPhase.PENDING, "DoesNotFit")
     assert world.clusters() == [] and "90 GiB" in world.status().message
 
 
@@ -194,14 +194,14 @@ def test_a_job_waits_for_its_plan(world: World) -> None:
     world.planner.answer = None
     world.submit(manifest())
     world.settle()
-    assert world.phase() == (Phase.PLANNING, "Planning") and world.clusters() == []
+    assert world.phase() == (JobPhase.PLANNING, "Planning") and world.clusters() == []
 
 
 def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> None:
     world.run_to_training(manifest(activeDeadlineSeconds=100))
     world.head().stubborn = False
     world.wait(120)
-    assert world.phase() == (Phase.FAILED, "DeadlineExceeded")
+    assert world.phase() == (JobPhase.FAILED, "DeadlineExceeded")
     assert world.head().submissions["sort-1-0"].stops > 0
     assert world.clusters() == []
 
@@ -222,11 +222,11 @@ def test_the_start_deadline_ends_a_job_whose_pods_do_not_come(world: World) -> N
         ],
     )
     world.wait(50)
-    assert world.phase() == (Phase.PROVISIONING, "Unschedulable")
+    assert world.phase() == (JobPhase.PROVISIONING, "Unschedulable")
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Unschedulable")
     assert "0/4 nodes" in world.status().message
     world.wait(60)
-    assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
+    assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
 
 
 def test_a_bad_image_is_told_at_once(world: World) -> None:
@@ -249,7 +249,7 @@ def test_an_exit_code_of_the_manifest_ends_the_job(world: World) -> None:
     world.run_to_training()
     world.head().finish(ExitCode.USER, "MissingData", "no such file: got /d.parquet")
     world.wait(10)
-    assert world.phase() == (Phase.FAILED, "MissingData")
+    assert world.phase() == (JobPhase.FAILED, "MissingData")
     assert world.condition(ConditionType.FAILED) == ("True", "MissingData")
     assert "got /d.parquet" in world.status().message
     status = world.status()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
 
 from .world import NAMESPACE, World, manifest
@@ -40,12 +40,12 @@ def test_a_cluster_of_that_name_is_not_taken_over(world: World, labels: dict[str
     before = copy.deepcopy(world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-1"])
     world.submit(manifest())
     world.wait(60)
-    assert world.phase() == (Phase.PENDING, "NameTaken")
+    assert world.phase() == (JobPhase.PENDING, "NameTaken")
     assert "RayCluster named sort-1" in world.status().message
     assert world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-1"] == before
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.wait(world.settings.wait_seconds)
-    assert world.phase()[0] is Phase.PROVISIONING
+    assert world.phase()[0] is JobPhase.PROVISIONING
 
 
 def test_a_cluster_that_takes_the_name_in_between_leads_to_another_name(world: World) -> None:
@@ -56,17 +56,17 @@ def test_a_cluster_that_takes_the_name_in_between_leads_to_another_name(world: W
     world.wait(world.settings.wait_seconds)
     world.wait(60)
     assert world.clusters() == ["sort-1", "sort-2"]
-    assert world.phase()[0] is Phase.RESTARTING and "ClusterLost" in world.events()
+    assert world.phase()[0] is JobPhase.RESTARTING and "ClusterLost" in world.events()
 
 
 def test_a_cluster_of_the_job_that_lost_its_label_is_still_its_own(world: World) -> None:
     world.run_to_training()
     world.kube.edit(Kind.CLUSTER, NAMESPACE, "sort-1", lambda each: each["metadata"].pop("labels"))
     world.wait(120)
-    assert world.phase() == (Phase.RUNNING, "Running") and world.clusters() == ["sort-1"]
+    assert world.phase() == (JobPhase.RUNNING, "Running") and world.clusters() == ["sort-1"]
     world.head().finish()
     world.wait(10)
-    assert world.phase()[0] is Phase.SUCCEEDED and world.clusters() == []
+    assert world.phase()[0] is JobPhase.SUCCEEDED and world.clusters() == []
 
 
 def test_what_stands_beside_a_cluster_is_named_by_its_content(world: World) -> None:

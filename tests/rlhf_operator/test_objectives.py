@@ -9,11 +9,11 @@ import pytest
 from rlhf_api.plan_estimate import PoolPart
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.status import ConditionType, Phase, PlanStatus
+from rlhf_api.status import ConditionType, JobPhase, PlanStatus
 from rlhf_kube.kinds import Kind
-from rlhf_operator.build.pools import cluster_job
+from rlhf_operator.decide.node_pools import cluster_job
 from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.planning import plan_of
+from rlhf_operator.observe.planner import plan_of
 
 from .world import NAMESPACE, World, manifest
 
@@ -65,7 +65,7 @@ def test_without_a_plan_nothing_is_made_and_the_next_plan_is_followed(world: Wor
     world.planner.answer = PlanSeen(unknown="the planner failed; the driver plans")
     world.submit(manifest(**PART))
     world.settle()
-    assert world.phase() == (Phase.PENDING, "PlanUnknown") and world.clusters() == []
+    assert world.phase() == (JobPhase.PENDING, "PlanUnknown") and world.clusters() == []
     assert "takes as many devices as the plan says" in world.status().message
     world.planner.answer = seen(1, 1)
     world.wait(world.settings.wait_seconds)

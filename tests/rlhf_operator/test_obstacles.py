@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
+from rlhf_operator.apply.performer import NOTE_BYTES, event
+from rlhf_operator.clients.kube.protocol import Forbidden, Invalid, KubeError
 from rlhf_operator.decide.actions import Note
-from rlhf_operator.kube.protocol import Forbidden, Invalid, KubeError
-from rlhf_operator.parse import pods_refused
-from rlhf_operator.perform import NOTE_BYTES, event
+from rlhf_operator.observe.parse import pods_refused
 
 from .world import NAMESPACE, World, manifest
 
@@ -45,7 +45,7 @@ def test_pods_that_cannot_be_made_are_told_until_they_can(world: World) -> None:
     world.settle()
     assert world.condition(READY) == ("False", "Provisioning") and QUOTA not in told(world)
     world.wait(120)
-    assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
+    assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
 
 
 def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
     head = next(name for name in world.pods() if "-head-" in name)
     world.set_pod(head, conditions=[{"type": "Ready", "status": "False"}])
     world.wait(world.settings.silent_seconds + world.settings.poll_seconds)
-    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+    assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
     delete_but_never_end(world, head)
     world.wait(world.settings.wait_seconds)
     assert f"{head} has still to end" in told(world)
@@ -89,7 +89,7 @@ def test_what_a_person_deletes_beside_a_cluster_is_made_again(world: World, kind
     name = remove(world, kind)
     world.wait(1000)
     assert companions(world) == before and (kind, NAMESPACE, name) in world.kube.objects
-    assert world.phase()[0] is Phase.RUNNING and world.clusters() == ["sort-1"]
+    assert world.phase()[0] is JobPhase.RUNNING and world.clusters() == ["sort-1"]
 
 
 def test_what_could_not_be_made_again_is_tried_again_soon(world: World) -> None:
@@ -102,7 +102,7 @@ def test_what_could_not_be_made_again_is_tried_again_soon(world: World) -> None:
     )
     world.wait(1000)
     assert companions(world) == before - {Kind.SECRET}, "one that is refused holds up no other"
-    assert world.phase()[0] is Phase.RUNNING
+    assert world.phase()[0] is JobPhase.RUNNING
     assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
     counted = world.metrics.registry.get_sample_value
     reason = {"reason": "KubernetesForbidden"}
@@ -131,7 +131,7 @@ def test_it_is_made_again_sooner_where_a_pod_may_miss_it(world: World, kind: Kin
 def test_code_that_is_made_later_lets_the_job_begin(world: World) -> None:
     world.submit(manifest(code={"configMap": {"name": "mine"}}))
     world.settle()
-    assert world.phase() == (Phase.PENDING, "CodeNotFound")
+    assert world.phase() == (JobPhase.PENDING, "CodeNotFound")
     place = {"name": "mine", "namespace": NAMESPACE}
     world.kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": place})
     world.wait(world.settings.wait_seconds)
@@ -221,7 +221,7 @@ def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> No
     )
     before = world.kube.reads
     world.wait(60)
-    assert world.phase() == (Phase.PROVISIONING, "NotStarting")
+    assert world.phase() == (JobPhase.PROVISIONING, "NotStarting")
     assert f"{pod} of pool a100: its node says: FailedMount: {words}" in world.status().message
     assert world.kube.reads - before <= 3, "nothing is asked of pods that start in time"
     world.run_kuberay()

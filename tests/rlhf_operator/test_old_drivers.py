@@ -8,9 +8,9 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Forbidden, KubeError
+from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
 
 from .troubled_world import KEY, TroubledWorld, troubled_world
 from .world import NAMESPACE, manifest
@@ -29,7 +29,7 @@ def train(world: TroubledWorld) -> None:
     world.settle()
     world.head().advance(1)
     world.wait(world.settings.poll_seconds)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
 
 
 def test_a_cluster_that_is_let_in_again_before_its_pods_are_gone(world: TroubledWorld) -> None:
@@ -38,7 +38,7 @@ def test_a_cluster_that_is_let_in_again_before_its_pods_are_gone(world: Troubled
     world.settle()
     world.suspend_cluster(False)
     world.wait(30)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
     assert world.head().submitted == ["sort-1-0"] and world.head().driver.stops == 0
     assert world.status().restarts.total == 0
 
@@ -49,7 +49,7 @@ def test_a_head_that_takes_its_time_to_end(world: TroubledWorld) -> None:
     world.settle()
     world.run_kuberay()
     world.wait(60)
-    assert world.phase()[0] is Phase.RESTARTING and world.head().submitted == ["sort-1-0"]
+    assert world.phase()[0] is JobPhase.RESTARTING and world.head().submitted == ["sort-1-0"]
     world.run_kubelets()
     world.run_kuberay()
     world.wait(10)
@@ -72,7 +72,7 @@ def test_a_suspension_that_is_taken_back_is_no_failure(world: TroubledWorld) -> 
     assert world.status().restarts.total == 0
     world.head().advance(2)
     world.wait(20)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
 
 
 def test_submissions_of_other_people_are_left_alone(world: TroubledWorld) -> None:
@@ -90,7 +90,7 @@ def test_a_head_that_does_not_answer_is_waited_for_and_told(world: TroubledWorld
     world.head().go_down()
     world.run_kuberay()
     world.wait(60)
-    assert world.phase() == (Phase.PROVISIONING, "HeadUnreachable")
+    assert world.phase() == (JobPhase.PROVISIONING, "HeadUnreachable")
     world.head().come_back()
     world.wait(5)
     assert world.head().submitted == ["sort-1-0"]
@@ -112,7 +112,7 @@ def test_a_job_that_waits_for_its_claim_holds_no_finalizer(world: TroubledWorld)
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.run_kubelets()
     world.wait(60)
-    assert world.phase() == (Phase.PENDING, "ClaimNotFound")
+    assert world.phase() == (JobPhase.PENDING, "ClaimNotFound")
     assert FINALIZER not in world.job()["metadata"].get("finalizers", ())
     assert world.condition(ConditionType.SUSPENDED) is None
     world.set_claim(True)
@@ -146,7 +146,7 @@ def test_a_cluster_that_is_kept_and_goes_is_accounted_for_no_longer(world: Troub
     train(world)
     world.head().finish()
     world.wait(10)
-    assert world.phase()[0] is Phase.SUCCEEDED and world.status().gpus == 8
+    assert world.phase()[0] is JobPhase.SUCCEEDED and world.status().gpus == 8
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.settle()
     assert world.status().gpus == 0 and world.status().cluster is None
@@ -174,7 +174,7 @@ def test_a_deadline_also_ends_a_job_between_two_clusters(world: TroubledWorld) -
     train(world)
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.wait(200)  # the pods of the cluster before do not end
-    assert world.phase() == (Phase.FAILED, "DeadlineExceeded")
+    assert world.phase() == (JobPhase.FAILED, "DeadlineExceeded")
 
 
 def test_a_job_that_finished_while_it_was_told_to_stop_has_succeeded(world: TroubledWorld) -> None:
@@ -185,4 +185,4 @@ def test_a_job_that_finished_while_it_was_told_to_stop_has_succeeded(world: Trou
     driver.stop()  # Ray forgets the exit code of what it was told to stop
     assert driver.exit_code is None
     world.wait(10)
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded")
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rlhf_api.status import Phase, ProgressStatus, RestartStatus, RLHFJobStatus
-from rlhf_operator.health import LONGEST_SILENCE_SECONDS, Health, serve
-from rlhf_operator.metrics import SHOWN_SECONDS, Metrics
+from rlhf_api.status import JobPhase, ProgressStatus, RestartStatus, RLHFJobStatus
+from rlhf_operator.process.health import LONGEST_SILENCE_SECONDS, Health, serve
+from rlhf_operator.process.metrics import SHOWN_SECONDS, Metrics
 
 from ..free_port import free_port
 
@@ -21,7 +21,7 @@ TIME = datetime(2026, 1, 1, tzinfo=UTC)
 SORT = {"namespace": "team", "job": "sort"}
 
 
-def status(phase: Phase, step: int = 3, reward: str | None = "0.5") -> RLHFJobStatus:
+def status(phase: JobPhase, step: int = 3, reward: str | None = "0.5") -> RLHFJobStatus:
     progress = ProgressStatus(
         phase="Train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
     )
@@ -41,7 +41,7 @@ def series(metrics: Metrics) -> set[str]:
 
 def test_a_job_is_shown_by_its_status() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
+    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_step", SORT) == 3
     assert value("rlhf_job_reward", SORT) == 0.5
@@ -55,9 +55,9 @@ def test_a_job_is_shown_by_its_status() -> None:
 
 def test_a_job_is_in_one_phase() -> None:
     metrics = Metrics()
-    for phase in (Phase.PENDING, Phase.RUNNING, Phase.RUNNING, Phase.FAILED):
+    for phase in (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.FAILED):
         metrics.show_job("team", "sort", status(phase), TIME)
-    metrics.show_job("team", "other", status(Phase.FAILED), TIME)
+    metrics.show_job("team", "other", status(JobPhase.FAILED), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 0
@@ -67,10 +67,10 @@ def test_a_job_is_in_one_phase() -> None:
 
 def test_a_job_that_ended_long_ago_is_only_counted() -> None:
     metrics = Metrics()
-    ended = status(Phase.FAILED).model_copy(update={"completion_time": TIME})
+    ended = status(JobPhase.FAILED).model_copy(update={"completion_time": TIME})
     soon, late = (TIME + timedelta(seconds=SHOWN_SECONDS + each) for each in (-1, 1))
     metrics.show_job("team", "sort", ended, TIME)
-    metrics.show_job("team", "other", status(Phase.RUNNING), TIME)
+    metrics.show_job("team", "other", status(JobPhase.RUNNING), TIME)
     metrics.forget_ended(soon)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
@@ -88,7 +88,7 @@ def test_a_job_that_ended_long_ago_is_only_counted() -> None:
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
+    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
     metrics.show_job("team", "bare", RLHFJobStatus(), TIME)
     for name in ("sort", "bare", "sort", "unheard-of"):
         metrics.forget_job("team", name)
@@ -117,7 +117,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served(free_port())
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(Phase.RUNNING), TIME)
+    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
     health = Health(lambda: served.age, lambda: served.is_started)
     stop: Callable[[], None] = serve(served.port, metrics.registry, health)
     yield served

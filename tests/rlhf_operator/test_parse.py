@@ -16,12 +16,12 @@ from rlhf_api.status import (
     ConditionStatus,
     ConditionType,
     DriverStatus,
-    Phase,
+    JobPhase,
     RLHFJobStatus,
 )
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import ClaimSeen
-from rlhf_operator.parse import (
+from rlhf_operator.observe.parse import (
     is_ours,
     parse_claim,
     parse_cluster,
@@ -69,7 +69,7 @@ def full_status() -> RLHFJobStatus:
 
     return RLHFJobStatus(
         observed_generation=3,
-        phase=Phase.RUNNING,
+        phase=JobPhase.RUNNING,
         attempts=2,
         conditions=(
             condition(ConditionType.READY),

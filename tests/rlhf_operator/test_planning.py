@@ -20,9 +20,9 @@ from rlhf_api.spec.failure import FailureRule
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.telemetry import MlflowSpec, WandbSpec
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.planning import Planner, key_of, plan_of, spawn
+from rlhf_operator.observe.planner import Planner, key_of, plan_of, spawn
+from rlhf_planner.plan import make_plan, pools_of
 
 from ..waiting import wait_until
 from .world import manifest
@@ -288,7 +288,7 @@ def test_a_planner_that_dies_stops_no_job_and_the_next_plan_is_made() -> None:
 
 KILLED = """
 import os, signal
-from rlhf_operator.planning import spawn
+from rlhf_operator.observe.planner import spawn
 print(spawn(1).submit(os.getpid).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

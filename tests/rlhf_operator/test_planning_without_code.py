@@ -15,13 +15,13 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GraphName
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_flow.document.manifest_graph import build_manifest_graph
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_kube.kinds import Kind
-from rlhf_operator.parse import parse_job
-from rlhf_operator.planning import plan_of, status_of, why_unknown
+from rlhf_operator.observe.parse import parse_job
+from rlhf_operator.observe.planner import plan_of, status_of, why_unknown
+from rlhf_planner.plan import make_plan, pools_of
 
 from ..rlhf_flow.hostile_graphs import broken
 from .world import NAMESPACE, World, manifest
@@ -178,7 +178,7 @@ def test_what_is_filled_in_while_it_trains_restarts_nothing(graph: Any, world: W
     shaped = {"actor": {"source": {"builtin": "TinyLlama"}, "shape": SHAPE}}
     world.edit_job(models=shaped)
     world.settle()
-    assert world.phase()[0] is Phase.RUNNING
+    assert world.phase()[0] is JobPhase.RUNNING
     assert world.head().driver.stops == 0 and world.clusters() == ["sort-1"]
     assert world.status().cluster == before.cluster
 
@@ -198,4 +198,4 @@ def test_a_cluster_of_an_earlier_release_whose_manifest_has_a_shape_runs_on(worl
 
     world.kube.edit(Kind.JOB, NAMESPACE, "sort", of_earlier_release)
     world.settle()
-    assert world.phase()[0] is Phase.RUNNING and world.head().driver.stops == 0
+    assert world.phase()[0] is JobPhase.RUNNING and world.head().driver.stops == 0

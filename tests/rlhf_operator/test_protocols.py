@@ -1,4 +1,4 @@
-from rlhf_operator.head.protocol import SubmissionState
+from rlhf_operator.clients.head.protocol import SubmissionState
 
 
 def test_only_three_states_are_ends() -> None:

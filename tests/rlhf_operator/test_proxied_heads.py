@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.on_cluster import CLIENT_PORT, DASHBOARD_PORT, GCS_PORT, REPORT_PORT
-from rlhf_operator.build.companions import network_policy
-from rlhf_operator.build.owned import Owner
+from rlhf_operator.apply.build.owned_objects import network_policy
+from rlhf_operator.apply.build.owner import Owner
 
 from ..network_policies import End, Outside, Pod, admitted
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rlhf_operator.kube.cached import Key
-from rlhf_operator.queue import JobQueue
+from rlhf_operator.clients.kube.cached import Key
+from rlhf_operator.process.queue import JobQueue
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Forbidden, KubeError
+from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
 
 from .world import NAMESPACE, World, manifest
 
@@ -57,7 +57,7 @@ def test_a_job_whose_cluster_cannot_be_deleted_is_stalled_and_its_cluster_is_rea
     refuse(world, "delete", Kind.CLUSTER)
     world.head().finish()
     looks(world, 4)
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded") and world.status().gpus == 8
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded") and world.status().gpus == 8
     assert stalled(world) == FORBIDDEN
     assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
     (told,) = [each for each in world.status().conditions if each.type is ConditionType.STALLED]
@@ -83,7 +83,7 @@ def test_a_failed_job_tells_the_refusal_and_then_its_failure_again(world: World)
     refuse(world, "delete", Kind.CLUSTER)
     world.head().finish(ExitCode.USER, "MissingData", "no such file")
     looks(world, 4)
-    assert world.phase() == (Phase.FAILED, "MissingData") and stalled(world) == FORBIDDEN
+    assert world.phase() == (JobPhase.FAILED, "MissingData") and stalled(world) == FORBIDDEN
     allow(world)
     assert world.clusters() == [] and stalled(world) == ("True", "MissingData")
 
@@ -93,9 +93,9 @@ def test_a_job_that_cannot_give_its_cluster_back_is_not_suspended_yet(world: Wor
     refuse(world, "delete", Kind.CLUSTER)
     world.edit_job(suspend=True)
     looks(world, 4)
-    assert world.phase()[0] is Phase.RUNNING and stalled(world) == FORBIDDEN
+    assert world.phase()[0] is JobPhase.RUNNING and stalled(world) == FORBIDDEN
     allow(world)
-    assert world.phase() == (Phase.SUSPENDED, "Requested") and stalled(world) is None
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested") and stalled(world) is None
 
 
 def test_a_worker_that_cannot_be_replaced_stalls_its_job(world: World) -> None:
@@ -103,7 +103,7 @@ def test_a_worker_that_cannot_be_replaced_stalls_its_job(world: World) -> None:
     refuse(world, "delete", Kind.POD)
     world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
     looks(world, 4)
-    assert world.phase() == (Phase.RESTARTING, "DirtyCluster") and stalled(world) == FORBIDDEN
+    assert world.phase() == (JobPhase.RESTARTING, "DirtyCluster") and stalled(world) == FORBIDDEN
     allow(world)
     assert stalled(world) is None
     world.run_kuberay()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Manifest
-from rlhf_operator.leadership import LEASE_SECONDS, RENEW_SECONDS
+from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_operator.process.leadership import LEASE_SECONDS, RENEW_SECONDS
 
 from ..cluster.kubectl import Kubectl
 from ..free_port import free_port

@@ -15,7 +15,7 @@ from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.reports import take_report
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.parse import parse_job
+from rlhf_operator.observe.parse import parse_job
 
 from .world import manifest
 

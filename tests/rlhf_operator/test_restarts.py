@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Unreachable
+from rlhf_operator.clients.kube.protocol import Unreachable
 
 from .world import NAMESPACE, World, manifest
 
@@ -28,10 +28,10 @@ def pause(world: World, reason: str) -> int:
     """The seconds from the look that sees a failure to the next start, of driver or cluster."""
     world.seconds += world.settings.poll_seconds
     world.look((NAMESPACE, "sort"))
-    assert world.phase() == (Phase.RESTARTING, reason)
+    assert world.phase() == (JobPhase.RESTARTING, reason)
     begin = world.seconds
     world.settle()
-    while world.phase() == (Phase.RESTARTING, reason):
+    while world.phase() == (JobPhase.RESTARTING, reason):
         assert world.seconds - begin < 1000
         world.wait(1)
     return round(world.seconds - begin)
@@ -74,7 +74,7 @@ def test_the_driver_is_started_again_on_the_same_cluster_at_once_and_then_after_
     assert (restarts.drivers, restarts.total, restarts.since_checkpoint) == (1, 1, 1)
     world.head().finish(ExitCode.RETRIABLE, "WorkerLost", "rank 0 died")
     world.wait(10)
-    assert world.phase() == (Phase.RESTARTING, "WorkerLost")
+    assert world.phase() == (JobPhase.RESTARTING, "WorkerLost")
     assert world.status().message.startswith("rank 0 died")
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
     world.wait(30)
@@ -84,7 +84,7 @@ def test_the_driver_is_started_again_on_the_same_cluster_at_once_and_then_after_
     assert (restarts.drivers, restarts.total, restarts.since_checkpoint) == (2, 2, 2)
     world.head().advance(2)
     world.wait(15)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
 
 
 def test_a_driver_that_was_killed_is_started_again(world: World) -> None:
@@ -96,7 +96,7 @@ def test_a_driver_that_was_killed_is_started_again(world: World) -> None:
     assert "signal 9" in told
     world.head().end(-9)
     world.wait(10)
-    assert world.phase() == (Phase.RESTARTING, "DriverKilled")
+    assert world.phase() == (JobPhase.RESTARTING, "DriverKilled")
     driver = world.status().driver
     assert driver is not None and (driver.has_ended, driver.exit_code) == (True, 137)
     assert "signal 9" in world.status().message
@@ -112,7 +112,7 @@ def test_restarts_are_limited_and_a_new_checkpoint_forgives_them(world: World) -
     world.fail_driver()
     world.head().end(4)
     world.wait(10)
-    assert world.phase()[0] is Phase.FAILED
+    assert world.phase()[0] is JobPhase.FAILED
     assert "maxRestarts allows 2" in world.status().message
     assert world.status().restarts.total == 3
 
@@ -129,7 +129,7 @@ def test_the_workers_own_restarts_count_too(world: World) -> None:
     assert (restarts.incarnations, restarts.since_checkpoint, restarts.steps_repeated) == (2, 2, 7)
     world.head().end(4)
     world.wait(10)
-    assert world.phase()[0] is Phase.FAILED
+    assert world.phase()[0] is JobPhase.FAILED
 
 
 def test_the_first_restart_waits_for_nothing_and_later_waits_double(world: World) -> None:
@@ -219,17 +219,17 @@ def test_rules_go_first(world: World) -> None:
     assert world.status().restarts.since_checkpoint == 0
     world.head().finish(ExitCode.RETRIABLE, "WorkerLost", "rank 1 died")
     world.wait(10)
-    assert world.phase() == (Phase.FAILED, "WorkerLost")
+    assert world.phase() == (JobPhase.FAILED, "WorkerLost")
 
 
 def test_a_lost_head_is_waited_for_and_submitted_to_again(world: World) -> None:
     world.run_to_training()
     world.kill_pod("head")
     world.settle()
-    assert world.phase() == (Phase.RESTARTING, "WaitingForPods")
+    assert world.phase() == (JobPhase.RESTARTING, "WaitingForPods")
     assert world.events().count("HeadLost") == 1
     world.wait(60)
-    assert world.phase()[0] is Phase.RESTARTING
+    assert world.phase()[0] is JobPhase.RESTARTING
     world.run_kuberay()
     world.settle()
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
@@ -241,10 +241,10 @@ def test_a_head_that_is_lost_again_is_submitted_to_after_a_wait(world: World) ->
     world.fail_driver()
     world.kill_pod("head")
     world.settle()
-    assert world.phase() == (Phase.RESTARTING, "HeadLost")
+    assert world.phase() == (JobPhase.RESTARTING, "HeadLost")
     world.run_kuberay()
     world.wait(20)
-    assert world.phase() == (Phase.RESTARTING, "HeadLost")
+    assert world.phase() == (JobPhase.RESTARTING, "HeadLost")
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
     world.wait(11)
     assert world.head().submitted == ["sort-1-0", "sort-1-1", "sort-1-2"]
@@ -261,7 +261,7 @@ def test_ray_started_again_in_the_same_pod_is_a_lost_head(world: World) -> None:
     world.wait(15)
     world.head().restart()
     world.wait(10)
-    assert world.phase() == (Phase.RESTARTING, "HeadLost")
+    assert world.phase() == (JobPhase.RESTARTING, "HeadLost")
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
     world.wait(60)
     assert world.head().submitted == ["sort-1-0", "sort-1-1", "sort-1-2"]
@@ -271,7 +271,7 @@ def test_a_lost_worker_is_the_drivers_own_affair(world: World) -> None:
     world.run_to_training()
     world.kill_pod("worker")
     world.wait(10)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Provisioning")
     world.run_kuberay()
     world.settle()
@@ -283,7 +283,7 @@ def test_an_unreachable_head_is_asked_again(world: World) -> None:
     world.run_to_training()
     world.head().go_down()
     world.wait(120)
-    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+    assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
     world.head().come_back()
     world.head().advance(9)
     world.wait(15)
@@ -304,7 +304,7 @@ def test_a_deleted_cluster_is_made_anew_under_another_name(world: World) -> None
     assert world.status().restarts.clusters == 1
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-2")
     world.wait(20)
-    assert world.phase() == (Phase.RESTARTING, "ClusterLost") and world.clusters() == []
+    assert world.phase() == (JobPhase.RESTARTING, "ClusterLost") and world.clusters() == []
     world.wait(11)
     assert world.clusters() == ["sort-3"]
     assert world.status().restarts.clusters == 2
@@ -411,7 +411,7 @@ def test_a_head_that_does_not_take_the_token_is_replaced(world: World) -> None:
     world.settle()
     world.head("sort-2").token = "another"
     world.wait(world.settings.refused_seconds + 10)
-    assert world.phase() == (Phase.RESTARTING, "HeadRefused") and world.clusters() == []
+    assert world.phase() == (JobPhase.RESTARTING, "HeadRefused") and world.clusters() == []
     world.wait(60)
     assert world.clusters() == ["sort-3"]
 
@@ -450,4 +450,4 @@ def test_what_is_left_of_an_earlier_attempt_is_deleted(world: World) -> None:
     owners = first["metadata"]["ownerReferences"]
     world.kube.create({**first, "metadata": {**metadata, "ownerReferences": owners}})
     world.settle()
-    assert world.clusters() == ["sort-2"] and world.phase()[0] is Phase.RUNNING
+    assert world.clusters() == ["sort-2"] and world.phase()[0] is JobPhase.RUNNING

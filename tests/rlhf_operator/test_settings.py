@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
-from rlhf_operator.key import key_in_cluster, key_in_file
-from rlhf_operator.kube.protocol import Forbidden, KubeError
+from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
+from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
+from rlhf_operator.errors import BadConfig
+from rlhf_operator.identity import key_in_cluster, key_in_file
 
 from .fake_kube import FakeKube
 

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.head.addresses import HeadPlace
-from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.head.protocol import Head, Submission
-from rlhf_operator.heads import Heads
-from rlhf_operator.queue import JobQueue
-from rlhf_operator.threads import Threads
-from rlhf_operator.workers import LOOKS_AT_ONCE, Workers
+from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.protocol import Head, Submission
+from rlhf_operator.clients.threads import Threads
+from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.process.queue import JobQueue
+from rlhf_operator.process.workers import LOOKS_AT_ONCE, Workers
 
 from .direct_client import DirectClient
 from .fake_head import FakeHeads

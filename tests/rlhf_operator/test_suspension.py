@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 
 from .world import NAMESPACE, World, manifest
 
@@ -16,7 +16,7 @@ def test_a_suspended_job_saves_gives_its_cluster_back_and_goes_on_later(world: W
     world.settle()
     assert world.head().driver.stops == 1
     world.wait(5)
-    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested")
     assert world.condition(ConditionType.SUSPENDED) == ("True", "Requested")
     assert world.clusters() == [] and world.status().gpus == 0
     world.wait(600)
@@ -35,7 +35,7 @@ def test_a_job_that_goes_on_later_waits_for_no_failure_of_before(world: World) -
     world.fail_driver()
     world.head().end(4)
     world.wait(5)
-    assert world.phase() == (Phase.RESTARTING, "DriverFailed")
+    assert world.phase() == (JobPhase.RESTARTING, "DriverFailed")
     world.edit_job(suspend=True)
     world.settle()
     restarts = world.status().restarts
@@ -55,9 +55,9 @@ def test_a_driver_that_does_not_end_is_given_up(world: World) -> None:
     world.head().driver.stubborn = True
     world.edit_job(suspend=True)
     world.wait(world.settings.stop_seconds - 10)
-    assert world.phase()[0] is Phase.RUNNING and world.clusters() == ["sort-1"]
+    assert world.phase()[0] is JobPhase.RUNNING and world.clusters() == ["sort-1"]
     world.wait(20)
-    assert world.phase() == (Phase.SUSPENDED, "Requested") and world.clusters() == []
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested") and world.clusters() == []
 
 
 def test_a_job_that_finishes_while_it_is_told_to_wait_has_succeeded(world: World) -> None:
@@ -65,7 +65,7 @@ def test_a_job_that_finishes_while_it_is_told_to_wait_has_succeeded(world: World
     world.head().finish(lingers=False)
     world.edit_job(suspend=True)
     world.wait(10)
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded") and world.clusters() == []
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded") and world.clusters() == []
 
 
 def test_the_deadline_does_not_run_while_a_job_waits(world: World) -> None:
@@ -76,7 +76,7 @@ def test_the_deadline_does_not_run_while_a_job_waits(world: World) -> None:
     world.settle()
     world.run_kuberay()
     world.wait(50)
-    assert world.phase()[0] is Phase.RUNNING
+    assert world.phase()[0] is JobPhase.RUNNING
 
 
 def test_a_queued_job_is_pending_and_its_start_deadline_does_not_run(world: World) -> None:
@@ -85,14 +85,14 @@ def test_a_queued_job_is_pending_and_its_start_deadline_does_not_run(world: Worl
     job["metadata"]["labels"] = {QUEUE_LABEL: "research"}
     world.submit(job)
     world.settle()
-    assert world.phase() == (Phase.PENDING, "Queued") and world.status().gpus == 0
+    assert world.phase() == (JobPhase.PENDING, "Queued") and world.status().gpus == 0
     assert "the queue research (" in (world.status().message or "")
     world.wait(600)
     assert world.status().gpu_seconds == 0
-    assert world.phase() == (Phase.PENDING, "Queued")
+    assert world.phase() == (JobPhase.PENDING, "Queued")
     world.suspend_cluster(False)
     world.settle()
-    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods") and world.status().gpus == 8
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods") and world.status().gpus == 8
     world.run_kuberay()
     world.settle()
     assert world.head().submitted == ["sort-1-0"]
@@ -103,20 +103,20 @@ def test_an_evicted_job_goes_on_when_it_is_let_in_again(world: World) -> None:
     world.suspend_cluster(True)
     world.run_kuberay()
     world.settle()
-    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    assert world.phase() == (JobPhase.SUSPENDED, "Evicted")
     assert world.status().restarts.total == 0 and world.status().gpus == 0
     world.wait(600)
-    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    assert world.phase() == (JobPhase.SUSPENDED, "Evicted")
     world.suspend_cluster(False)
     world.settle()
-    assert world.phase() == (Phase.PROVISIONING, "WaitingForPods")
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods")
     world.run_kuberay()
     world.settle()
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
     assert world.status().restarts.total == 0
     world.head().advance(3)
     world.wait(15)
-    assert world.phase() == (Phase.RUNNING, "Running") and world.status().gpus == 8
+    assert world.phase() == (JobPhase.RUNNING, "Running") and world.status().gpus == 8
 
 
 def test_a_suspension_that_is_taken_back_at_once_leaves_the_driver_alone(world: World) -> None:
@@ -124,10 +124,10 @@ def test_a_suspension_that_is_taken_back_at_once_leaves_the_driver_alone(world: 
     begin = world.status().start_time
     world.suspend_cluster(True)
     world.settle()
-    assert world.phase() == (Phase.SUSPENDED, "Evicted")
+    assert world.phase() == (JobPhase.SUSPENDED, "Evicted")
     world.suspend_cluster(False)
     world.wait(10)
-    assert world.phase() == (Phase.RUNNING, "Running") and world.status().gpus == 8
+    assert world.phase() == (JobPhase.RUNNING, "Running") and world.status().gpus == 8
     assert world.head().submitted == ["sort-1-0"]
     assert world.status().start_time == begin
 
@@ -147,7 +147,7 @@ def test_an_evicted_job_that_is_told_to_wait_leaves_the_queue(world: World) -> N
     world.settle()
     world.edit_job(suspend=True)
     world.settle()
-    assert world.phase() == (Phase.SUSPENDED, "Requested") and world.clusters() == []
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested") and world.clusters() == []
     assert world.condition(ConditionType.SUSPENDED) == ("True", "Requested")
     world.edit_job(suspend=False)
     world.settle()

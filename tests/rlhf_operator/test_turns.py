@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rlhf_operator.turns import Turns
+from rlhf_operator.clients.fair_semaphore import Turns
 
 SECONDS = 30.0
 

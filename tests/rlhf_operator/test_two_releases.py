@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.key import Identity
-from rlhf_operator.kube.protocol import Forbidden, KubeError
+from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
+from rlhf_operator.identity import Identity
 
 from .world import NAMESPACE, World, manifest
 
@@ -43,7 +43,7 @@ def test_a_job_stays_with_the_release_that_made_its_cluster(world: World) -> Non
     assert world.head().driver.stops == 0 and world.clusters() == ["sort-1"], "that is theirs to do"
     become(world, OURS)
     world.wait(60)
-    assert world.phase() == (Phase.SUSPENDED, "Requested") and world.clusters() == []
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested") and world.clusters() == []
 
 
 def test_without_a_cluster_the_first_to_make_one_has_the_job(world: World) -> None:
@@ -95,4 +95,4 @@ def test_a_cluster_of_an_earlier_version_is_nobody_elses(world: World) -> None:
     )
     world.start_operator()
     world.wait(60)
-    assert world.phase()[0] is Phase.RUNNING and world.head().submitted == ["sort-1-0"]
+    assert world.phase()[0] is JobPhase.RUNNING and world.head().submitted == ["sort-1-0"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_api.status import ConditionType, Phase
+from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Forbidden
+from rlhf_operator.clients.kube.protocol import Forbidden
 
 from .world import NAMESPACE, World, manifest
 
@@ -21,7 +21,7 @@ def test_a_cluster_that_is_refused_is_asked_for_until_the_start_deadline(world: 
     for _ in range(10):
         world.look((NAMESPACE, "sort"))
         world.seconds += 30
-    assert world.phase() == (Phase.FAILED, "StartDeadlineExceeded")
+    assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
     assert "exceeded quota" in (world.status().message or "")
 
 
@@ -29,9 +29,9 @@ def test_a_head_that_is_silent_for_a_minute_is_told_once(world: World) -> None:
     world.run_to_training()
     world.head().go_down()
     world.wait(40)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
     world.wait(40)
-    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+    assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
     version = world.job()["metadata"]["resourceVersion"]
     world.wait(50)
     assert world.job()["metadata"]["resourceVersion"] == version
@@ -39,7 +39,7 @@ def test_a_head_that_is_silent_for_a_minute_is_told_once(world: World) -> None:
     world.head().come_back()
     world.head().advance(3)
     world.wait(10)
-    assert world.phase() == (Phase.RUNNING, "Running")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
 
 
 def test_a_driver_whose_manifest_cannot_be_read_any_more_is_followed_to_its_end(
@@ -55,7 +55,7 @@ def test_a_driver_whose_manifest_cannot_be_read_any_more_is_followed_to_its_end(
     assert progress is not None and progress.step == 5
     world.head().finish()
     world.wait(60)
-    assert world.phase() == (Phase.SUCCEEDED, "Succeeded")
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
     assert world.clusters() == []
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_started_by_a_manifest_that_cannot_be_read_any_more(world: Wo
     world.edit_job(**UNREADABLE)
     world.head().end(4)
     world.wait(60)
-    assert world.phase()[0] is Phase.FAILED
+    assert world.phase()[0] is JobPhase.FAILED
     assert "manifest cannot be read" in (world.status().message or "")
     assert world.clusters() == [] and world.head().submitted == ["sort-1-0"]
 

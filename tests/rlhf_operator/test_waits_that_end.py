@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
 
 from .world import NAMESPACE, World, manifest
@@ -51,7 +51,7 @@ def test_a_pod_on_a_lost_node_does_not_hold_up_a_job_that_is_resumed(world: Worl
     world.wait(60)
     world.edit_job(suspend=False)
     world.wait(30)
-    assert world.phase() == (Phase.PROVISIONING, "WaitingForOldPods")
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForOldPods")
     world.wait(world.settings.lost_pod_seconds)
     assert world.clusters() == ["sort-2"]
 
@@ -82,7 +82,7 @@ def test_a_strangers_pod_with_the_jobs_labels_changes_nothing(
     assert world.head().submitted == ["sort-1-0"]
     world.edit_job(suspend=True)
     world.wait(30)
-    assert world.phase() == (Phase.SUSPENDED, "Requested")
+    assert world.phase() == (JobPhase.SUSPENDED, "Requested")
     world.edit_job(suspend=False)
     world.wait(5)
     assert world.clusters() == ["sort-2"]
@@ -109,7 +109,7 @@ def test_a_head_that_only_the_operator_does_not_reach_trains_on(world: World) ->
     world.run_to_training()
     world.head().go_down()
     world.wait(5 * world.settings.dead_head_seconds)
-    assert world.phase() == (Phase.RUNNING, "HeadUnreachable") and world.clusters() == ["sort-1"]
+    assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable") and world.clusters() == ["sort-1"]
 
 
 def test_it_is_given_up_where_the_operator_reaches_other_heads(world: World) -> None:
@@ -153,7 +153,7 @@ def test_a_driver_that_promises_no_heartbeat_may_take_its_time(world: World) -> 
     world.run_to_training()
     heartbeat(world, None)
     world.wait(3 * world.settings.frozen_report_seconds)
-    assert world.head().submitted == ["sort-1-0"] and world.phase()[0] is Phase.RUNNING
+    assert world.head().submitted == ["sort-1-0"] and world.phase()[0] is JobPhase.RUNNING
 
 
 def test_a_frozen_driver_that_does_not_end_costs_its_cluster(world: World) -> None:
@@ -170,10 +170,10 @@ def test_devices_are_given_back_when_the_others_find_no_room(world: World) -> No
     world.run_kuberay()
     world.set_pod(next(pod for pod in world.pods() if "-worker-" in pod), conditions=[])
     world.wait(world.settings.room_seconds - 60)
-    assert world.clusters() == ["sort-1"] and world.phase()[0] is Phase.PROVISIONING
+    assert world.clusters() == ["sort-1"] and world.phase()[0] is JobPhase.PROVISIONING
     world.wait(120 + world.settings.room_seconds / 2)
     assert world.clusters() == ["sort-2"], "at first at once"
-    assert world.phase() == (Phase.RESTARTING, "NoRoom") or "NoRoom" in world.events()
+    assert world.phase() == (JobPhase.RESTARTING, "NoRoom") or "NoRoom" in world.events()
     assert world.status().restarts.since_checkpoint == 0, "it is nobody's failure"
 
 
@@ -230,7 +230,7 @@ def test_a_new_job_during_an_outage_does_not_make_the_operator_look_well(world: 
     world.run_kuberay()
     world.wait(2 * world.settings.dead_head_seconds)
     assert sorted(world.clusters()) == ["new-1", "sort-1"]
-    assert world.phase() == (Phase.RUNNING, "HeadUnreachable")
+    assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
 
 
 def test_a_head_has_all_its_time_from_when_it_can_be_asked(world: World) -> None:

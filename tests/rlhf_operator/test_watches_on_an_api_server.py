@@ -15,11 +15,11 @@ import pytest
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_kube.kinds import Kind
-from rlhf_operator import watching
-from rlhf_operator.app import App
 from rlhf_operator.config import OperatorConfig
-from rlhf_operator.stop import Stop
-from rlhf_operator.watching import CHILDREN, Watch
+from rlhf_operator.process import watching
+from rlhf_operator.process.app import App
+from rlhf_operator.process.stop import Stop
+from rlhf_operator.process.watching import CHILDREN, Watch
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
@@ -80,7 +80,7 @@ def listener(defined: Kubectl, namespace: str, monkeypatch: pytest.MonkeyPatch) 
         async def note(self, name: str | None, **_: Any) -> None:
             listener.sent.add(name or "")
 
-    monkeypatch.setattr("rlhf_operator.app.Watch", OpenWatch)
+    monkeypatch.setattr("rlhf_operator.process.app.Watch", OpenWatch)
     return listener
 
 

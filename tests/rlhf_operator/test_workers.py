@@ -10,13 +10,13 @@ from contextlib import closing
 
 import pytest
 
-from rlhf_operator.kube.cached import Key
-from rlhf_operator.kube.protocol import Conflict, Forbidden, Unreachable
-from rlhf_operator.metrics import Metrics
-from rlhf_operator.queue import JobQueue
-from rlhf_operator.reconciler import Reconciler
-from rlhf_operator.threads import Threads
-from rlhf_operator.workers import Workers
+from rlhf_operator.clients.kube.cached import Key
+from rlhf_operator.clients.kube.protocol import Conflict, Forbidden, Unreachable
+from rlhf_operator.clients.threads import Threads
+from rlhf_operator.process.metrics import Metrics
+from rlhf_operator.process.queue import JobQueue
+from rlhf_operator.process.reconciler import Reconciler
+from rlhf_operator.process.workers import Workers
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")
@@ -181,7 +181,7 @@ def test_failures_are_told_by_what_they_are(
         scene.queue.add(A)
         await until(lambda: scene.looks("done") == 1)
 
-    with caplog.at_level(logging.INFO, "rlhf_operator.workers"):
+    with caplog.at_level(logging.INFO, "rlhf_operator.process.workers"):
         scene = play(look, act)
     (record,) = caplog.records
     assert record.levelno == level and said in record.getMessage()

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.app import RESYNC_SECONDS
-from rlhf_operator.head.protocol import HeadUnreachable, SubmissionState
-from rlhf_operator.kube.cached import WATCHED, Key
-from rlhf_operator.kube.protocol import Conflict, Forbidden, KubeError, Manifest, Unreachable
+from rlhf_operator.clients.head.protocol import HeadUnreachable, SubmissionState
+from rlhf_operator.clients.kube.cached import WATCHED, Key
+from rlhf_operator.clients.kube.protocol import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    Manifest,
+    Unreachable,
+)
+from rlhf_operator.process.app import RESYNC_SECONDS
 
 from .direct_client import DirectClient
 from .fake_driver import FakeDriver
@@ -112,7 +118,7 @@ class TroubledWorld(World):
         finally:
             self.trouble.is_on = False
         living = [driver.id for driver in self.living()]
-        if self.exists() and before is not Phase.SUCCEEDED is self.status().phase:
+        if self.exists() and before is not JobPhase.SUCCEEDED is self.status().phase:
             made = self.made_of[f"sort-{self.status().attempts}"]
             wanted = self.job()["spec"]["schedule"]
             assert made["spec"]["schedule"]["steps"] == wanted["steps"], "an edit is lost"

@@ -19,22 +19,22 @@ import yaml
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
+from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, job_of
+from rlhf_operator.clients.kube.protocol import KubeError, Manifest
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.decide.pods_in_words import told_problem
+from rlhf_operator.decide.pod_messages import told_problem
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.head.client import HttpClient
-from rlhf_operator.head.http import HttpHeads
-from rlhf_operator.heads import Heads
-from rlhf_operator.key import Identity
-from rlhf_operator.kube.cached import WATCHED, CachedKube, Key, job_of
-from rlhf_operator.kube.protocol import KubeError, Manifest
-from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Observer
-from rlhf_operator.parse import parse_pod
-from rlhf_operator.perform import Performer
-from rlhf_operator.planning import Planner
-from rlhf_operator.reconciler import Reconciler
+from rlhf_operator.identity import Identity
+from rlhf_operator.observe.observer import Observer
+from rlhf_operator.observe.parse import parse_pod
+from rlhf_operator.observe.planner import Planner
+from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.process.metrics import Metrics
+from rlhf_operator.process.reconciler import Reconciler
 
 from .awaited import now
 from .fake_head import FakeHead, FakeHeads

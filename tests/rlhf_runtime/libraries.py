@@ -17,7 +17,7 @@ os.environ |= {
 import_libraries(Device.CPU)
 for module in (
     # Ranks import these only where a job needs them. Here dozens of ranks would, for seconds each.
-    "rlhf_flow.planning.plan_problem",
+    "rlhf_planner.plan",
     "rlhf_runtime.engines.fsdp.engine",
     "rlhf_runtime.engines.megatron.engine",
     f"{__package__}.engines.megatron_models",

@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_api.plan import Mesh, Plan
 from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
-from rlhf_flow.planning.known_models import BUILTIN_MODELS
+from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_planner.problem.model_shapes import BUILTIN_MODELS
 
 from ..timelines import overlapping_steps
 from .cli import Finished, run

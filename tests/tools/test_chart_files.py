@@ -11,7 +11,7 @@ import yaml
 
 import chart_files
 from chart_values import ChartValues
-from rlhf_api.reading.fields import every_field, tree_of
+from rlhf_api.reading.fields import all_fields, field_tree
 from rlhf_operator import permissions
 
 
@@ -42,7 +42,9 @@ def test_schema_and_models_refuse_the_same(wrong: dict[str, object]) -> None:
 
 def test_every_value_is_explained_above_it_and_in_the_table() -> None:
     text, table = chart_files.values_yaml(), chart_files.readme()
-    explained = {field.path for field in every_field(tree_of(ChartValues)) if not field.description}
+    explained = {
+        field.path for field in all_fields(field_tree(ChartValues)) if not field.description
+    }
     assert explained == set()
     for name in yaml.safe_load(text):
         assert re.search(rf"^# .+\n{name}:", text, re.MULTILINE), name

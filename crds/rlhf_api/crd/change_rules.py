@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlhf_api.cel import member
-from rlhf_api.changes import ON_RESUME, WHILE_RUNNING
+from rlhf_api.changes import MUTABLE_ON_RESUME, MUTABLE_WHILE_RUNNING
 from rlhf_api.limits import Schema
 from rlhf_api.rules import Rule
 
@@ -23,14 +23,14 @@ def change_rules(spec: Schema) -> list[Rule]:
     """
     rules = [
         Rule(
-            holds=_same(spec, "self", "oldSelf", section, _below(section, ON_RESUME)),
+            holds=_same(spec, "self", "oldSelf", section, _below(section, MUTABLE_ON_RESUME)),
             what=_fixed(section),
             do="change it back, or make a new job",
             field=f".{section}",
             reason="FieldValueForbidden",
         )
         for section in spec["properties"]
-        if section not in ON_RESUME
+        if section not in MUTABLE_ON_RESUME
     ]
     return rules + [
         Rule(
@@ -40,8 +40,8 @@ def change_rules(spec: Schema) -> list[Rule]:
             field=f".{pattern.partition('.*')[0]}",
             reason="FieldValueForbidden",
         )
-        for pattern in ON_RESUME
-        if pattern not in WHILE_RUNNING
+        for pattern in MUTABLE_ON_RESUME
+        if pattern not in MUTABLE_WHILE_RUNNING
     ]
 
 
@@ -52,7 +52,7 @@ def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
 
 
 def _fixed(section: str) -> str:
-    parts = [pattern for pattern in ON_RESUME if pattern.startswith(f"{section}.")]
+    parts = [pattern for pattern in MUTABLE_ON_RESUME if pattern.startswith(f"{section}.")]
     but = f", but for {', '.join(parts)}" if parts else ""
     return f"spec.{section} cannot change{but}"
 

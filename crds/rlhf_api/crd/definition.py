@@ -10,7 +10,7 @@ import yaml
 from rlhf_api.cel import text
 from rlhf_api.crd.change_rules import change_rules
 from rlhf_api.crd.structural import structural_schema
-from rlhf_api.limits import Schema, allowed_words
+from rlhf_api.limits import Schema, describe_allowed
 from rlhf_api.rules import Rule
 from rlhf_api.spec.job import GROUP, KIND, VERSION, Metadata, RLHFJob, RLHFJobSpec
 from rlhf_api.status import RLHFJobStatus
@@ -127,7 +127,7 @@ def _name_rule() -> Rule:
         f"self.metadata.name.matches({text(name['pattern'])})",
         what="a name that a job's cluster cannot be given",
         got="self.metadata.name",
-        allowed=allowed_words(name),
+        allowed=describe_allowed(name),
         do="rename the job",
         field=".metadata.name",
     )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from rlhf_api.base import Contract
 from rlhf_api.cel import text
-from rlhf_api.limits import Schema, allowed_keys, without_null
-from rlhf_api.members import enumeration_named, members_of
+from rlhf_api.limits import Schema, describe_keys, without_null
+from rlhf_api.members import enum_members, find_enumeration
 from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.rules import Rule
 from rlhf_api.spec.resources import NodePool
@@ -136,8 +136,8 @@ def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
 def _description(field: Schema, target: Schema) -> str:
     """The field's own, or its type's; then what the values of an enumeration mean."""
     texts = [field.get("description") or target.get("description") or ""]
-    enumeration = enumeration_named(str(target.get("title"))) if "enum" in target else None
-    for member in members_of(enumeration) if enumeration else ():
+    enumeration = find_enumeration(str(target.get("title"))) if "enum" in target else None
+    for member in enum_members(enumeration) if enumeration else ():
         texts.append(f"{member.value}: {member.description}")
     return " ".join(" ".join(texts).split())
 
@@ -180,7 +180,7 @@ def _key_rules(schema: Schema) -> list[Rule]:
         return []
     holds = f"self.all(key, {' && '.join(checks)})"
     return [
-        Rule(holds, "a key that is not allowed here", "rename it", allowed=allowed_keys(schema))
+        Rule(holds, "a key that is not allowed here", "rename it", allowed=describe_keys(schema))
     ]
 
 

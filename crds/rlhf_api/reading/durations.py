@@ -18,7 +18,7 @@ _SECONDS: Mapping[str, Fraction] = {
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
-def whole_seconds(text: str) -> int | None:
+def parse_seconds(text: str) -> int | None:
     """The seconds that a text such as `2h` or `1.5 min` stands for, rounded up; None if it is no
     duration."""
     parts = _DURATION.fullmatch(text)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rlhf_api.errors import UnknownFieldError
 from rlhf_api.reading.fields import NO_DEFAULT, FieldDoc, contract
-from rlhf_api.reading.suggestions import instead_of, places_of
+from rlhf_api.reading.suggestions import paths_named, suggest
 from rlhf_api.spec.job import API_VERSION, KIND
 
 _WIDTH = 96
@@ -72,9 +72,9 @@ def _unknown(segment: str, node: FieldDoc, before: list[str]) -> UnknownFieldErr
     owner = node
     while owner.element is not None:
         owner = owner.element
-    hint = instead_of(segment, owner)
+    hint = suggest(segment, owner)
     if not hint:
-        places = places_of(segment)
+        places = paths_named(segment)
         hint = f"did you mean {' or '.join(places[:3])}?" if places else "choose one of them"
     return UnknownFieldError(f"{parent} has no field {segment}: allowed {names}; {hint}")
 

@@ -11,13 +11,15 @@ from functools import cache
 from typing import Any, Literal
 
 from rlhf_api.base import Contract
-from rlhf_api.limits import Schema, allowed_keys, allowed_words, without_null
-from rlhf_api.members import Member, enumeration_named, members_of
+from rlhf_api.limits import Schema, describe_allowed, describe_keys, without_null
+from rlhf_api.members import Member, enum_members, find_enumeration
 from rlhf_api.problems import FieldPath
 from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.spec.job import RLHFJob
 
-Kind = Literal["object", "list", "map", "string", "integer", "number", "boolean", "quantity", "any"]
+FieldKind = Literal[
+    "object", "list", "map", "string", "integer", "number", "boolean", "quantity", "any"
+]
 
 
 class _NoDefault:
@@ -37,7 +39,7 @@ class FieldDoc:
     """Wire name; empty for the root and for elements of lists and maps."""
     path: str
     """From the root, with [] for any list index and <name> for any map key."""
-    kind: Kind
+    kind: FieldKind
     """What it holds."""
     type_name: str
     """The same as Kubernetes writes it, such as []NodePool or map[string]ModelSpec."""
@@ -79,10 +81,10 @@ class FieldDoc:
 @cache
 def contract() -> FieldDoc:
     """The root of the tree: RLHFJob itself."""
-    return tree_of(RLHFJob)
+    return field_tree(RLHFJob)
 
 
-def tree_of(model: type[Contract]) -> FieldDoc:
+def field_tree(model: type[Contract]) -> FieldDoc:
     """Any other model as such a tree."""
     schema = model.model_json_schema(by_alias=True)
     return _Reader(schema.get("$defs", {})).read("", "", schema, required=True)
@@ -101,11 +103,11 @@ def field_at(path: FieldPath) -> FieldDoc | None:
     return node
 
 
-def every_field(node: FieldDoc) -> list[FieldDoc]:
+def all_fields(node: FieldDoc) -> list[FieldDoc]:
     """All fields below a node, parents before children, elements of lists and maps left out."""
     found: list[FieldDoc] = []
     for child in node.object_fields:
-        found += [child, *every_field(child)]
+        found += [child, *all_fields(child)]
     return found
 
 
@@ -120,7 +122,7 @@ class _Reader:
         target = self._resolve(without_null(schema))
         kind = _kind(target)
         element = self._element(path, target)
-        enumeration = enumeration_named(str(target.get("title"))) if "enum" in target else None
+        enumeration = find_enumeration(str(target.get("title"))) if "enum" in target else None
         return FieldDoc(
             name=name,
             path=path,
@@ -130,9 +132,9 @@ class _Reader:
             type_description=_one_line(target.get("description")) if "title" in target else "",
             required=required,
             default=NO_DEFAULT if required else _default(schema, kind),
-            allowed=allowed_words(target),
-            key_allowed=allowed_keys(target),
-            members=members_of(enumeration) if enumeration else (),
+            allowed=describe_allowed(target),
+            key_allowed=describe_keys(target),
+            members=enum_members(enumeration) if enumeration else (),
             fields=self._fields(path, target),
             element=element,
         )
@@ -157,7 +159,7 @@ class _Reader:
         return self.read("", f"{path}.<name>", values[0], required=True) if values else None
 
 
-def _kind(schema: Schema) -> Kind:
+def _kind(schema: Schema) -> FieldKind:
     if INT_OR_STRING in schema:
         return "quantity"
     name: str | None = schema.get("type")
@@ -172,13 +174,13 @@ def _kind(schema: Schema) -> Kind:
             return "any"
 
 
-def _type_name(kind: Kind, schema: Schema, element: FieldDoc | None) -> str:
+def _type_name(kind: FieldKind, schema: Schema, element: FieldDoc | None) -> str:
     inner = element.type_name if element else ""
     names = {"object": str(schema.get("title")), "list": f"[]{inner}", "map": f"map[string]{inner}"}
     return names.get(kind) or str(kind)
 
 
-def _default(schema: Schema, kind: Kind) -> Any:
+def _default(schema: Schema, kind: FieldKind) -> Any:
     """The default as a manifest would write it; an object's own defaults show at its fields."""
     default = schema.get("default")
     return {} if kind == "object" and default is not None else default

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
-from rlhf_api.reading.overrides import apply_overrides, overridden, overridden_inside
+from rlhf_api.reading.overrides import apply_overrides, override_at, override_inside
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
 from rlhf_api.spec.job import KIND, RLHFJob
@@ -54,7 +54,7 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     return jobs
 
 
-def load_among_others(
+def load_mixed(
     text: str, source_name: str, prepared: Callable[[Any], Any]
 ) -> list[tuple[int, Document, RLHFJob]]:
     """Load the jobs of a text in which other objects may stand, too.
@@ -90,7 +90,7 @@ def _is_job(value: Any) -> bool:
     return isinstance(value, dict) and value.get("kind") == KIND
 
 
-def with_lines(
+def locate_problems(
     error: ManifestError, path: str | Path, job: str, overrides: Sequence[str] = ()
 ) -> ManifestError:
     """Problems that were found in a job of a file after it was loaded, with their places in it.
@@ -111,14 +111,14 @@ def with_lines(
     return error
 
 
-def with_overrides(
+def locate_overrides(
     error: ManifestError, source_name: str, overrides: Sequence[str]
 ) -> ManifestError:
     """Problems that were found in a job of a text that cannot be read again: which --set made each,
     or the text's name."""
 
     def placed(problem: Problem) -> Problem:
-        cause = overridden(problem.location, overrides)
+        cause = override_at(problem.location, overrides)
         return replace(problem, file=source_name if cause is None else f"--set {cause}")
 
     return ManifestError([placed(each) for each in error.problems])
@@ -182,16 +182,16 @@ def _placed(
 
     is_new: whether it is not there without the overrides.
     """
-    cause = overridden(problem.location, overrides)
+    cause = override_at(problem.location, overrides)
     if cause is None and is_new:
-        cause = overridden_inside(problem.location, overrides)
+        cause = override_inside(problem.location, overrides)
     if cause is not None:
         return replace(problem, file=f"--set {cause}")
     if is_new:
         given = " ".join(f"--set {each}" for each in overrides)
         problem = replace(problem, what=f"{problem.what} (with {given})")
     about_key = problem.what.startswith(("unknown field", "a key"))
-    place = (document.key_place if about_key else document.value_place)(problem.location)
+    place = (document.key_position if about_key else document.value_position)(problem.location)
     return replace(problem, file=file, line=place.line, column=place.column)
 
 
@@ -202,7 +202,7 @@ def _repeated(
     seen: dict[tuple[str | None, str], int],
 ) -> list[Problem]:
     location = ("metadata", "name")
-    place = document.value_place(location)
+    place = document.value_position(location)
     first = seen.setdefault((job.metadata.namespace, job.name), place.line)
     if first == place.line:
         return []

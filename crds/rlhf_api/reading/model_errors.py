@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from rlhf_api.entrypoint import as_module
+from rlhf_api.entrypoint import entrypoint_from_file
 from rlhf_api.problems import FieldPath, Problem
-from rlhf_api.quantity import meant
-from rlhf_api.reading.durations import whole_seconds
+from rlhf_api.quantity import guess_quantity
+from rlhf_api.reading.durations import parse_seconds
 from rlhf_api.reading.fields import FieldDoc, contract, field_at
-from rlhf_api.reading.suggestions import instead_of, nearest
+from rlhf_api.reading.suggestions import nearest, suggest
 
 _WHAT = {
     "string_type": "not a text",
@@ -40,7 +40,7 @@ _WHAT = {
 _LONGEST_SHOWN = 60
 
 
-def problem_of(document: Any, error: ErrorDetails) -> Problem:
+def convert_error(document: Any, error: ErrorDetails) -> Problem:
     """Say in the contract's words what one of pydantic's errors about a document means."""
     location: FieldPath = error["loc"]
     if location and location[-1] == "[key]":
@@ -55,7 +55,7 @@ def problem_of(document: Any, error: ErrorDetails) -> Problem:
     return _bad_value(location, error)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write a value for a message: on one line, and cut if it is long."""
     if value is None:
         return "nothing"
@@ -87,7 +87,7 @@ def _bad_key(location: FieldPath) -> Problem:
     return Problem(
         location,
         "a key that is not allowed here",
-        got=shown(location[-1]),
+        got=format_value(location[-1]),
         allowed=parent.key_allowed if parent else "",
         do="rename it",
     )
@@ -116,9 +116,9 @@ def _unknown(location: FieldPath) -> Problem:
     return Problem(
         location,
         "unknown field",
-        got=shown(location[-1]),
+        got=format_value(location[-1]),
         allowed=", ".join(each.name for each in parent.fields),
-        do=instead_of(str(location[-1]), parent) or f"remove it; `{command}` lists the fields",
+        do=suggest(str(location[-1]), parent) or f"remove it; `{command}` lists the fields",
     )
 
 
@@ -148,7 +148,7 @@ def _got(error: ErrorDetails) -> str:
         return f"{len(value)} entries"
     if error["type"] in ("string_too_short", "string_too_long"):
         return f"{len(value)} characters"
-    return f"the text {shown(value)}" if _is_quoted_number(value) else shown(value)
+    return f"the text {format_value(value)}" if _is_quoted_number(value) else format_value(value)
 
 
 def _allowed(field: FieldDoc) -> str:
@@ -170,16 +170,18 @@ def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
         return "write false, without quotes"
     if fault in ("int_type", "float_type") and _is_quoted_number(value):
         return "remove the quotes"
-    quantity = meant(value) if field.kind == "quantity" and isinstance(value, str) else None
+    quantity = (
+        guess_quantity(value) if field.kind == "quantity" and isinstance(value, str) else None
+    )
     if quantity is not None:
         return f"write {quantity}"
-    seconds = whole_seconds(value) if "Seconds" in name and isinstance(value, str) else None
+    seconds = parse_seconds(value) if "Seconds" in name and isinstance(value, str) else None
     if seconds is not None:
         return f"write {seconds}, without a unit: the field's name states it"
     if fault in ("enum", "literal_error") and isinstance(value, str):
         near = nearest(value, [each.value for each in field.members])
         return f"did you mean {near}?" if near else ""
-    module = as_module(value) if name == "entrypoint" and isinstance(value, str) else ""
+    module = entrypoint_from_file(value) if name == "entrypoint" and isinstance(value, str) else ""
     if module:
         return f"did you mean {module}?"
     return "write - before each entry" if fault == "tuple_type" else ""

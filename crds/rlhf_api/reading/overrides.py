@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_api.errors import OverrideError
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.reading.yaml_documents import read_documents
 
@@ -24,7 +24,7 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
     SeveralErrors for several.
     """
     result = copy.deepcopy(document) if overrides else document
-    gathered = Gathered()
+    gathered = ErrorCollector()
     for override in overrides:
         with gathered.check():
             location, value = parse_override(override)
@@ -33,12 +33,12 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
     return result
 
 
-def overridden(location: FieldPath, overrides: Sequence[str]) -> str | None:
+def override_at(location: FieldPath, overrides: Sequence[str]) -> str | None:
     """Return the last override that set the field at a location, or anything around it."""
     return _last(overrides, lambda target: _begins_with(location, target))
 
 
-def overridden_inside(location: FieldPath, overrides: Sequence[str]) -> str | None:
+def override_inside(location: FieldPath, overrides: Sequence[str]) -> str | None:
     """Return the last override that set something inside the field at a location."""
     return _last(overrides, lambda target: _begins_with(target, location))
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from pydantic.alias_generators import to_camel
 
-from rlhf_api.reading.fields import FieldDoc, contract, every_field
+from rlhf_api.reading.fields import FieldDoc, all_fields, contract
 
 _TRUNCATION = (
     "sampling is never truncated: training needs the probabilities of the full distribution; "
@@ -34,7 +34,7 @@ _WISHES = {
 """Keys that people expect, by the path they expect them at, with what to do instead."""
 
 
-def instead_of(key: str, parent: FieldDoc) -> str:
+def suggest(key: str, parent: FieldDoc) -> str:
     """Say what to do about a key that an object does not have; empty if nothing is near."""
     camel = to_camel(key.replace("-", "_")) if not key[:1].isupper() else key
     wish = _WISHES.get(f"{parent.path}.{camel}" if parent.path else camel)
@@ -46,7 +46,7 @@ def instead_of(key: str, parent: FieldDoc) -> str:
     near = nearest(key, names)
     if near:
         return f"did you mean {near}?"
-    elsewhere = places_of(camel)
+    elsewhere = paths_named(camel)
     return f"{camel} belongs at {' or '.join(elsewhere)}" if 0 < len(elsewhere) <= 3 else ""
 
 
@@ -57,6 +57,6 @@ def nearest(word: str, candidates: list[str]) -> str:
     return by_lower[found[0]] if found else ""
 
 
-def places_of(name: str) -> list[str]:
+def paths_named(name: str) -> list[str]:
     """The paths of all fields of this wire name, whatever the case."""
-    return [each.path for each in every_field(contract()) if each.name.lower() == name.lower()]
+    return [each.path for each in all_fields(contract()) if each.name.lower() == name.lower()]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlhf_api.problems import FieldPath, Problem
-from rlhf_api.reading.model_errors import problem_of, shown
+from rlhf_api.reading.model_errors import convert_error, format_value
 from rlhf_api.rules import BrokenRules
 from rlhf_api.spec.job import API_VERSION, GROUP, KIND, RLHFJob
 
@@ -35,14 +35,16 @@ def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
 def _foreign(document: Any) -> Problem | None:
     """The one problem of a document that is no RLHFJob of this version at all."""
     if not isinstance(document, dict):
-        return Problem((), "not a manifest", got=shown(document), allowed=f"a map, kind: {KIND}")
+        return Problem(
+            (), "not a manifest", got=format_value(document), allowed=f"a map, kind: {KIND}"
+        )
     kind, version = document.get("kind"), document.get("apiVersion")
     if isinstance(kind, str) and kind != KIND:
         same = kind.lower() == KIND.lower()
         return Problem(
             ("kind",),
             "a document of another kind",
-            got=shown(kind),
+            got=format_value(kind),
             allowed=KIND,
             do="write it so" if same else "keep RLHFJobs in a file of their own",
         )
@@ -51,7 +53,7 @@ def _foreign(document: Any) -> Problem | None:
         return Problem(
             ("apiVersion",),
             "another version of RLHFJob" if ours else "not the version of an RLHFJob",
-            got=shown(version),
+            got=format_value(version),
             allowed=API_VERSION,
             do="write this version; `rlhf explain` lists its fields",
         )
@@ -69,7 +71,7 @@ def _problems(document: Any, details: list[ErrorDetails]) -> list[Problem]:
         elif error["type"] == "too_short" and _is_long_enough(error):
             continue
         else:
-            problems = [problem_of(document, error)]
+            problems = [convert_error(document, error)]
         for problem in problems:
             found.setdefault((problem.location, problem.what), problem)
     return list(found.values())

@@ -24,7 +24,7 @@ from yaml.events import (
 )
 
 from rlhf_api.problems import FieldPath, Problem
-from rlhf_api.reading.yaml_errors import Place, YamlError, syntax_error
+from rlhf_api.reading.yaml_errors import Position, YamlError, syntax_error
 from rlhf_api.reading.yaml_scalars import Scalar, plain_scalar
 
 MAX_CHARACTERS = 256 * 1024
@@ -43,16 +43,16 @@ class Document:
     """One YAML document: its value, and where each part of it stands."""
 
     value: Any
-    keys: dict[FieldPath, Place] = field(default_factory=dict)
+    keys: dict[FieldPath, Position] = field(default_factory=dict)
     """Where a mapping's member begins: at its key."""
-    values: dict[FieldPath, Place] = field(default_factory=dict)
+    values: dict[FieldPath, Position] = field(default_factory=dict)
     """Where a value begins; what an alias repeats has none of its own."""
 
-    def key_place(self, path: FieldPath) -> Place:
+    def key_position(self, path: FieldPath) -> Position:
         """Where the member at a path begins, or what is nearest around it."""
-        return self.keys.get(path) or self.value_place(path)
+        return self.keys.get(path) or self.value_position(path)
 
-    def value_place(self, path: FieldPath) -> Place:
+    def value_position(self, path: FieldPath) -> Position:
         """Where the value at a path begins, or what is nearest around it.
 
         A map or list below its key is found at the key, which names it.
@@ -61,7 +61,7 @@ class Document:
             value, key = self.values.get(path[:length]), self.keys.get(path[:length])
             if value is not None:
                 return key if key is not None and key.line != value.line else value
-        return Place(1, 1)
+        return Position(1, 1)
 
 
 def read_documents(text: str, file: str = "") -> tuple[list[Document], list[Problem]]:
@@ -74,7 +74,7 @@ def read_documents(text: str, file: str = "") -> tuple[list[Document], list[Prob
     try:
         if len(text) > MAX_CHARACTERS:
             raise YamlError(
-                Place(1, 1),
+                Position(1, 1),
                 "too large for a manifest",
                 got=f"{len(text)} characters",
                 allowed=f"at most {MAX_CHARACTERS}",
@@ -189,7 +189,7 @@ class _Reader:
         _require_depth(len(path) + anchored.height, place)
         return anchored.value
 
-    def _grow(self, size: int, place: Place) -> None:
+    def _grow(self, size: int, place: Position) -> None:
         self._size += size
         if self._size > MAX_SIZE:
             raise YamlError(
@@ -200,13 +200,13 @@ class _Reader:
             )
 
 
-def _place(event: Event) -> Place:
+def _place(event: Event) -> Position:
     mark = event.start_mark
     assert mark is not None, "the parser marks every event"
-    return Place(mark.line + 1, mark.column + 1)
+    return Position(mark.line + 1, mark.column + 1)
 
 
-def _require_depth(depth: int, place: Place) -> None:
+def _require_depth(depth: int, place: Position) -> None:
     if depth > MAX_DEPTH:
         raise YamlError(place, "nested too deep", allowed=f"{MAX_DEPTH} levels")
 

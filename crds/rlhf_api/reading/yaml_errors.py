@@ -10,7 +10,7 @@ from rlhf_api.problems import Problem
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """A position in a text, counted from 1."""
 
     line: int
@@ -20,7 +20,9 @@ class Place:
 class YamlError(Exception):
     """What is wrong with a text, and where; raised where the rest of it cannot be read."""
 
-    def __init__(self, place: Place, what: str, *, got: str = "", allowed: str = "", do: str = ""):
+    def __init__(
+        self, place: Position, what: str, *, got: str = "", allowed: str = "", do: str = ""
+    ):
         super().__init__(what)
         self.problem = Problem(
             (), what, got=got, allowed=allowed, do=do, line=place.line, column=place.column
@@ -31,13 +33,13 @@ def syntax_error(error: yaml.YAMLError | ValueError, text: str) -> YamlError:
     """Say what PyYAML could not read, where, and what usually helps."""
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position]
-        place = Place(before.count("\n") + 1, error.position - before.rfind("\n"))
+        place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
         code = f"U+{ord(text[error.position]):04X}"
         return YamlError(place, "a character that YAML does not allow", got=code, do="remove it")
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
-        return YamlError(Place(1, 1), f"not YAML: {error}", do="check the escapes in quotes")
-    place = Place(mark.line + 1, mark.column + 1)
+        return YamlError(Position(1, 1), f"not YAML: {error}", do="check the escapes in quotes")
+    place = Position(mark.line + 1, mark.column + 1)
     problem = (error.problem or "a syntax error").removesuffix(" that cannot start any token")
     if "\\t" in problem:
         return YamlError(place, "not YAML", got="a tab", do="indent with spaces")

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from rlhf_api.base import Contract, Entrypoint, Identifier
 from rlhf_api.cel import text
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import (
@@ -106,7 +106,7 @@ def _only_with(kind: AlgorithmType) -> Rule:
         got=f"{text(f'{field} beside type ')} + self.type",
         do=f"remove {field} or change type",
         field=f".{field}",
-        check=lambda self: found(
+        check=lambda self: violation_if(
             self.member(kind) is not None and self.type is not kind,
             f"{field} beside type {self.type.value}",
         ),
@@ -157,7 +157,9 @@ class AlgorithmSpec(Contract):
             what="type Custom without its entry point",
             do="add custom: {entrypoint: package.module:Class}",
             field=".custom",
-            check=lambda self: found(self.type is AlgorithmType.CUSTOM and self.custom is None),
+            check=lambda self: violation_if(
+                self.type is AlgorithmType.CUSTOM and self.custom is None
+            ),
         ),
         Rule(
             holds="!has(self.graph) || self.type == 'Custom'",
@@ -165,7 +167,7 @@ class AlgorithmSpec(Contract):
             got="'graph beside type ' + self.type",
             do="remove graph or change type",
             field=".graph",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.graph is not None and self.type is not AlgorithmType.CUSTOM,
                 f"graph beside type {self.type.value}",
             ),

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel import cel_map, text, texts
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
@@ -39,74 +39,74 @@ def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
     return f"self.algorithm.type in {texts([kind.value for kind in kinds])}"
 
 
-def _first_model_is_there(spec: RLHFJobSpec) -> Iterator[Found]:
+def _first_model_is_there(spec: RLHFJobSpec) -> Iterator[Violation]:
     settings = SETTINGS.get(spec.algorithm.type)
     if settings is not None and settings.roles[0] not in spec.models:
         first = settings.roles[0]
         got = ", ".join(sorted(spec.models))
-        yield Found(got, allowed=first, do=f"add models.{first} with its source")
+        yield Violation(got, allowed=first, do=f"add models.{first} with its source")
 
 
-def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Found]:
+def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Violation]:
     settings = SETTINGS.get(spec.algorithm.type)
     if settings is None:
         return
     for role in sorted(set(spec.models) - set(settings.roles)):
         near = get_close_matches(role, settings.roles, n=1)
         do = f"did you mean {near[0]}?" if near else ""
-        yield Found(role, ("models", role), ", ".join(settings.roles), do)
+        yield Violation(role, ("models", role), ", ".join(settings.roles), do)
 
 
-def _something_scores(spec: RLHFJobSpec) -> list[Found]:
-    return found(spec.algorithm.type in _SCORING and not spec.rewards, "none")
+def _something_scores(spec: RLHFJobSpec) -> list[Violation]:
+    return violation_if(spec.algorithm.type in _SCORING and not spec.rewards, "none")
 
 
-def _costs_are_there(spec: RLHFJobSpec) -> list[Found]:
+def _costs_are_there(spec: RLHFJobSpec) -> list[Violation]:
     given = sorted({reward.role for reward in spec.rewards})
     has_both = {"reward", "cost"} <= set(given)
     is_safe = spec.algorithm.type is AlgorithmType.SAFE_RLHF
-    return found(is_safe and bool(given) and not has_both, f"only {', '.join(given)}")
+    return violation_if(is_safe and bool(given) and not has_both, f"only {', '.join(given)}")
 
 
-def _pretraining_has_rows(spec: RLHFJobSpec) -> list[Found]:
+def _pretraining_has_rows(spec: RLHFJobSpec) -> list[Violation]:
     safe = spec.algorithm.safe_rlhf
     weight = 0.0 if safe is None else safe.pretraining_weight
-    return found(weight > 0 and spec.data.pretraining is None, f"{weight:g}")
+    return violation_if(weight > 0 and spec.data.pretraining is None, f"{weight:g}")
 
 
-def _prompts_are_no_pairs(spec: RLHFJobSpec) -> list[Found]:
+def _prompts_are_no_pairs(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
-    return found(spec.algorithm.type in _ON_PROMPTS and has_pairs, spec.algorithm.type.value)
+    return violation_if(spec.algorithm.type in _ON_PROMPTS and has_pairs, spec.algorithm.type.value)
 
 
-def _pairs_are_there(spec: RLHFJobSpec) -> list[Found]:
+def _pairs_are_there(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
-    return found(spec.algorithm.type in _ON_PAIRS and not has_pairs, "rows of prompts")
+    return violation_if(spec.algorithm.type in _ON_PAIRS and not has_pairs, "rows of prompts")
 
 
-def _answers_are_there(spec: RLHFJobSpec) -> list[Found]:
+def _answers_are_there(spec: RLHFJobSpec) -> list[Violation]:
     data = spec.data.train
     has_answers = data.answer_field is not None or data.builtin is not None
-    return found(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
+    return violation_if(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
 
 
-def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Found]:
+def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Violation]:
     samples = spec.rollout.samples_per_prompt
-    return found(spec.algorithm.type in _COMPARING and samples < 2, samples)
+    return violation_if(spec.algorithm.type in _COMPARING and samples < 2, samples)
 
 
-def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Found]:
+def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Violation]:
     given, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
-    return found(given is not None and given.group_baseline and samples < 2, samples)
+    return violation_if(given is not None and given.group_baseline and samples < 2, samples)
 
 
 def _actor_is_trained(kind: AlgorithmType) -> Rule:
     field = f"algorithm.{kind.settings_field}"
 
-    def check(spec: RLHFJobSpec) -> list[Found]:
+    def check(spec: RLHFJobSpec) -> list[Violation]:
         settings, steps = spec.algorithm.member(kind), spec.schedule.steps
         warmup = settings.critic_warmup_steps if isinstance(settings, PpoSettings) else 0
-        return found(
+        return violation_if(
             warmup >= steps, f"{warmup} of {steps} steps", f"less than schedule.steps, {steps}"
         )
 

@@ -48,8 +48,8 @@ class OnCheckpointError(StrEnum):
     """The job fails; older checkpoints stay."""
 
 
-HELD_OUT_REWARD = "evaluation/reward_mean"
-HELD_OUT_LENGTH = "evaluation/length_mean"
+EVALUATION_REWARD = "evaluation/reward_mean"
+EVALUATION_LENGTH = "evaluation/length_mean"
 EXACT_MATCH = "evaluation/exact_match"
 
 
@@ -70,8 +70,8 @@ class KeepBest(StrEnum):
     def metric(self) -> str | None:
         """The metric's name; None for none."""
         names = {
-            KeepBest.REWARD_MEAN: HELD_OUT_REWARD,
-            KeepBest.LENGTH_MEAN: HELD_OUT_LENGTH,
+            KeepBest.REWARD_MEAN: EVALUATION_REWARD,
+            KeepBest.LENGTH_MEAN: EVALUATION_LENGTH,
             KeepBest.EXACT_MATCH: EXACT_MATCH,
         }
         return names.get(self)

@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_api.base import Contract, ObjectName, Text
 from rlhf_api.cel import text
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 URL_WITH_CREDENTIALS = "^https?://[^/]*@"
 """Of Git over HTTP; with SSH the part before the @ is a user's name, and no secret."""
@@ -63,7 +63,7 @@ class GitCode(Contract):
             what="credentials in an address, which everybody reads who may read the job",
             do="remove them, and name a Secret in secretName",
             field=".url",
-            check=lambda self: found(re.match(URL_WITH_CREDENTIALS, self.url) is not None),
+            check=lambda self: violation_if(re.match(URL_WITH_CREDENTIALS, self.url) is not None),
         ),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel import member, text
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.models import TrainingEngineType
@@ -40,36 +40,38 @@ def _ranks(size: str) -> str:
 _DEVICES = f"{_POOLS}.map(pool, pool.nodes * pool.devicesPerNode).sum()"
 
 
-def _warm_start_has_answers(spec: RLHFJobSpec) -> list[Found]:
+def _warm_start_has_answers(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
-    return found(spec.schedule.warm_start is not None and has_pairs, "data.train.preferences")
+    return violation_if(
+        spec.schedule.warm_start is not None and has_pairs, "data.train.preferences"
+    )
 
 
-def _actor_has_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
+def _actor_has_a_source(spec: RLHFJobSpec) -> Iterator[Violation]:
     actor = spec.models.get("actor")
     if actor is not None and actor.source.same_as is not None:
-        yield Found(actor.source.same_as, ("models", "actor", "source", "sameAs"))
+        yield Violation(actor.source.same_as, ("models", "actor", "source", "sameAs"))
 
 
-def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Found]:
+def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Violation]:
     for role, model in spec.models.items():
         origin = model.source.same_as
         others = sorted(
             other
-            for other, given in spec.given_models.items()
+            for other, given in spec.manifest_models.items()
             if other != role and given.model.source.same_as is None
         )
         if origin is not None and role != "actor" and origin not in others:
-            yield Found(origin, ("models", role, "source", "sameAs"), ", ".join(others))
+            yield Violation(origin, ("models", role, "source", "sameAs"), ", ".join(others))
 
 
-def _reward_models_are_apart(spec: RLHFJobSpec) -> Iterator[Found]:
+def _reward_models_are_apart(spec: RLHFJobSpec) -> Iterator[Violation]:
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None and reward.model_role in spec.models:
-            yield Found(reward.model_role, ("rewards", index, "name"))
+            yield Violation(reward.model_role, ("rewards", index, "name"))
 
 
-def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
+def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Violation]:
     names = {
         ("rewards",): [reward.name for reward in spec.rewards],
         ("resources", "nodePools"): [pool.name for pool in spec.resources.node_pools],
@@ -77,20 +79,22 @@ def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Found]:
     for where, given in names.items():
         for index, name in enumerate(given):
             if name in given[:index]:
-                yield Found(name, (*where, index, "name"))
+                yield Violation(name, (*where, index, "name"))
 
 
-def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Found]:
+def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Violation]:
     first, *others = spec.resources.node_pools or (None,)
     for index, pool in enumerate(others, start=1):
         if first is not None and pool.device is not first.device:
             where = ("resources", "nodePools", index, "device")
-            yield Found(pool.device.value, where, f"{first.device.value}, as in pool {first.name}")
+            yield Violation(
+                pool.device.value, where, f"{first.device.value}, as in pool {first.name}"
+            )
 
 
-def _rewards_have_weight(spec: RLHFJobSpec) -> list[Found]:
+def _rewards_have_weight(spec: RLHFJobSpec) -> list[Violation]:
     none_counts = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
-    return found(none_counts, "weight 0 for all")
+    return violation_if(none_counts, "weight 0 for all")
 
 
 def _goal_of_warm_start(spec: RLHFJobSpec) -> float | None:
@@ -98,73 +102,75 @@ def _goal_of_warm_start(spec: RLHFJobSpec) -> float | None:
     return None if warm_start is None else warm_start.stop_at_exact_match
 
 
-def _warm_start_has_held_out_data(spec: RLHFJobSpec) -> list[Found]:
+def _warm_start_has_held_out_data(spec: RLHFJobSpec) -> list[Violation]:
     goal = _goal_of_warm_start(spec)
     has_data = spec.data.evaluation is not None or spec.data.train.builtin is not None
-    return found(goal is not None and not has_data, f"{goal} without data.evaluation")
+    return violation_if(goal is not None and not has_data, f"{goal} without data.evaluation")
 
 
-def _warm_start_is_measured(spec: RLHFJobSpec) -> list[Found]:
+def _warm_start_is_measured(spec: RLHFJobSpec) -> list[Violation]:
     return _unmeasured(spec) if _goal_of_warm_start(spec) is not None else []
 
 
-def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Found]:
+def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Violation]:
     return _unmeasured(spec) if spec.checkpoint.keep_best is KeepBest.EXACT_MATCH else []
 
 
-def _unmeasured(spec: RLHFJobSpec) -> list[Found]:
+def _unmeasured(spec: RLHFJobSpec) -> list[Violation]:
     has_function = any(reward.function is not None for reward in spec.rewards)
-    return found(not has_function, ", ".join(reward.name for reward in spec.rewards) or "none")
+    return violation_if(
+        not has_function, ", ".join(reward.name for reward in spec.rewards) or "none"
+    )
 
 
-def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Found]:
+def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Violation]:
     rows, needed = spec.data.train.max_rows, spec.schedule.prompts_per_step
     is_short = rows is not None and rows < needed
-    return found(is_short, rows, f"at least schedule.promptsPerStep, {needed}")
+    return violation_if(is_short, rows, f"at least schedule.promptsPerStep, {needed}")
 
 
-def _rows_fill_updates(spec: RLHFJobSpec) -> list[Found]:
+def _rows_fill_updates(spec: RLHFJobSpec) -> list[Violation]:
     rows = None if spec.data.pretraining is None else spec.data.pretraining.rows_per_step
     updates = spec.schedule.updates_per_epoch
     is_short = rows is not None and rows < updates
-    return found(is_short, rows, f"at least {updates}, one for each mini-batch")
+    return violation_if(is_short, rows, f"at least {updates}, one for each mini-batch")
 
 
-def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Found]:
+def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Violation]:
     start, whole = spec.start_deadline_seconds, spec.active_deadline_seconds
     is_late = start is not None and whole is not None and start > whole
-    return found(is_late, start, f"at most activeDeadlineSeconds, {whole}")
+    return violation_if(is_late, start, f"at most activeDeadlineSeconds, {whole}")
 
 
-def _mean_is_below(kind: str) -> Callable[[RLHFJobSpec], list[Found]]:
+def _mean_is_below(kind: str) -> Callable[[RLHFJobSpec], list[Violation]]:
     """A check of the expected prompts, or responses."""
 
-    def check(spec: RLHFJobSpec) -> list[Found]:
+    def check(spec: RLHFJobSpec) -> list[Violation]:
         expected = getattr(spec.rollout, f"expected_{kind}_tokens")
         most = getattr(spec.rollout, f"max_{kind}_tokens")
         is_more = expected is not None and expected > most
-        return found(is_more, expected, f"at most max{kind.title()}Tokens, {most}")
+        return violation_if(is_more, expected, f"at most max{kind.title()}Tokens, {most}")
 
     return check
 
 
-def _limit_is_there(spec: RLHFJobSpec) -> list[Found]:
+def _limit_is_there(spec: RLHFJobSpec) -> list[Violation]:
     return _more_than_there_are(spec, spec.placement.max_devices)
 
 
-def _engine_fits(spec: RLHFJobSpec) -> list[Found]:
+def _engine_fits(spec: RLHFJobSpec) -> list[Violation]:
     return _more_than_there_are(spec, spec.rollout.parallelism.tensor)
 
 
-def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Found]:
+def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Violation]:
     pools = spec.resources.node_pools
     total = sum(pool.num_devices for pool in pools)
     terms = " + ".join(f"{pool.nodes} x {pool.devices_per_node} ({pool.name})" for pool in pools)
     too_many = bool(pools) and devices is not None and devices > total
-    return found(too_many, devices, f"at most {total} = {terms}")
+    return violation_if(too_many, devices, f"at most {total} = {terms}")
 
 
-def _models_fit(spec: RLHFJobSpec) -> Iterator[Found]:
+def _models_fit(spec: RLHFJobSpec) -> Iterator[Violation]:
     pools = spec.resources.node_pools
     most = max((pool.num_devices for pool in pools), default=0)
     sizes = ", ".join(f"{pool.num_devices} ({pool.name})" for pool in pools)
@@ -172,20 +178,20 @@ def _models_fit(spec: RLHFJobSpec) -> Iterator[Found]:
     for role, model in spec.models.items():
         cut = model.training.parallelism
         if pools and not is_manual and model.uses_megatron and cut.num_ranks > most:
-            yield Found(
+            yield Violation(
                 f"tensor {cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}",
                 ("models", role, "training", "parallelism"),
                 f"at most {most}, of pools with {sizes}",
             )
 
 
-def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Found]:
+def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Violation]:
     actor, tensor = spec.models.get("actor"), spec.rollout.parallelism.tensor
     if actor is None or actor.shape is None or tensor is None:
         return []
     heads = actor.shape.num_attention_heads
     allowed = f"a divisor of models.actor.shape.numAttentionHeads, {heads}"
-    return found(heads % tensor != 0, tensor, allowed)
+    return violation_if(heads % tensor != 0, tensor, allowed)
 
 
 SPEC_RULES: tuple[Rule, ...] = (

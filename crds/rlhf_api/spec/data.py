@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_snake
 
 from rlhf_api.base import Contract, Count, Text
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 
 class BuiltinData(StrEnum):
@@ -55,7 +55,7 @@ def _part_of_a_dataset(name: str) -> Rule:
         what=f"{name} is for huggingFace data only",
         do="remove it",
         field=f".{name}",
-        check=lambda self: found(
+        check=lambda self: violation_if(
             getattr(self, name) is not None and self.hugging_face is None, getattr(self, name)
         ),
     )
@@ -68,7 +68,7 @@ def _beside_text_field(name: str) -> Rule:
         what=f"{name} beside textField, whose texts are trained on whole",
         do="remove one of them",
         field=f".{name}",
-        check=lambda self: found(
+        check=lambda self: violation_if(
             self.text_field is not None and getattr(self, field) is not None, getattr(self, field)
         ),
     )
@@ -135,7 +135,7 @@ class TrainingData(DataSource):
             what="answerField beside preferences, whose responses are the answers",
             do="remove one of them",
             field=".answerField",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.preferences is not None and self.answer_field is not None, self.answer_field
             ),
         ),
@@ -163,7 +163,7 @@ class EvaluationData(DataSource):
             allowed="at most samplesPerPrompt",
             do="lower it, or raise samplesPerPrompt",
             field=".passAtK",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 max(self.pass_at_k, default=0) > self.samples_per_prompt,
                 max(self.pass_at_k, default=0),
                 f"at most samplesPerPrompt, {self.samples_per_prompt}",
@@ -191,7 +191,7 @@ class PretrainingData(DataSource):
             what="a system prompt for whole texts, which are trained on as they are",
             do="remove it, or name answers to prompts by answerField",
             field=".systemPrompt",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.texts is not None and self.system_prompt is not None, self.system_prompt
             ),
         ),
@@ -200,7 +200,7 @@ class PretrainingData(DataSource):
             what="a chat template for whole texts, which are trained on as they are",
             do="remove it, or name answers to prompts by answerField",
             field=".chatTemplate",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.texts is not None and self.chat_template is ChatTemplate.ALWAYS,
                 self.chat_template.value,
             ),
@@ -211,7 +211,7 @@ class PretrainingData(DataSource):
             what="more rows per step than there are",
             do="lower it, or raise maxRows",
             field=".rowsPerStep",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 None not in (self.rows_per_step, self.max_rows)
                 and self.rows_per_step > self.max_rows,
                 self.rows_per_step,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rlhf_api.base import IDENTIFIER_PATTERN, KEY_PATTERN, Contract, ObjectName
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 
 class KeyReference(Contract):
@@ -49,7 +49,7 @@ class EnvironmentVariable(Contract):
             what="a value beside valueFrom",
             do="remove value or valueFrom",
             field=".valueFrom",
-            check=lambda self: found(self.value != "" and self.value_from is not None),
+            check=lambda self: violation_if(self.value != "" and self.value_from is not None),
         ),
     )
 

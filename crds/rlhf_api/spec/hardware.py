@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 Teraflops = Annotated[float, Field(gt=0, le=100_000)]
 """10^12 FLOP/s, without sparsity."""
@@ -39,7 +39,7 @@ class HardwareSpec(Contract):
             allowed="at most bfloat16Teraflops",
             do="correct one of them; without units for bfloat16 both are the same",
             field=".float32Teraflops",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 None not in (self.float32_teraflops, self.bfloat16_teraflops)
                 and self.float32_teraflops > self.bfloat16_teraflops,
                 self.float32_teraflops,

@@ -52,7 +52,7 @@ class Metadata(Contract):
     """Annotations."""
 
 
-class GivenModel(NamedTuple):
+class ManifestModel(NamedTuple):
     """A role's model, as the manifest has it."""
 
     location: FieldPath
@@ -122,24 +122,24 @@ class RLHFJobSpec(Contract):
         return {each.model_role: each.model for each in self.rewards if each.model is not None}
 
     @property
-    def given_models(self) -> dict[str, GivenModel]:
+    def manifest_models(self) -> dict[str, ManifestModel]:
         """Every model that the manifest describes, by its role."""
-        listed = {role: GivenModel(("models", role), each) for role, each in self.models.items()}
+        listed = {role: ManifestModel(("models", role), each) for role, each in self.models.items()}
         return listed | {
-            each.model_role: GivenModel(("rewards", index, "model"), each.model.as_model)
+            each.model_role: ManifestModel(("rewards", index, "model"), each.model.as_model)
             for index, each in enumerate(self.rewards)
             if each.model is not None
         }
 
     def has_model_for(self, role: str) -> bool:
         """Whether a role's model is given, or the actor's, from whose weights others start."""
-        return role in self.given_models or "actor" in self.models
+        return role in self.manifest_models or "actor" in self.models
 
     def model_for(self, role: str) -> ModelSpec:
         """The model of a role; one that the manifest leaves out starts from the actor's weights.
 
         Where there is no actor either, tracing refuses the job."""
-        given = self.given_models.get(role)
+        given = self.manifest_models.get(role)
         if given is not None:
             return given.model
         return ModelSpec(
@@ -156,7 +156,7 @@ class RLHFJobSpec(Contract):
             return None
         return pretraining.rows_per_step or self.schedule.prompts_per_step
 
-    def origin_of(self, role: str) -> str:
+    def origin_role(self, role: str) -> str:
         """The role whose source this role's weights come from: itself unless it has sameAs."""
         return self.model_for(role).source.same_as or role
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import gcd
 from typing import Protocol
 
-from rlhf_api.rules import Found
+from rlhf_api.rules import Violation
 
 
 class Dimensions(Protocol):
@@ -27,7 +27,7 @@ class Dimensions(Protocol):
     def num_key_value_heads(self) -> int: ...
 
 
-def uneven_tensor(shape: Dimensions, tensor: int) -> Iterator[Found]:
+def uneven_tensor(shape: Dimensions, tensor: int) -> Iterator[Violation]:
     """What so many tensor ranks cannot share evenly, with the arithmetic; the first such only."""
     counts = {
         "attention heads": shape.num_attention_heads,
@@ -40,7 +40,7 @@ def uneven_tensor(shape: Dimensions, tensor: int) -> Iterator[Found]:
             return
 
 
-def uneven_pipeline(shape: Dimensions, pipeline: int) -> Iterator[Found]:
+def uneven_pipeline(shape: Dimensions, pipeline: int) -> Iterator[Violation]:
     """That so many pipeline stages cannot share the layers evenly, with the arithmetic."""
     layers = shape.num_layers
     if layers % pipeline:
@@ -52,8 +52,8 @@ def divisors(number: int) -> str:
     return ", ".join(str(each) for each in range(1, 1 + number) if number % each == 0)
 
 
-def _uneven(field: str, parts: int, count: int, what: str, allowed: str) -> Found:
-    return Found(
+def _uneven(field: str, parts: int, count: int, what: str, allowed: str) -> Violation:
+    return Violation(
         got=f"{field} {parts}, and {count} {what} / {parts} = {count / parts:.4g}",
         at=("training", "parallelism", field),
         allowed=f"{allowed} for this model",

@@ -19,7 +19,7 @@ from rlhf_api.base import (
 )
 from rlhf_api.cel import text
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 
 
@@ -35,7 +35,7 @@ REVISION_RULE = Rule(
     what="revision without huggingFace",
     do="remove it, or name the model by its Hugging Face id",
     field=".revision",
-    check=lambda self: found(
+    check=lambda self: violation_if(
         self.revision is not None and self.hugging_face is None, self.revision
     ),
 )
@@ -109,7 +109,7 @@ class ModelShape(Contract):
             holds="self.numAttentionHeads % self.numKeyValueHeads == 0",
             what="query heads must be a multiple of key and value heads",
             do="correct numAttentionHeads or numKeyValueHeads",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.num_attention_heads % self.num_key_value_heads != 0,
                 f"{self.num_attention_heads} and {self.num_key_value_heads}",
             ),
@@ -229,29 +229,29 @@ class TrainingSpec(Contract):
     Derived (bfloat16 weights are made anew from master weights, Megatron only) or Never."""
 
 
-def _is_uncut(spec: ModelSpec) -> Iterable[Found]:
+def _is_uncut(spec: ModelSpec) -> Iterable[Violation]:
     parallelism = spec.training.parallelism
     for field, parts in (("tensor", parallelism.tensor), ("pipeline", parallelism.pipeline)):
         if not spec.uses_megatron and parts is not None and parts > 1:
-            yield Found(str(parts), ("training", "parallelism", field))
+            yield Violation(str(parts), ("training", "parallelism", field))
 
 
-def _shares_its_optimizer(spec: ModelSpec) -> Iterable[Found]:
-    return found(not spec.uses_megatron and not spec.training.distributed_optimizer, "false")
+def _shares_its_optimizer(spec: ModelSpec) -> Iterable[Violation]:
+    return violation_if(not spec.uses_megatron and not spec.training.distributed_optimizer, "false")
 
 
-def _derives_weights(spec: ModelSpec) -> Iterable[Found]:
+def _derives_weights(spec: ModelSpec) -> Iterable[Violation]:
     derives = spec.training.offload is Offload.DERIVED
-    return found(derives and not spec.uses_megatron, Offload.DERIVED.value)
+    return violation_if(derives and not spec.uses_megatron, Offload.DERIVED.value)
 
 
-def _tensor_is_even(spec: ModelSpec) -> Iterable[Found]:
+def _tensor_is_even(spec: ModelSpec) -> Iterable[Violation]:
     if spec.shape is None or not spec.uses_megatron:
         return ()
     return uneven_tensor(spec.shape, spec.training.parallelism.tensor or 1)
 
 
-def _pipeline_is_even(spec: ModelSpec) -> Iterable[Found]:
+def _pipeline_is_even(spec: ModelSpec) -> Iterable[Violation]:
     if spec.shape is None or not spec.uses_megatron:
         return ()
     return uneven_pipeline(spec.shape, spec.training.parallelism.pipeline or 1)

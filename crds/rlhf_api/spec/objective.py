@@ -29,6 +29,6 @@ class PlacementObjective(Contract):
     """For FewestDevices: seconds that a step may take at most, as they are expected."""
 
     @property
-    def takes_part(self) -> bool:
+    def may_use_fewer_devices(self) -> bool:
         """Whether the plan may take fewer devices than there are."""
         return self.type is not ObjectiveType.STEP_TIME

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel import text
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.objective import ObjectiveType
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
@@ -15,42 +15,44 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
-def _limit_is_there(spec: RLHFJobSpec) -> list[Found]:
+def _limit_is_there(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
     is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
-    return found(is_wanted and objective.max_step_seconds is None, "none")
+    return violation_if(is_wanted and objective.max_step_seconds is None, "none")
 
 
-def _limit_is_used(spec: RLHFJobSpec) -> list[Found]:
+def _limit_is_used(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
     is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
     has_limit = objective.max_step_seconds is not None
-    return found(has_limit and not is_wanted, objective.type.value)
+    return violation_if(has_limit and not is_wanted, objective.type.value)
 
 
-def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Found]:
+def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
     is_manual = spec.placement.type is PlacementType.MANUAL
-    return found(is_manual and objective.takes_part, objective.type.value)
+    return violation_if(is_manual and objective.may_use_fewer_devices, objective.type.value)
 
 
-def _one_pool_is_sized(spec: RLHFJobSpec) -> list[Found]:
+def _one_pool_is_sized(spec: RLHFJobSpec) -> list[Violation]:
     objective, kind = spec.placement.objective, spec.placement.type
     is_apart = kind in (PlacementType.SPLIT, PlacementType.STANDALONE)
     has_several = len(spec.resources.node_pools) > 1
-    return found(has_several and is_apart and objective.takes_part, objective.type.value)
+    return violation_if(
+        has_several and is_apart and objective.may_use_fewer_devices, objective.type.value
+    )
 
 
-def _times_are_known(spec: RLHFJobSpec) -> list[Found]:
+def _times_are_known(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
     on_cpus = any(pool.device is Device.CPU for pool in spec.resources.node_pools)
-    return found(on_cpus and objective.takes_part, objective.type.value)
+    return violation_if(on_cpus and objective.may_use_fewer_devices, objective.type.value)
 
 
-def _no_fusion_is_told(spec: RLHFJobSpec) -> list[Found]:
+def _no_fusion_is_told(spec: RLHFJobSpec) -> list[Violation]:
     is_told = spec.rollout.stage_fusion is StageFusionType.ALWAYS
     objective = spec.placement.objective
-    return found(is_told and objective.takes_part, objective.type.value)
+    return violation_if(is_told and objective.may_use_fewer_devices, objective.type.value)
 
 
 _OBJECTIVE = "self.placement.objective"

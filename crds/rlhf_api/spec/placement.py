@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Identifier, Name
 from rlhf_api.cel import texts
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.objective import PlacementObjective
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ class PlacementType(StrEnum):
     """Roles, or calls of theirs, are where `groups` says; those without a common device overlap."""
 
 
-PLACED_APART = (PlacementType.MANUAL, PlacementType.SPLIT, PlacementType.STANDALONE)
+MULTI_POOL_PLACEMENTS = (PlacementType.MANUAL, PlacementType.SPLIT, PlacementType.STANDALONE)
 """Placements that say which role is in which of several pools."""
 
-SHARED_OUT = (PlacementType.AUTO, PlacementType.SPLIT, PlacementType.STANDALONE)
+PLANNER_CHOOSES_POOLS = (PlacementType.AUTO, PlacementType.SPLIT, PlacementType.STANDALONE)
 """Placements by which the planner shares several pools out among roles."""
 
 MAX_DEVICES = 4096 * 64
@@ -56,15 +56,15 @@ class RoleCalls(StrEnum):
     changed."""
 
 
-def _calls_are_named_once(group: RoleGroup) -> Iterator[Found]:
+def _calls_are_named_once(group: RoleGroup) -> Iterator[Violation]:
     for place, kind in enumerate(group.calls):
         if kind in group.calls[:place]:
-            yield Found(kind.value, ("calls", place))
+            yield Violation(kind.value, ("calls", place))
 
 
-def _generation_has_no_stages(group: RoleGroup) -> list[Found]:
+def _generation_has_no_stages(group: RoleGroup) -> list[Violation]:
     generates = group.calls == (RoleCalls.GENERATE,)
-    return found(generates and group.pipeline is not None, group.pipeline)
+    return violation_if(generates and group.pipeline is not None, group.pipeline)
 
 
 class RoleGroup(Contract):
@@ -131,50 +131,50 @@ def _is_groups(spec: RLHFJobSpec) -> bool:
     return spec.placement.type is PlacementType.MANUAL
 
 
-def _groups_are_there(spec: RLHFJobSpec) -> list[Found]:
-    return found(_is_groups(spec) and not spec.placement.groups, "none")
+def _groups_are_there(spec: RLHFJobSpec) -> list[Violation]:
+    return violation_if(_is_groups(spec) and not spec.placement.groups, "none")
 
 
-def _groups_are_wanted(spec: RLHFJobSpec) -> list[Found]:
+def _groups_are_wanted(spec: RLHFJobSpec) -> list[Violation]:
     kind = spec.placement.type
-    return found(not _is_groups(spec) and bool(spec.placement.groups), kind.value)
+    return violation_if(not _is_groups(spec) and bool(spec.placement.groups), kind.value)
 
 
-def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Found]:
+def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Violation]:
     limit = spec.placement.max_devices
-    return found(_is_groups(spec) and limit is not None, limit)
+    return violation_if(_is_groups(spec) and limit is not None, limit)
 
 
-def _roles_stand_once(spec: RLHFJobSpec) -> Iterator[Found]:
+def _roles_stand_once(spec: RLHFJobSpec) -> Iterator[Violation]:
     seen: set[tuple[str, RoleCalls | None]] = set()
     for number, group in enumerate(spec.placement.groups):
         for place, role in enumerate(group.roles):
             held = {(role, kind) for kind in dict.fromkeys(group.calls or (None,))}
             if held & seen:
-                yield Found(role, ("placement", "groups", number, "roles", place))
+                yield Violation(role, ("placement", "groups", number, "roles", place))
             seen |= held
 
 
-def _pools_of_groups_are_there(spec: RLHFJobSpec) -> Iterator[Found]:
+def _pools_of_groups_are_there(spec: RLHFJobSpec) -> Iterator[Violation]:
     names = [pool.name for pool in spec.resources.node_pools]
     for number, group in enumerate(spec.placement.groups):
         if names and group.pool is not None and group.pool not in names:
             near = get_close_matches(group.pool, names, n=1)
             do = f"did you mean {near[0]}?" if near else ""
             where = ("placement", "groups", number, "pool")
-            yield Found(group.pool, where, ", ".join(names), do)
+            yield Violation(group.pool, where, ", ".join(names), do)
 
 
-def _groups_name_one_of_several_pools(spec: RLHFJobSpec) -> Iterator[Found]:
+def _groups_name_one_of_several_pools(spec: RLHFJobSpec) -> Iterator[Violation]:
     names = [pool.name for pool in spec.resources.node_pools]
     names = names or [group.pool for group in spec.placement.groups if group.pool is not None]
     for number, group in enumerate(spec.placement.groups):
         if group.pool is None and len(set(names)) > 1:
             where = ("placement", "groups", number, "pool")
-            yield Found("none", where, ", ".join(dict.fromkeys(names)))
+            yield Violation("none", where, ", ".join(dict.fromkeys(names)))
 
 
-def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Found]:
+def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Violation]:
     pools = spec.resources.node_pools
     for number, group in enumerate(spec.placement.groups):
         named = [pool for pool in pools if pool.name == group.pool]
@@ -182,7 +182,7 @@ def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Found]:
             last = group.first_device + (group.devices or 1) - 1
             if last >= pool.num_devices:
                 field = "firstDevice" if group.devices is None else "devices"
-                yield Found(
+                yield Violation(
                     f"devices {group.first_device} to {last} for {group.name}",
                     ("placement", "groups", number, field),
                     f"0 to {pool.num_devices - 1} of pool {pool.name}, which has {pool.nodes} x "
@@ -190,18 +190,18 @@ def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Found]:
                 )
 
 
-def _several_pools_are_shared_out(spec: RLHFJobSpec) -> list[Found]:
+def _several_pools_are_shared_out(spec: RLHFJobSpec) -> list[Violation]:
     pools, kind = spec.resources.node_pools, spec.placement.type
-    is_placed = kind in PLACED_APART
+    is_placed = kind in MULTI_POOL_PLACEMENTS
     if kind is PlacementType.AUTO:
         is_placed = all(pool.gpu is not None or pool.hardware is not None for pool in pools)
-    return found(len(pools) > 1 and not is_placed, ", ".join(pool.name for pool in pools))
+    return violation_if(len(pools) > 1 and not is_placed, ", ".join(pool.name for pool in pools))
 
 
-def _one_pool_is_limited(spec: RLHFJobSpec) -> list[Found]:
+def _one_pool_is_limited(spec: RLHFJobSpec) -> list[Violation]:
     pools, limit = spec.resources.node_pools, spec.placement.max_devices
-    is_shared_out = spec.placement.type in SHARED_OUT
-    return found(len(pools) > 1 and is_shared_out and limit is not None, limit)
+    is_shared_out = spec.placement.type in PLANNER_CHOOSES_POOLS
+    return violation_if(len(pools) > 1 and is_shared_out and limit is not None, limit)
 
 
 _GROUPS = "self.placement.groups"
@@ -275,7 +275,7 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"{_POOLS}.size() <= 1 || "
-        f"self.placement.type in {texts([kind.value for kind in PLACED_APART])} || "
+        f"self.placement.type in {texts([kind.value for kind in MULTI_POOL_PLACEMENTS])} || "
         f"(self.placement.type == 'Auto' && {_POOLS}.all(pool, has(pool.gpu) || "
         "has(pool.hardware)))",
         what="several pools, and nothing says which role is in which",
@@ -286,7 +286,7 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"{_POOLS}.size() <= 1 || !has(self.placement.maxDevices) || "
-        f"!(self.placement.type in {texts([kind.value for kind in SHARED_OUT])})",
+        f"!(self.placement.type in {texts([kind.value for kind in PLANNER_CHOOSES_POOLS])})",
         what="a limit of devices beside several pools",
         do="remove it, and give the pools fewer nodes",
         field=".placement.maxDevices",

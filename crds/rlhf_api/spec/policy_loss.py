@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract, Fraction, NonNegativeFloat
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 
 class KlEstimator(StrEnum):
@@ -123,25 +123,25 @@ class PolicyLossSettings(AlgorithmSettings):
     epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
     """How often a step trains on its rollouts."""
 
-    clip_high_of_clipped: ClassVar[float] = CLIPS[PolicyObjective.CLIPPED][1]
+    default_clip_high: ClassVar[float] = CLIPS[PolicyObjective.CLIPPED][1]
     """The upper clip range of the objective Clipped, where none is given."""
-    estimator_in_loss: ClassVar[KlEstimator] = KlEstimator.K2
+    default_loss_estimator: ClassVar[KlEstimator] = KlEstimator.K2
     """The estimator there, where none is given."""
 
     @property
     def estimator(self) -> KlEstimator:
         """The estimator of the KL divergence in force."""
         in_loss = self.kl_placement is KlPlacement.LOSS
-        default = self.estimator_in_loss if in_loss else KlEstimator.K1
+        default = self.default_loss_estimator if in_loss else KlEstimator.K1
         return default if self.kl_estimator is None else self.kl_estimator
 
     @property
-    def kl_in_loss(self) -> bool:
+    def has_kl_loss(self) -> bool:
         """Whether there is a penalty, as a term of the loss."""
         return self.kl_coefficient > 0 and self.kl_placement is KlPlacement.LOSS
 
     @property
-    def kl_in_rewards(self) -> float:
+    def kl_reward_coefficient(self) -> float:
         """The weight of the penalty in rewards; 0: there is none."""
         return 0.0 if self.kl_placement is KlPlacement.LOSS else self.kl_coefficient
 
@@ -158,7 +158,7 @@ class PolicyLossSettings(AlgorithmSettings):
         if self.clip_range is not None:
             return self.clip_range
         is_clipped = self.objective is PolicyObjective.CLIPPED
-        return self.clip_high_of_clipped if is_clipped else CLIPS[self.objective][1]
+        return self.default_clip_high if is_clipped else CLIPS[self.objective][1]
 
     @property
     def aggregation(self) -> LossAggregation:
@@ -178,7 +178,7 @@ class PolicyLossSettings(AlgorithmSettings):
             allowed="K2 or K3",
             do="choose one, or klPlacement Reward",
             field=".klEstimator",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1, "K1"
             ),
         ),
@@ -189,7 +189,7 @@ class PolicyLossSettings(AlgorithmSettings):
             allowed="Clipped",
             do="remove dualClip, or change objective",
             field=".dualClip",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.dual_clip is not None and self.objective is not PolicyObjective.CLIPPED,
                 self.objective.value,
             ),

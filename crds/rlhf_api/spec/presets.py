@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Count, Fraction, NonNegativeCount, NonNegativeFloat, PositiveFloat
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.policy_loss import (
     AlgorithmSettings,
     KlEstimator,
@@ -45,7 +45,7 @@ class GrpoSettings(PolicyLossSettings):
 
     roles: ClassVar = POLICY
     compares_samples: ClassVar = True
-    estimator_in_loss: ClassVar = KlEstimator.K3
+    default_loss_estimator: ClassVar = KlEstimator.K3
 
     normalize_by_std: bool = True
     """Whether advantages are divided by the standard deviation of their group; Dr.GRPO: false."""
@@ -57,7 +57,7 @@ class DapoSettings(GrpoSettings):
     """GRPO with fresh prompts until enough of them have responses of different scores, a higher
     upper clip, and a penalty on responses near the length limit."""
 
-    clip_high_of_clipped: ClassVar = 0.28
+    default_clip_high: ClassVar = 0.28
 
     max_rounds: Annotated[int, Field(ge=1, le=64)] = 4
     """At most so many times promptsPerStep prompts are sampled in a step."""
@@ -77,7 +77,7 @@ class DapoSettings(GrpoSettings):
             allowed="at most maxRounds",
             do="lower it, or raise maxRounds",
             field=".expectedRounds",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.expected_rounds > self.max_rounds,
                 f"{self.expected_rounds:g}",
                 f"at most maxRounds, {self.max_rounds}",
@@ -145,7 +145,7 @@ class SafeRlhfSettings(PpoSettings):
             allowed="at most maxMultiplier",
             do="lower it, or raise maxMultiplier",
             field=".initialMultiplier",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 self.initial_multiplier > self.max_multiplier,
                 f"{self.initial_multiplier:g}",
                 f"at most maxMultiplier, {self.max_multiplier:g}",
@@ -173,7 +173,9 @@ class PreferenceSettings(AlgorithmSettings):
             allowed="less than 0.5",
             do="lower it",
             field=".labelSmoothing",
-            check=lambda self: found(self.label_smoothing >= 0.5, f"{self.label_smoothing:g}"),
+            check=lambda self: violation_if(
+                self.label_smoothing >= 0.5, f"{self.label_smoothing:g}"
+            ),
         ),
     )
 

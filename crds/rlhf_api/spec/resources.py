@@ -15,7 +15,7 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.quantity import Quantity
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.environment import Environment
 from rlhf_api.spec.hardware import HardwareSpec
 
@@ -53,14 +53,14 @@ class PodResources(Contract):
     """Memory, such as 64Gi. Default: the chart's."""
 
 
-SLOWEST_GPU_MEMORY = 50
+MIN_GPU_MEMORY_RATE = 50
 """GB/s of GPUs' memory: a sixth of a T4's, and more than TB/s are written with."""
 
 
-def _memory_of_a_gpu_is_fast(pool: NodePool) -> list[Found]:
+def _memory_of_a_gpu_is_fast(pool: NodePool) -> list[Violation]:
     rate = None if pool.hardware is None else pool.hardware.memory_gigabytes_per_second
-    is_slow = pool.device is Device.GPU and rate is not None and rate < SLOWEST_GPU_MEMORY
-    return found(is_slow, rate)
+    is_slow = pool.device is Device.GPU and rate is not None and rate < MIN_GPU_MEMORY_RATE
+    return violation_if(is_slow, rate)
 
 
 class NodePool(Contract):
@@ -101,7 +101,7 @@ class NodePool(Contract):
             got="self.name",
             do="choose another name",
             field=".name",
-            check=lambda self: found(self.name == "head", "head"),
+            check=lambda self: violation_if(self.name == "head", "head"),
         ),
         Rule(
             holds="self.device == 'GPU' || !has(self.gpu)",
@@ -109,14 +109,16 @@ class NodePool(Contract):
             got="self.gpu",
             do="remove it, or write device: GPU",
             field=".gpu",
-            check=lambda self: found(self.device is Device.CPU and self.gpu is not None, self.gpu),
+            check=lambda self: violation_if(
+                self.device is Device.CPU and self.gpu is not None, self.gpu
+            ),
         ),
         Rule(
             holds="self.device == 'CPU' || !has(self.hardware) || "
             "!has(self.hardware.memoryGigabytesPerSecond) || "
-            f"self.hardware.memoryGigabytesPerSecond >= {SLOWEST_GPU_MEMORY}.0",
+            f"self.hardware.memoryGigabytesPerSecond >= {MIN_GPU_MEMORY_RATE}.0",
             what="a GPU whose memory is slower than that of any",
-            allowed=f"at least {SLOWEST_GPU_MEMORY} GB/s",
+            allowed=f"at least {MIN_GPU_MEMORY_RATE} GB/s",
             do="write GB/s, 1000 for each TB/s",
             field=".hardware.memoryGigabytesPerSecond",
             check=_memory_of_a_gpu_is_fast,

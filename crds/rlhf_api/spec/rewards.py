@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier, Text
 from rlhf_api.cel import texts
 from rlhf_api.exclusive import Alternatives
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
 from rlhf_api.spec.models import (
     REVISION_RULE,
@@ -155,7 +155,7 @@ class RewardSpec(Alternatives):
             allowed="any other name",
             do="rename it",
             field=".name",
-            check=lambda self: found(self.name in RESERVED_REWARDS, self.name),
+            check=lambda self: violation_if(self.name in RESERVED_REWARDS, self.name),
         ),
     )
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count
 from rlhf_api.cel import text
 from rlhf_api.quantity import Quantity
-from rlhf_api.rules import Found, Rule, found
+from rlhf_api.rules import Rule, Violation, violation_if
 
 
 class GenerationEngineType(StrEnum):
@@ -39,10 +39,10 @@ class GenerationParallelism(Contract):
     """Ranks over which each layer is cut. Default: the planner chooses."""
 
 
-def _threshold_has_a_fusion(spec: RolloutSpec) -> list[Found]:
+def _threshold_has_a_fusion(spec: RolloutSpec) -> list[Violation]:
     is_alone = spec.stage_fusion is not StageFusionType.ALWAYS
     has_threshold = spec.stage_fusion_threshold is not None
-    return found(has_threshold and is_alone, spec.stage_fusion.value)
+    return violation_if(has_threshold and is_alone, spec.stage_fusion.value)
 
 
 class RolloutSpec(Contract):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Fraction, NonNegativeCount, PositiveFloat
-from rlhf_api.rules import Rule, found
+from rlhf_api.rules import Rule, violation_if
 
 
 class WarmStartSpec(Contract):
@@ -54,7 +54,7 @@ class ScheduleSpec(Contract):
             allowed="at most promptsPerStep",
             do="make it smaller",
             field=".miniBatchPrompts",
-            check=lambda self: found(
+            check=lambda self: violation_if(
                 (self.mini_batch_prompts or 0) > self.prompts_per_step,
                 self.mini_batch_prompts,
                 f"at most promptsPerStep, {self.prompts_per_step}",

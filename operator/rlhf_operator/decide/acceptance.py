@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.build.pools import cluster_job, taken_pools
+from rlhf_operator.decide.node_pools import cluster_job, taken_pools
 from rlhf_operator.decide.observed import ClaimSeen, Observed, PlanSeen, Refusal
 
 
@@ -47,7 +47,7 @@ def _of_objective(job: RLHFJob, plan: PlanSeen) -> Refusal | None:
     """How large the cluster is follows from the plan, so that the driver cannot be the first to
     make it."""
     objective = job.spec.placement.objective
-    if not (plan.unknown and objective.takes_part):
+    if not (plan.unknown and objective.may_use_fewer_devices):
         return None
     return Refusal(
         "PlanUnknown",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import (
     DeleteCluster,
     DeletePod,
@@ -20,7 +20,7 @@ from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
 from rlhf_operator.decide.failures import Failure, lost_pods
 from rlhf_operator.decide.lost_pods import pods_that_cannot_end, pods_that_may_end
 from rlhf_operator.decide.observed import ClusterSeen
-from rlhf_operator.decide.pods_in_words import describe_pods, worst_problem
+from rlhf_operator.decide.pod_messages import describe_pods, worst_problem
 
 
 def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
@@ -77,11 +77,11 @@ def _queue(draft: Draft, cluster: ClusterStatus) -> None:
     _leave_head(draft, cluster)
     if not cluster.admitted:
         message = f"{_queue_of(draft)} has not let the cluster in yet"
-        draft.enter(Phase.PENDING, "Queued", message)
+        draft.enter(JobPhase.PENDING, "Queued", message)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.enter(Phase.SUSPENDED, "Evicted", message, is_warning=True)
+        draft.enter(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
     draft.look_again(draft.settings.wait_seconds)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlhf_api.status import ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
 
-ON_ITS_WAY = (Phase.PLANNING, Phase.PROVISIONING, Phase.RUNNING, Phase.RESTARTING)
+ON_ITS_WAY = (JobPhase.PLANNING, JobPhase.PROVISIONING, JobPhase.RUNNING, JobPhase.RESTARTING)
 """Phases of a job that goes on without anybody's help."""
 
 
-def conditions_of(phase: Phase, is_stuck: bool) -> Mapping[ConditionType, ConditionStatus | None]:
+def conditions_of(
+    phase: JobPhase, is_stuck: bool
+) -> Mapping[ConditionType, ConditionStatus | None]:
     """What each of them is in a phase; None: it is not there.
 
     The others (Accepted, Planned, ClusterReady) are about something else than the phase.
@@ -22,12 +24,12 @@ def conditions_of(phase: Phase, is_stuck: bool) -> Mapping[ConditionType, Condit
     def only(holds: bool) -> ConditionStatus | None:
         return ConditionStatus.TRUE if holds else None
 
-    succeeded = phase is Phase.SUCCEEDED
+    succeeded = phase is JobPhase.SUCCEEDED
     return {
         ConditionType.READY: ConditionStatus.TRUE if succeeded else ConditionStatus.FALSE,
         ConditionType.RECONCILING: only(phase in ON_ITS_WAY),
         ConditionType.STALLED: only(is_stuck),
-        ConditionType.SUSPENDED: only(phase is Phase.SUSPENDED),
+        ConditionType.SUSPENDED: only(phase is JobPhase.SUSPENDED),
         ConditionType.COMPLETE: only(succeeded),
-        ConditionType.FAILED: only(phase is Phase.FAILED),
+        ConditionType.FAILED: only(phase is JobPhase.FAILED),
     }

@@ -10,7 +10,7 @@ from rlhf_api.status import (
     Condition,
     ConditionStatus,
     ConditionType,
-    Phase,
+    JobPhase,
     RLHFJobStatus,
 )
 from rlhf_operator.decide.actions import Action, Note
@@ -120,7 +120,7 @@ class Draft:
 
     def enter(
         self,
-        phase: Phase,
+        phase: JobPhase,
         reason: str,
         message: str,
         is_warning: bool = False,

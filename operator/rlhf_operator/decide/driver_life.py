@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
-from rlhf_api.status import DriverStatus, Phase
+from rlhf_api.status import DriverStatus, JobPhase
+from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 from rlhf_operator.decide.actions import Acknowledge, Stop, Submit
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.endings import end_driver, has_ended, start_over_or_fail, succeed
 from rlhf_operator.decide.failures import Failure, dead_head, frozen, head_refused
 from rlhf_operator.decide.observed import HeadState
 from rlhf_operator.decide.reports import take_report
-from rlhf_operator.head.protocol import Submission, SubmissionState
 
 DIRTY_CLUSTER = "DirtyCluster"
 """The driver's reason for workers that hold what an earlier driver left."""
@@ -28,7 +28,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
         submission = head.submission(driver.submission_id)
         if submission is not None:
             _follow(draft, driver, submission, head.report)
-        elif driver.sequence is None and draft.status.phase is not Phase.RUNNING:
+        elif driver.sequence is None and draft.status.phase is not JobPhase.RUNNING:
             draft.do(Submit(driver.submission_id))  # it never began: what was cut short is done
             draft.look_again(1.0)
         else:
@@ -39,7 +39,7 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
         start_over_or_fail(draft, dead_head(head.silent_seconds))
     elif _is_silent(draft):  # its pod may be there and not ready: not asked, then
         message = "the head does not answer the operator; the job may train on, unseen"
-        draft.enter(Phase.RUNNING, "HeadUnreachable", message, is_warning=True)
+        draft.enter(JobPhase.RUNNING, "HeadUnreachable", message, is_warning=True)
 
 
 def head_is_dead(draft: Draft, attempt: int) -> bool:
@@ -67,7 +67,7 @@ def _is_frozen(draft: Draft) -> bool:
 def _is_silent(draft: Draft) -> bool:
     """Whether a job that runs has not been heard of for a while: one answer may be late."""
     progress = draft.status.progress
-    if draft.status.phase is not Phase.RUNNING or progress is None:
+    if draft.status.phase is not JobPhase.RUNNING or progress is None:
         return False
     return draft.seconds_since(progress.last_report_time) >= draft.settings.silent_seconds
 
@@ -88,7 +88,7 @@ def _follow(
         start_over_or_fail(draft, frozen(draft.seen.head.still_seconds))
         return
     if submission.state is SubmissionState.RUNNING:
-        draft.enter(Phase.RUNNING, "Running", _doing(driver, report))
+        draft.enter(JobPhase.RUNNING, "Running", _doing(driver, report))
 
 
 def _doing(driver: DriverStatus, report: StatusReport | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.on_cluster import submission_id
-from rlhf_api.status import ClusterStatus, DriverStatus, Phase
+from rlhf_api.status import ClusterStatus, DriverStatus, JobPhase
 from rlhf_operator.decide.actions import Stop, Submit
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import head_is_dead
@@ -51,9 +51,9 @@ def _is_given_up(draft: Draft) -> bool:
     return draft.seconds_since(driver.stop_time) >= draft.settings.stop_seconds
 
 
-def phase_before_driver(draft: Draft) -> Phase:
+def phase_before_driver(draft: Draft) -> JobPhase:
     """Where a job is whose next driver does not run yet."""
-    return Phase.RESTARTING if draft.status.restarts.total else Phase.PROVISIONING
+    return JobPhase.RESTARTING if draft.status.restarts.total else JobPhase.PROVISIONING
 
 
 def _living(head: HeadSeen, cluster: ClusterStatus) -> list[str]:

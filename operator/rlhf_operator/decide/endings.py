@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rlhf_api.spec.failure import FailurePolicy
-from rlhf_api.status import ConditionType, DriverStatus, Phase
+from rlhf_api.status import ConditionType, DriverStatus, JobPhase
 from rlhf_operator.decide.draft import Draft, Restart, later
 from rlhf_operator.decide.failures import Failure, backoff_seconds, verdict
 
-ENDS = (Phase.SUCCEEDED, Phase.FAILED)
+ENDS = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 def has_ended(draft: Draft) -> bool:
@@ -20,14 +20,14 @@ def succeed(draft: Draft) -> None:
     root = draft.status.artifacts.model
     message = "all steps are done" + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
-    draft.enter(Phase.SUCCEEDED, "Succeeded", message)
+    draft.enter(JobPhase.SUCCEEDED, "Succeeded", message)
     draft.look_again(0)
 
 
 def fail(draft: Draft, reason: str, message: str) -> None:
     """The job ends before that."""
     draft.set(completion_time=draft.now)
-    draft.enter(Phase.FAILED, reason, message, is_warning=True, is_stuck=True)
+    draft.enter(JobPhase.FAILED, reason, message, is_warning=True, is_stuck=True)
     draft.look_again(0)
 
 
@@ -64,7 +64,7 @@ def start_over_or_fail(draft: Draft, failure: Failure) -> None:
     what = "a new cluster" if new_cluster else "the driver again"
     when = f"in {seconds:.0f} s" if seconds else "at once"
     message = f"{failure.message}; starting {what} {when} from the newest checkpoint"
-    draft.enter(Phase.RESTARTING, failure.reason, message, is_warning=True)
+    draft.enter(JobPhase.RESTARTING, failure.reason, message, is_warning=True)
     cluster = draft.status.cluster
     if new_cluster:
         draft.set(cluster=None)

@@ -14,8 +14,8 @@ from rlhf_api.report import StatusReport
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
-from rlhf_operator.build.pools import cluster_job, taken_pools
-from rlhf_operator.head.protocol import Submission
+from rlhf_operator.clients.head.protocol import Submission
+from rlhf_operator.decide.node_pools import cluster_job, taken_pools
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from rlhf_api.status import (
     ClusterStatus,
     ConditionStatus,
     ConditionType,
-    Phase,
+    JobPhase,
 )
 from rlhf_operator.decide.acceptance import refusal_of
 from rlhf_operator.decide.actions import DeleteCluster, HoldJob, MakeCluster, ReleaseJob
+from rlhf_operator.decide.api_errors import follow_trouble
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.draft import Decision, Draft
 from rlhf_operator.decide.driver_life import stop_driver
@@ -30,7 +31,6 @@ from rlhf_operator.decide.endings import fail, has_ended
 from rlhf_operator.decide.lost_pods import pods_that_may_end
 from rlhf_operator.decide.observed import Observed, PodSeen, Refusal
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.decide.trouble import follow_trouble
 
 
 def reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
@@ -74,7 +74,7 @@ def _begin(draft: Draft) -> None:
     if refusal is not None:
         _reject(draft, refusal)
     elif draft.seen.plan is None:
-        draft.enter(Phase.PLANNING, "Planning", "the plan is being made")
+        draft.enter(JobPhase.PLANNING, "Planning", "the plan is being made")
         draft.look_again(draft.settings.wait_seconds)
     else:
         _accept(draft)
@@ -119,7 +119,7 @@ def _pin(draft: Draft) -> None:
 def _reject(draft: Draft, refusal: Refusal) -> None:
     """Say why the job is not run."""
     _set_accepted(draft, refusal)
-    draft.enter(Phase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
+    draft.enter(JobPhase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True)
 
 
 def _lacks_kuberay(draft: Draft) -> bool:
@@ -127,7 +127,7 @@ def _lacks_kuberay(draft: Draft) -> bool:
     if draft.seen.has_kuberay:
         return False
     message = f"this cluster does not know RayClusters: install KubeRay {KUBERAY} or newer"
-    draft.enter(Phase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
+    draft.enter(JobPhase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
     draft.look_again(draft.settings.wait_seconds)
     return True
 
@@ -146,9 +146,9 @@ def _waits_for_room(draft: Draft) -> bool:
     pods = draft.seen.own_pods
     if not (_delete_clusters(draft) or pods_that_may_end(draft, pods)):
         return False
-    if draft.status.phase is not Phase.RESTARTING:  # else the failure's reason is worth more
+    if draft.status.phase is not JobPhase.RESTARTING:  # else the failure's reason is worth more
         message = "waiting until the pods of the cluster before are gone"
-        draft.enter(Phase.PROVISIONING, "WaitingForOldPods", message)
+        draft.enter(JobPhase.PROVISIONING, "WaitingForOldPods", message)
     draft.look_again(draft.settings.poll_seconds)
     return True
 
@@ -173,7 +173,7 @@ def _waits_for_its_name(draft: Draft) -> bool:
         f"a RayCluster named {name} is there that this job does not own: delete it, or give "
         "the job another name"
     )
-    draft.enter(Phase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
+    draft.enter(JobPhase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
     draft.look_again(draft.settings.wait_seconds)
     return True
 
@@ -184,7 +184,7 @@ def _make_cluster(draft: Draft) -> None:
     restarts = draft.status.restarts.model_copy(update={"next_time": None})
     cluster = ClusterStatus(name=name, attempt=attempt, manifest_digest=draft.seen.job.digest)
     draft.set(attempts=attempt, cluster=cluster, restarts=restarts)
-    phase = Phase.RESTARTING if restarts.clusters else Phase.PROVISIONING
+    phase = JobPhase.RESTARTING if restarts.clusters else JobPhase.PROVISIONING
     draft.enter(phase, "Provisioning", f"making the RayCluster {name}")
     draft.conclude(
         ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
@@ -244,7 +244,7 @@ def _suspend(draft: Draft) -> None:
     _forget_cluster(draft)
     draft.set(start_time=None)
     message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
-    draft.enter(Phase.SUSPENDED, "Requested", message)
+    draft.enter(JobPhase.SUSPENDED, "Requested", message)
     _release(draft)
 
 
@@ -254,7 +254,7 @@ def _replace_outdated(draft: Draft) -> None:
     message = (
         "the manifest has changed: the driver saves and ends, a cluster of the new one follows"
     )
-    draft.enter(Phase.RESTARTING, "ManifestChanged", message)
+    draft.enter(JobPhase.RESTARTING, "ManifestChanged", message)
     if stop_driver(draft):
         _forget_cluster(draft)
         draft.look_again(0)
@@ -267,7 +267,7 @@ def _is_stopped(draft: Draft) -> bool:
     if driver is None or driver.has_ended or driver.stop_time is None:
         return True
     message = f"the driver before, {driver.submission_id}, saves and ends first"
-    draft.enter(Phase.RESTARTING, "WaitingForOldDriver", message)
+    draft.enter(JobPhase.RESTARTING, "WaitingForOldDriver", message)
     return stop_driver(draft) and not has_ended(draft)
 
 

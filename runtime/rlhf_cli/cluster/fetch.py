@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
 from rlhf_cli.cluster.downloading import Bar, Part, download
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
@@ -82,7 +82,7 @@ def fetch_command(
 
 def fetch(job: Job, opened: Opened, what: str, output: Path, replace: bool = False) -> list[Path]:
     """Fetch parts of a job's folder that is open; where they are. Raises as `fetch_command`."""
-    if what == "model" and job.status.phase is not Phase.SUCCEEDED:
+    if what == "model" and job.status.phase is not JobPhase.SUCCEEDED:
         _tell(f"{job.name} has not succeeded ({job.status.phase}): a model may be of before")
     try:
         with _bar() as bar:

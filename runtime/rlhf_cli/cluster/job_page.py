@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_api.status import ConditionStatus, ConditionType, Phase
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
 from rlhf_cli.cluster.ages import age
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.jobs_table import phase_of
@@ -24,11 +24,11 @@ from rlhf_runtime.telemetry.metric_names import (
 LABEL_WIDTH = 12
 BAR_WIDTH = 28
 STYLES: Mapping[str, str] = {
-    Phase.RUNNING: "bold cyan",
-    Phase.RESTARTING: "bold yellow",
-    Phase.SUSPENDED: "bold yellow",
-    Phase.SUCCEEDED: "bold green",
-    Phase.FAILED: "bold red",
+    JobPhase.RUNNING: "bold cyan",
+    JobPhase.RESTARTING: "bold yellow",
+    JobPhase.SUSPENDED: "bold yellow",
+    JobPhase.SUCCEEDED: "bold green",
+    JobPhase.FAILED: "bold red",
 }
 BAD: Mapping[str, str] = {
     ConditionType.STALLED: ConditionStatus.TRUE,
@@ -76,7 +76,7 @@ def _why(job: Job) -> list[RenderableType]:
         waits = "the operator has not looked at it yet; is it running?"
         return [_row("why", _plain(waits, "yellow"))]
     words = ": ".join(each for each in (status.reason or "", status.message) if each)
-    style = "red" if status.phase is Phase.FAILED else ""
+    style = "red" if status.phase is JobPhase.FAILED else ""
     return [_row("why", _plain(words, style))] if words else []
 
 

@@ -12,7 +12,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import cluster_name
 from rlhf_api.reading.status import read_status
 from rlhf_api.reading.suggestions import nearest
-from rlhf_api.status import ConditionStatus, ConditionType, Phase, RLHFJobStatus
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, JobNotFound, ObjectNotFound
 from rlhf_kube.kinds import Kind
@@ -66,7 +66,7 @@ class Job:
     @property
     def has_ended(self) -> bool:
         """Whether it has succeeded or failed."""
-        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return self.status.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
     @property
     def exit_code(self) -> ExitCode | None:
@@ -74,9 +74,9 @@ class Job:
 
         Failed: its driver's, where that says whose fault it was, else 4. Stalled: 2.
         """
-        if self.status.phase is Phase.SUCCEEDED:
+        if self.status.phase is JobPhase.SUCCEEDED:
             return ExitCode.DONE
-        if self.status.phase is Phase.FAILED:
+        if self.status.phase is JobPhase.FAILED:
             driver = self.status.driver
             code = None if driver is None else driver.exit_code
             return ExitCode(code) if code in OF_A_FAILURE else ExitCode.RETRIABLE

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import typer
 
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.errors import JobHasEnded
 from rlhf_cli.cluster.jobs import Job, find_job
@@ -30,7 +30,7 @@ def suspend_command(cluster: Cluster, name: str, wait: bool) -> None:
         _tell(cluster, job, True)
         typer.echo(suspending(job))
     if wait:
-        _wait(cluster, job, [Phase.SUSPENDED])
+        _wait(cluster, job, [JobPhase.SUSPENDED])
 
 
 def resume_command(cluster: Cluster, name: str, wait: bool) -> None:
@@ -50,7 +50,7 @@ def resume_command(cluster: Cluster, name: str, wait: bool) -> None:
         _tell(cluster, job, False)
         typer.echo(resuming(job))
     if wait:
-        _wait(cluster, job, [Phase.RUNNING])
+        _wait(cluster, job, [JobPhase.RUNNING])
 
 
 def suspending(job: Job) -> str:
@@ -74,7 +74,7 @@ def resuming(job: Job) -> str:
 
 
 def _queue_text(job: Job) -> str:
-    if job.status.phase is not Phase.SUSPENDED:
+    if job.status.phase is not JobPhase.SUSPENDED:
         return ""
     return f" It waits because of {job.status.reason or 'its queue'}: {job.status.message}"
 
@@ -93,7 +93,7 @@ def _tell(cluster: Cluster, job: Job, suspend: bool) -> None:
     cluster.merge(Kind.JOB, job.namespace, job.name, {"spec": {"suspend": suspend}})
 
 
-def _wait(cluster: Cluster, job: Job, phases: Iterable[Phase]) -> None:
+def _wait(cluster: Cluster, job: Job, phases: Iterable[JobPhase]) -> None:
     with display() as shown:
         reached = wait_for_phase(cluster, job.namespace, job.name, phases, shown)
     if reached.exit_code is not None:

@@ -23,9 +23,9 @@ class UriFiles:
             NothingToRead: nobody knows such an address.
         """
         try:
-            from rlhf_runtime.checkpoint.places import place_of
+            from rlhf_runtime.checkpoint.storage import resolve_storage
 
-            place = place_of(address)
+            place = resolve_storage(address)
         except ImportError as error:
             raise ExtraMissing(
                 f"{address} cannot be read from here: got {error}; install what it names, for "

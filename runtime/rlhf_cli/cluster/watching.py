@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.status import Phase
+from rlhf_api.status import JobPhase
 from rlhf_cli.cluster.client import Cluster
 from rlhf_cli.cluster.console import console
 from rlhf_cli.cluster.errors import JobDeleted
@@ -104,7 +104,7 @@ def wait_for_end(
 
 
 def wait_for_phase(
-    cluster: Cluster, namespace: str, name: str, phases: Iterable[Phase], shown: Display
+    cluster: Cluster, namespace: str, name: str, phases: Iterable[JobPhase], shown: Display
 ) -> Job:
     """Wait until a job is in a phase by its newest spec, or has ended. Raises as `wait_for_end`."""
     return _wait(cluster, namespace, [name], shown, frozenset(phases))[name]
@@ -115,7 +115,7 @@ def _wait(
     namespace: str,
     names: Collection[str],
     shown: Display,
-    phases: frozenset[Phase],
+    phases: frozenset[JobPhase],
 ) -> Mapping[str, Job]:
     seen: dict[str, Job] = {}
     for jobs in Follower(cluster, namespace, names):
@@ -130,7 +130,7 @@ def _wait(
     raise AssertionError("jobs are followed without an end")
 
 
-def _is_over(job: Job, phases: frozenset[Phase]) -> bool:
+def _is_over(job: Job, phases: frozenset[JobPhase]) -> bool:
     return job.exit_code is not None or (job.is_observed and job.status.phase in phases)
 
 

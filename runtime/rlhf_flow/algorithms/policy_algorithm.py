@@ -81,12 +81,12 @@ class PolicyAlgorithm(Algorithm):
         self.uses_reference = settings.kl_coefficient > 0
         self.uses_old_log_probs = job.needs_old_log_probs
         old = log_probs_column(ACTOR) if job.needs_old_log_probs else ROLLOUT_LOG_PROBS
-        self.penalty = KlPenalty(settings.kl_in_rewards, settings.estimator, old)
+        self.penalty = KlPenalty(settings.kl_reward_coefficient, settings.estimator, old)
         self.loss = ClippedLoss.from_settings(
             settings,
             valid=valid,
             old_log_probs=old,
-            reference_log_probs=log_probs_column(REFERENCE) if settings.kl_in_loss else None,
+            reference_log_probs=log_probs_column(REFERENCE) if settings.has_kl_loss else None,
         )
 
     def roles(self) -> Roles:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
@@ -38,8 +38,8 @@ from rlhf_flow.trace.tracing import trace
 class JobRole:
     """A role and its use in the graphs of a job."""
 
-    head: Head | None
-    """Head of its model. None: it has no model."""
+    head: ModelHead | None
+    """ModelHead of its model. None: it has no model."""
     is_trained: bool
     generates: bool
     takes_weights: bool = False
@@ -132,13 +132,13 @@ def _check_job(job: RLHFJob, graph: Graph) -> None:
     check_pretraining(job, graph)
     check_rewards(job, graph)
     policy = policy_role(graph)
-    if graph.roles[policy].head is not Head.LM:
+    if graph.roles[policy].head is not ModelHead.LM:
         _check_without_text(job, graph, policy)
 
 
 def _warm_start_and_evaluation(job: RLHFJob, graph: Graph) -> dict[GraphName, TracedAlgorithm]:
     policy = policy_role(graph)
-    if graph.roles[policy].head is not Head.LM:
+    if graph.roles[policy].head is not ModelHead.LM:
         return {}
     rewards = reward_roles(graph) or tuple(
         dict.fromkeys(reward.role for reward in job.spec.rewards)
@@ -183,7 +183,7 @@ def policy_role(graph: Graph) -> str:
     """
     trained = graph.roles_with(CallKind.TRAIN)
     generating = [role for role in trained if role in graph.roles_with(CallKind.GENERATE)]
-    with_text = [role for role in trained if graph.roles[role].head is Head.LM]
+    with_text = [role for role in trained if graph.roles[role].head is ModelHead.LM]
     return (generating or with_text or trained)[0]
 
 

@@ -73,7 +73,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
 
 def _unused_models(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
     roles = job_roles(graphs)
-    used = {*roles, *(job.spec.origin_of(name) for name, role in roles.items() if role.head)}
+    used = {*roles, *(job.spec.origin_role(name) for name, role in roles.items() if role.head)}
     for name in sorted(set(job.spec.models) - used):
         yield (
             f"models.{name} is not used: got {name}, allowed the algorithm's roles "

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
     ANSWER_COLUMNS,
@@ -98,7 +98,7 @@ def _has_inputs(operation: Operation, roles: Roles) -> bool:
 
 def _generating_role(roles: Roles) -> str | None:
     # Only the first language model is proposed: several cannot generate on the same GPUs.
-    return next((role for role, kind in roles.items() if kind.head is Head.LM), None)
+    return next((role for role, kind in roles.items() if kind.head is ModelHead.LM), None)
 
 
 def _kind_of(name: str) -> Kind | None:

@@ -15,7 +15,7 @@ from operator import or_
 from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Head
+from rlhf_api.plan import ModelHead
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.step import columns
 from rlhf_flow.step.batch import BatchValue
@@ -112,8 +112,8 @@ class Role:
     """A role of a flow: its primitives are methods that take and return batches."""
 
     primitives: ClassVar[tuple[Primitive, ...]] = ()
-    head: ClassVar[Head | None] = None
-    """Head of its model. None: it has no model."""
+    head: ClassVar[ModelHead | None] = None
+    """ModelHead of its model. None: it has no model."""
 
     def __init__(self, name: str, flow: Caller) -> None:
         self._name = name
@@ -217,7 +217,7 @@ class LanguageModel(Model):
     """A causal language model: a policy, or a reference."""
 
     primitives = (_GENERATE, _LOG_PROBS, _TRAIN, _COPY)
-    head = Head.LM
+    head = ModelHead.LM
     losses = (ClippedLoss, CrossEntropy, Dpo)
     auxiliary_losses = (CrossEntropy,)
 
@@ -255,7 +255,7 @@ class ScalarModel(Model):
     """A language model that gives one number for each token: a critic, or a reward model."""
 
     primitives = (_VALUES, _SCORES, _TRAIN, _COPY)
-    head = Head.SCALAR
+    head = ModelHead.SCALAR
     losses = (ValueLoss, BradleyTerry)
 
     @checked_call

@@ -8,7 +8,7 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 
-from rlhf_api.entrypoint import as_module, deferred_kind
+from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.checks import suggest
@@ -136,7 +136,7 @@ def _load(owner: str, entrypoint: str, advice: str) -> object:
     if module_name.startswith("."):
         raise InvalidAlgorithm(
             f"no name of a module for {owner}: got {entrypoint}, allowed package.module:name; "
-            + (f"did you mean {meant}?" if (meant := as_module(entrypoint)) else advice)
+            + (f"did you mean {meant}?" if (meant := entrypoint_from_file(entrypoint)) else advice)
         )
     try:
         with errors_located():
@@ -165,7 +165,7 @@ def _missing_module(
     owner: str, entrypoint: str, module_name: str, error: ModuleNotFoundError, advice: str
 ) -> str:
     if error.name is not None and (module_name + ".").startswith(error.name + "."):
-        if meant := as_module(entrypoint):
+        if meant := entrypoint_from_file(entrypoint):
             return (
                 f"a file instead of a module for {owner}: got {entrypoint}, allowed "
                 f"package.module:name; did you mean {meant}?"

@@ -52,7 +52,7 @@ class CheckpointRecord:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def of_text(text: str) -> CheckpointRecord:
+    def from_text(text: str) -> CheckpointRecord:
         """The record that a file's text is.
 
         Raises:

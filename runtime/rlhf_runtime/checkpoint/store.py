@@ -23,8 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Concatenate, ParamSpec, TypeVar
 
-from rlhf_runtime.checkpoint.places import place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
+from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageTaken
 
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
@@ -47,11 +47,11 @@ def is_checkpoint_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Damaged(ValueError):
+class CheckpointDamaged(ValueError):
     """A checkpoint is not whole; the text names the file and what is wrong with it."""
 
 
-def damaged_text(step: int, error: Damaged) -> str:
+def damaged_text(step: int, error: CheckpointDamaged) -> str:
     """That another one is looked for."""
     return f"the checkpoint of step {step} cannot be used: {error}; looking for the one before it"
 
@@ -76,7 +76,7 @@ def _reaching(
     ) -> Result:
         try:
             return method(store, *args, **kwargs)
-        except (RuntimeFailure, Damaged, *_FAULTS):
+        except (RuntimeFailure, CheckpointDamaged, *_FAULTS):
             raise
         except Exception as error:
             raise StorageFailed(
@@ -97,7 +97,7 @@ class CheckpointStore:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        place = place_of(self.address)
+        place = resolve_storage(self.address)
         self._fs, self._root = place.fs, place.path
         self._renames, self._has_folders = place.is_local, place.has_folders
         self._run = uuid.uuid4().hex[:8]
@@ -180,11 +180,11 @@ class CheckpointStore:
         for name in self._names().get(step, []):
             try:
                 return self._read(name)
-            except Damaged as error:
+            except CheckpointDamaged as error:
                 faults.append(str(error))
-        raise Damaged("; ".join(dict.fromkeys(faults)) or "it is gone")
+        raise CheckpointDamaged("; ".join(dict.fromkeys(faults)) or "it is gone")
 
-    def newest(self, tell: Callable[[int, Damaged], None]) -> Checkpoint | None:
+    def newest(self, tell: Callable[[int, CheckpointDamaged], None]) -> Checkpoint | None:
         """The newest whole checkpoint, after a look at every byte; None if there is none.
 
         Args:
@@ -193,7 +193,7 @@ class CheckpointStore:
         for step in self.steps():
             try:
                 return self.read(step)
-            except Damaged as error:
+            except CheckpointDamaged as error:
                 tell(step, error)
         return None
 
@@ -212,7 +212,7 @@ class CheckpointStore:
         for name in self._names().get(step, []):
             try:
                 return self._record(name)
-            except Damaged:
+            except CheckpointDamaged:
                 continue
         return None
 
@@ -284,18 +284,18 @@ class CheckpointStore:
                 f"{file} {fault}" for file, fault in zip(record.files, checks, strict=True) if fault
             ]
         if faults:
-            raise Damaged("; ".join(faults))
+            raise CheckpointDamaged("; ".join(faults))
         return Checkpoint(f"{self.address}/{name}", record)
 
     def _record(self, name: str) -> CheckpointRecord:
         try:
             with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "rb") as file:
                 text = file.read()
-            return CheckpointRecord.of_text(text.decode())
+            return CheckpointRecord.from_text(text.decode())
         except FileNotFoundError:
-            raise Damaged(f"{RECORD_FILE} is missing: it was never finished") from None
+            raise CheckpointDamaged(f"{RECORD_FILE} is missing: it was never finished") from None
         except ValueError as error:
-            raise Damaged(f"{RECORD_FILE} is damaged: {error}") from error
+            raise CheckpointDamaged(f"{RECORD_FILE} is damaged: {error}") from error
 
     def _require_written(self, name: str, saved: SavedFile) -> None:
         """Let no checkpoint lack a file that somebody has deleted while it was written.

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlhf_api.calls import CallKind
+from rlhf_api.calls import FINISH, RESHARD, CallKind
 from rlhf_flow.jobs.job_graphs import policy_role
-from rlhf_flow.planning.transitions import FINISH, RESHARD
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
-from rlhf_runtime.workers.orders import Statistics
+from rlhf_runtime.calls.reports import Statistics
 
 COMPUTE = "compute"
 """The site of `flow.compute`."""
@@ -29,7 +28,7 @@ WHOLE_STEP = "batch/"
 
 
 @dataclass(frozen=True)
-class CallName:
+class MetricNaming:
     """What is put around the names of one call's metrics."""
 
     prefix: str = ""
@@ -63,11 +62,11 @@ class CallNames:
     def __init__(self, graph: Graph) -> None:
         self._names = dict(_names(graph))
 
-    def of(self, call_id: str) -> CallName:
+    def of(self, call_id: str) -> MetricNaming:
         """Of a call. Bringing weights and finishing responses are named as the generate call that
         they are for; whatever else the graph does not have has nothing to tell apart."""
         generates = re.sub(rf"\.({RESHARD}|{FINISH})\b", ".generate", call_id, count=1)
-        return self._names.get(generates, CallName())
+        return self._names.get(generates, MetricNaming())
 
 
 class _Site(NamedTuple):
@@ -77,8 +76,8 @@ class _Site(NamedTuple):
     what: str
 
 
-def _names(graph: Graph) -> Iterator[tuple[str, CallName]]:
-    main = trained_on(graph)
+def _names(graph: Graph) -> Iterator[tuple[str, MetricNaming]]:
+    main = trained_generate_call(graph)
     labels = _labels(graph, main)
     plain = _plain(graph, _site, main)
     plain_totals = _plain(graph, _site_of_totals, main)
@@ -93,7 +92,7 @@ def _names(graph: Graph) -> Iterator[tuple[str, CallName]]:
         number = f".{count}" if count > 1 and site.what != COMPUTE else ""
         yield (
             call.id,
-            CallName(
+            MetricNaming(
                 f"{site.region}/".replace("#", ".") if site.region else "",
                 suffix + number,
                 _label(responses, plain_totals.get(_site_of_totals(call)), labels),
@@ -101,7 +100,7 @@ def _names(graph: Graph) -> Iterator[tuple[str, CallName]]:
         )
 
 
-def trained_on(graph: Graph) -> str | None:
+def trained_generate_call(graph: Graph) -> str | None:
     """The generate call whose responses are trained on: by the policy's first training that has
     some, else by another role's, else the first of the graph. None: nothing generates."""
     trainings = graph.calls_of_kind(CallKind.TRAIN)

@@ -12,20 +12,16 @@ from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import ENOUGH
+from rlhf_runtime.calls.reports import CallReport
+from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.controller.saved_lines import Save
-from rlhf_runtime.controller.scored import require_scores
-from rlhf_runtime.controller.worker_groups import Sent, WorkerGroup
-from rlhf_runtime.dataplane.partition import Extent, Portion
+from rlhf_runtime.controller.saved_lines import SaveCall
+from rlhf_runtime.controller.scoring import require_scores
+from rlhf_runtime.controller.worker_groups import SubmittedCall, WorkerGroup
+from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.orders import (
-    CallReport,
-    Order,
-    OrderedBatch,
-    returned_columns,
-)
 
 
 class StepData(Protocol):
@@ -49,11 +45,11 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
-    look: Hook = nothing
+    poll: Hook = nothing
     """Called every few seconds while workers are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
-    saves: list[Save] = field(default_factory=list)
+    saves: list[SaveCall] = field(default_factory=list)
     """The calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """How many each `flow.repeat` took."""
@@ -76,7 +72,7 @@ class StepBackend:
 
     def no_rows(self) -> Batch:
         """A batch of no rows and no fields."""
-        return as_batch((), [], Extent(0))
+        return as_batch((), [], BatchShape(0))
 
     def pretraining(self) -> Batch:
         """The step's rows of data.pretraining."""
@@ -122,7 +118,7 @@ class StepBackend:
         """Send a call that leaves the last responses to few engines, and what these do."""
         mesh = self._planned(call).mesh
         assert mesh is not None and finish.mesh is not None
-        begun = self._submit(call, [batch], Portion.ENDED)
+        begun = self._submit(call, [batch], RowSubset.FINISHED)
         engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
         moved = [
             shard
@@ -133,21 +129,21 @@ class StepBackend:
         rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
         ended = begun.rows
         # Where nothing moves, an empty shard says of what kind columns are.
-        left = as_batch(fields, moved or begun.left[:1], ended.extent)
-        done = self._submit(rest, [left], Portion.LEFT).rows
-        return as_batch(fields, (*ended.shards, *done.shards), ended.extent)
+        left = as_batch(fields, moved or begun.left[:1], ended.shape)
+        done = self._submit(rest, [left], RowSubset.UNFINISHED).rows
+        return as_batch(fields, (*ended.shards, *done.shards), ended.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
         """Send a call over the rows that have ended; that over the others is sent later."""
         late = LateShards()
 
         def send_rest() -> None:
-            rest = self._submit(call, [batch.of(Portion.LEFT)], Portion.LEFT)
+            rest = self._submit(call, [batch.of(RowSubset.UNFINISHED)], RowSubset.UNFINISHED)
             late.shards = rest.rows.shards
 
-        begun = self._submit(call, [batch.of(Portion.ENDED)], Portion.ENDED).rows
+        begun = self._submit(call, [batch.of(RowSubset.FINISHED)], RowSubset.FINISHED).rows
         self._late_parts.append(send_rest)
-        return as_batch(returned_columns(call), begun.shards, batch.extent, late)
+        return as_batch(returned_columns(call), begun.shards, batch.shape, late)
 
     def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
         if self.plan.call(self.graph, call.id) is None:
@@ -172,28 +168,28 @@ class StepBackend:
         return planned
 
     def _submit(
-        self, call: ModelCall, batches: Sequence[Batch], portion: Portion = Portion.ALL
-    ) -> Sent:
+        self, call: ModelCall, batches: Sequence[Batch], subset: RowSubset = RowSubset.ALL
+    ) -> SubmittedCall:
         planned = self._planned(call)
-        order = Order(
+        request = CallRequest(
             call,
             self.step,
             self.graph,
             self.incarnation,
-            tuple(OrderedBatch(each.extent) for each in batches),
+            tuple(InputBatch(each.shape) for each in batches),
             planned.mini_batches,
             self._round,
             self._changes[call.role],
-            portion,
+            subset,
         )
         if call.role is not None and call.changes(call.role):
             self._changes[call.role] += 1
         if call.kind is CallKind.SAVE:
-            self.saves.append(Save(order, batches[0]))
-            return Sent([], None)
+            self.saves.append(SaveCall(request, batches[0]))
+            return SubmittedCall([], None)
         pool = None if planned.mesh is None else planned.mesh.pool
         group = self.worker_groups[pool]
-        sent = group.submit(order, batches, planned.mesh, planned.source_mesh)
+        sent = group.submit(request, batches, planned.mesh, planned.source_mesh)
         self.reports.extend(sent.reports)
         return sent
 
@@ -233,8 +229,8 @@ class StepBackend:
         """Wait for a condition's answer, which is the same in all rows."""
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
-        shard = next(each for each in column.held[0].shards if each.rows)
-        *messages, found = wait_for([*self.reports, shard.reference], self.look)
+        shard = next(each for each in column.segments[0].shards if each.rows)
+        *messages, found = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
         require_scores([CallReport.read(message) for message in fresh], self.step)
         self._num_checked = len(messages)
@@ -251,7 +247,7 @@ class StepBackend:
         Raises:
             NothingScored: no response of a call could be scored.
         """
-        reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
+        reports = [CallReport.read(message) for message in wait_for(self.reports, self.poll)]
         self.reports.clear()
         self._num_checked = 0
         require_scores(reports, self.step)

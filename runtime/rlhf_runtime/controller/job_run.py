@@ -15,28 +15,27 @@ from typing import Any
 
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.report import REWARD_MEAN
-from rlhf_api.spec.checkpoint import EXACT_MATCH, HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
-from rlhf_flow.planning.event_graph import PASSES_AHEAD
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.controller.passes import (
-    PassAt,
     PassKind,
     ResumePoint,
-    Saving,
+    SaveSchedule,
+    ScheduledPass,
     keep_ahead,
     training_passes,
     until_stopped,
 )
-from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.site import Site
-from rlhf_runtime.controller.steps import Pass, Stepper
+from rlhf_runtime.controller.steps import PassResult, PassRunner
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
@@ -50,10 +49,10 @@ from rlhf_runtime.telemetry.records import (
 
 
 @dataclass(frozen=True)
-class Sent:
+class InFlightPass:
     """A pass that workers have been sent."""
 
-    pass_at: PassAt
+    scheduled: ScheduledPass
     handle: Any
     """What its end is waited for with."""
 
@@ -67,7 +66,7 @@ class JobRun:
         plan: Plan,
         settings: WorkerSettings,
         journal: Journal,
-        saves: Saves,
+        saves: CheckpointManager,
         stop: StopRequest,
         site: Site,
     ) -> None:
@@ -82,7 +81,7 @@ class JobRun:
         self._algorithms = {name: each.algorithm for name, each in traced.items()}
         self._rewards = {name: reward_roles(graph) for name, graph in graphs.items()}
         self._workers = Workers(job, plan, settings, site)
-        self._stepper = Stepper(self._workers, graphs)
+        self._stepper = PassRunner(self._workers, graphs)
         self._has_generated = False
         self._step = 0
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
@@ -102,7 +101,7 @@ class JobRun:
             self._run_warm_start(self._algorithms[GraphName.WARM_START])
         self._begin_training(fresh=checkpoint is None)
         if checkpoint is not None:
-            self._workers.on_ranks("restore", checkpoint.address)
+            self._workers.call_ranks("restore", checkpoint.address)
         self._step = 0 if checkpoint is None else checkpoint.record.step
         if self._step >= self._spec.schedule.steps:
             self._journal.notice(
@@ -112,7 +111,7 @@ class JobRun:
         try:
             self._train(checkpoint)
         finally:
-            self._stop.worth_waiting = False
+            self._stop.has_state_to_save = False
         if self._step < self._spec.schedule.steps:
             return False
         self._save_model(model_folder)
@@ -132,7 +131,7 @@ class JobRun:
         if not self._plan.generations:
             return
         begin = time.monotonic()
-        self._workers.on_ranks("generate_first_token")
+        self._workers.call_ranks("generate_first_token")
         self._has_generated = True
         self._journal.started("first generation", time.monotonic() - begin)
 
@@ -142,7 +141,7 @@ class JobRun:
         assert settings is not None
         policy = self._plan.policy
         rates = warm_start_settings(self._spec, policy)
-        self._workers.on_role(policy, "use_optimizer", policy, rates)
+        self._workers.call_role(policy, "use_optimizer", policy, rates)
         for step in range(1, settings.max_steps + 1):
             self._stop.raise_if_requested()
             done = self._stepper.wait(self._stepper.warm_start(algorithm, step))
@@ -161,45 +160,45 @@ class JobRun:
         """Every trained role gets an optimizer; in a fresh start, roles that share the policy's
         source get its weights."""
         policy = self._plan.policy
-        origin = self._spec.origin_of(policy)
+        origin = self._spec.origin_role(policy)
         was_trained = fresh and GraphName.WARM_START in self._algorithms
         for planned in self._plan.roles:
             if was_trained and planned.origin == origin and planned.role != policy:
                 self._workers.copy_weights(policy, planned.role)
             if planned.is_trained:
                 settings = training_settings(self._spec, planned.role, self._graph)
-                self._workers.on_role(planned.role, "use_optimizer", planned.role, settings)
+                self._workers.call_role(planned.role, "use_optimizer", planned.role, settings)
 
     def _train(self, checkpoint: Checkpoint | None) -> None:
         """All that is left of training, one pass sent ahead of the one that runs."""
         record = None if checkpoint is None else checkpoint.record
         resume_from = None if record is None else ResumePoint(record.step, bool(record.metrics))
-        saving = Saving(self._spec.checkpoint.every_steps, GraphName.WARM_START in self._algorithms)
+        saving = SaveSchedule(
+            self._spec.checkpoint.every_steps, GraphName.WARM_START in self._algorithms
+        )
         evaluates = GraphName.EVALUATION in self._algorithms
         passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
-        wanted = until_stopped(passes, lambda: self._stop.wanted)
-        # Where a step waits for workers itself, the pass before would be reported a step too late.
-        ahead = 0 if self._graph.repeats else PASSES_AHEAD
-        keep_ahead(map(self._send, wanted), self._finish, ahead)
+        wanted = until_stopped(passes, lambda: self._stop.requested)
+        keep_ahead(map(self._send, wanted), self._finish, self._plan.passes_ahead)
 
-    def _send(self, wanted: PassAt) -> Sent:
+    def _send(self, wanted: ScheduledPass) -> InFlightPass:
         step = wanted.step
         self._journal.require_folder()  # else a checkpoint would make it anew
         match wanted.kind:
             case PassKind.TRAIN:
                 algorithm = self._algorithms[GraphName.STEP]
-                return Sent(wanted, self._stepper.train(algorithm, step))
+                return InFlightPass(wanted, self._stepper.train(algorithm, step))
             case PassKind.EVALUATE:
                 algorithm = self._algorithms[GraphName.EVALUATION]
-                return Sent(wanted, self._stepper.evaluate(algorithm, step))
+                return InFlightPass(wanted, self._stepper.evaluate(algorithm, step))
             case PassKind.SAVE:
-                return Sent(wanted, self._saves.begin(self._workers.ranks, step))
+                return InFlightPass(wanted, self._saves.begin(self._workers.ranks, step))
             case PassKind.COMMIT:
-                return Sent(wanted, self._saves.finish(self._workers.ranks, step))
+                return InFlightPass(wanted, self._saves.finish(self._workers.ranks, step))
 
-    def _finish(self, sent: Sent) -> None:
-        step = sent.pass_at.step
-        match sent.pass_at.kind:
+    def _finish(self, sent: InFlightPass) -> None:
+        step = sent.scheduled.step
+        match sent.scheduled.kind:
             case PassKind.TRAIN:
                 done = self._wait(sent)
                 self._journal.lines(step, done.lines)
@@ -207,23 +206,23 @@ class JobRun:
                 if notice := self._divergence.note(step, done.metrics):
                     self._journal.notice(notice)
                 self._step = step
-                self._stop.worth_waiting = True
+                self._stop.has_state_to_save = True
             case PassKind.EVALUATE:
                 metrics = self._evaluation_metrics(self._wait(sent))
                 self._saves.measured(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
             case PassKind.SAVE:
-                self._saves.wait(sent.handle, self._workers.look)
+                self._saves.wait(sent.handle, self._workers.poll)
             case PassKind.COMMIT:
-                self._saves.commit(sent.handle, self._workers.look)
+                self._saves.commit(sent.handle, self._workers.poll)
 
-    def _wait(self, sent: Sent) -> Pass:
+    def _wait(self, sent: InFlightPass) -> PassResult:
         done = self._stepper.wait(sent.handle)
         self._note_first_tokens(done)
-        self._tell_unscored(sent.pass_at.step, done)
+        self._tell_unscored(sent.scheduled.step, done)
         return done
 
-    def _tell_unscored(self, step: int, done: Pass) -> None:
+    def _tell_unscored(self, step: int, done: PassResult) -> None:
         for reward, failure in done.unscored:
             self._journal.unscored(step, reward, failure)
 
@@ -235,11 +234,11 @@ class JobRun:
         self._tell_unscored(0, done)
         return self._evaluation_metrics(done)
 
-    def _evaluation_metrics(self, done: Pass) -> dict[str, float]:
+    def _evaluation_metrics(self, done: PassResult) -> dict[str, float]:
         roles = self._rewards[GraphName.EVALUATION]
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured)
 
-    def _note_first_tokens(self, done: Pass) -> None:
+    def _note_first_tokens(self, done: PassResult) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""
         if not self._has_generated and "generate" in done.phases:
             self._has_generated = True
@@ -252,7 +251,7 @@ class JobRun:
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
         aside = folder.with_name(folder.name + ".new")
         shutil.rmtree(aside, ignore_errors=True)
-        self._workers.on_role(policy.role, "save", policy.role, aside, dtype)
+        self._workers.call_role(policy.role, "save", policy.role, aside, dtype)
         try:
             copy_tokenizer(self._workers.folders[policy.role], aside)
             shutil.rmtree(folder, ignore_errors=True)
@@ -261,7 +260,7 @@ class JobRun:
             raise model_not_saved(folder, error) from error
 
 
-def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
+def step_record(step: int, done: PassResult, rewards: Sequence[str]) -> StepRecord:
     """What a training step came to, for the journal.
 
     Args:
@@ -285,7 +284,10 @@ def step_record(step: int, done: Pass, rewards: Sequence[str]) -> StepRecord:
 
 
 def evaluation_metrics(
-    done: Pass, roles: Sequence[str], rewards: Sequence[RewardSpec], measured: Mapping[str, str]
+    done: PassResult,
+    roles: Sequence[str],
+    rewards: Sequence[RewardSpec],
+    measured: Mapping[str, str],
 ) -> dict[str, float]:
     """Metrics of held-out prompts, with those that verifiers declare to measure.
 
@@ -295,9 +297,9 @@ def evaluation_metrics(
         rewards: of the job.
         measured: metrics by the reward's name.
     """
-    shown = {HELD_OUT_LENGTH: "response/length_mean"}
+    shown = {EVALUATION_LENGTH: "response/length_mean"}
     if headline := _headline(roles):
-        shown[HELD_OUT_REWARD] = headline
+        shown[EVALUATION_REWARD] = headline
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
         shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}

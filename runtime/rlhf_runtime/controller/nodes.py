@@ -17,7 +17,7 @@ class Node(NamedTuple):
     number: int
 
 
-def nodes_of_ranks(pool: Pool) -> list[Node]:
+def rank_nodes(pool: Pool) -> list[Node]:
     """The node of every rank."""
     per_node = pool.devices_per_node
     return [Node(pool.name, rank // per_node) for rank in range(pool.num_devices)]

@@ -20,8 +20,8 @@ from rlhf_runtime.errors import (
 )
 from rlhf_runtime.telemetry.errors import CannotRecord
 
-LONGEST_BACKOFF_SECONDS = 600.0
-MOST_DOUBLINGS = 64
+MAX_BACKOFF_SECONDS = 600.0
+MAX_DOUBLINGS = 64
 """Beyond any wait; a job that is always restarted must not overflow."""
 DECIDED = (
     CannotRecord,
@@ -79,8 +79,8 @@ class Restarts:
     def _backoff_seconds(self) -> float:
         if self._in_a_row == 1:
             return 0.0
-        doublings = min(self._in_a_row - 2, MOST_DOUBLINGS)
-        return min(self.policy.backoff_seconds * 2.0**doublings, LONGEST_BACKOFF_SECONDS)
+        doublings = min(self._in_a_row - 2, MAX_DOUBLINGS)
+        return min(self.policy.backoff_seconds * 2.0**doublings, MAX_BACKOFF_SECONDS)
 
     def _by_rule(self, error: RlhfError) -> FailureAction | None:
         for rule in self.policy.rules:

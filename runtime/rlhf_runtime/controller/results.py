@@ -19,11 +19,11 @@ from ray.exceptions import (
 )
 
 from rlhf_api.errors import RlhfError
+from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """From one look at the workers to the next, while they are waited for."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """What Ray colours its stacks with."""
@@ -31,7 +31,7 @@ DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
 
-def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
+def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
 
     A worker that dies makes others raise in their collectives, often before its death is known: an
@@ -48,18 +48,18 @@ def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
     """
     while True:
         try:  # raises with the first error of any
-            values: list[Any] = ray.get(list(references), timeout=LOOK_SECONDS)
+            values: list[Any] = ray.get(list(references), timeout=POLL_SECONDS)
             return values
         except GetTimeoutError:
-            look()
+            poll()
         except RayError as error:
-            meaning = meaning_of(error)
+            meaning = unwrap_error(error)
             if isinstance(meaning, WorkerRaised):
                 meaning = _death_among(list(dict.fromkeys(references))) or meaning
             raise meaning from None
 
 
-def wait_for_end(references: Sequence[Any], look: Hook = nothing) -> None:
+def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
     """Wait until the calls behind references have ended, however they did.
 
     Args:
@@ -68,12 +68,12 @@ def wait_for_end(references: Sequence[Any], look: Hook = nothing) -> None:
     """
     pending = list(references)
     while pending:
-        _, pending = ray.wait(pending, num_returns=len(pending), timeout=LOOK_SECONDS)
+        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_SECONDS)
         if pending:
-            look()
+            poll()
 
 
-def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> Iterator[str]:
+def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = nothing) -> Iterator[str]:
     """Names of groups of references, each when all of its values are there.
 
     Args:
@@ -87,9 +87,9 @@ def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> I
     waiting = dict(groups)
     pending = everything
     while waiting:
-        ready, pending = ray.wait(pending, num_returns=1, timeout=LOOK_SECONDS)
+        ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_SECONDS)
         if not ready:
-            look()
+            poll()
         try:
             ray.get(ready)
         except RayError:
@@ -100,7 +100,7 @@ def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> I
             yield name
 
 
-def meaning_of(error: RayError) -> RlhfError:
+def unwrap_error(error: RayError) -> RlhfError:
     """The error behind what Ray raises, through workers that passed another's error on."""
     cause: BaseException = error
     while isinstance(cause, RayTaskError) and isinstance(cause.cause, BaseException):
@@ -156,7 +156,7 @@ def _death_among(references: list[Any]) -> RlhfError | None:
             try:
                 ray.get(reference)
             except RayError as error:
-                meaning = meaning_of(error)
+                meaning = unwrap_error(error)
                 if not isinstance(meaning, WorkerRaised):
                     return meaning
     return None

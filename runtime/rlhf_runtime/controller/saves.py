@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isnan, nan
 from types import MappingProxyType
 from typing import Any
 
 from rlhf_api.plan import Plan
 from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
-from rlhf_runtime.checkpoint.retention import kept_steps
-from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore, Damaged, damaged_text
+from rlhf_runtime.checkpoint.store import (
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointStore,
+    damaged_text,
+)
 from rlhf_runtime.controller.results import wait_for, wait_for_end
 from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
 from rlhf_runtime.hooks import Hook, nothing
@@ -20,7 +25,7 @@ from rlhf_runtime.telemetry.journal import Journal
 
 
 @dataclass(frozen=True)
-class Finishing:
+class PendingCheckpoint:
     """A checkpoint that is being written."""
 
     step: int
@@ -30,7 +35,7 @@ class Finishing:
 
 
 @dataclass
-class Saves:
+class CheckpointManager:
     """Checkpoints of one job, over all of its incarnations."""
 
     store: CheckpointStore
@@ -67,7 +72,7 @@ class Saves:
             self._kept = {self.reached}
         return checkpoint
 
-    def _tell_damaged(self, step: int, error: Damaged) -> None:
+    def _tell_damaged(self, step: int, error: CheckpointDamaged) -> None:
         self._damaged.add(step)
         self.journal.notice_once(damaged_text(step, error))
 
@@ -102,15 +107,17 @@ class Saves:
         if not self._kept:
             self.store.claim()  # its name has gone with them
 
-    def wait(self, copying: Sequence[Any], look: Hook = nothing) -> None:
+    def wait(self, copying: Sequence[Any], poll: Hook = nothing) -> None:
         """Wait until state is copied; `look` is called every few seconds."""
-        wait_for(copying, look)
+        wait_for(copying, poll)
 
-    def finish(self, ranks: Sequence[Any], step: int) -> Finishing:
+    def finish(self, ranks: Sequence[Any], step: int) -> PendingCheckpoint:
         """Have all ranks finish what they write."""
-        return Finishing(step, len(ranks), [rank.finish_save.remote(step) for rank in ranks])
+        return PendingCheckpoint(
+            step, len(ranks), [rank.finish_save.remote(step) for rank in ranks]
+        )
 
-    def commit(self, finishing: Finishing, look: Hook = nothing) -> None:
+    def commit(self, finishing: PendingCheckpoint, poll: Hook = nothing) -> None:
         """Wait until everything is written, and make it the checkpoint of its step.
 
         `look` is called every few seconds.
@@ -120,9 +127,9 @@ class Saves:
         """
         step = finishing.step
         try:
-            written: list[dict[str, SavedFile]] = wait_for(finishing.files, look)
+            written: list[dict[str, SavedFile]] = wait_for(finishing.files, poll)
         except CheckpointFailed as error:
-            wait_for_end(finishing.files, look)  # ranks of other pools may write there still
+            wait_for_end(finishing.files, poll)  # ranks of other pools may write there still
             self._failed(step, error)
             return
         files = {name: file for part in written for name, file in part.items()}
@@ -160,7 +167,7 @@ class Saves:
                 for saved, record in records.items()
                 if record and saved <= step and saved not in self._damaged
             ]
-            kept = kept_steps(whole, self.settings.keep_last, self.settings.keep_best.metric)
+            kept = steps_to_keep(whole, self.settings.keep_last, self.settings.keep_best.metric)
             self._kept = kept & records.keys()
             for saved, record in records.items():
                 is_being_written = record is None and saved > step
@@ -190,3 +197,17 @@ def _models_in(plan: Plan | None) -> dict[str, Any]:
         return {}
     precisions = {role.role: role.precision.value for role in plan.roles if role.precision}
     return {"policy": plan.policy, "precisions": precisions}
+
+
+def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str | None) -> set[int]:
+    """Steps whose checkpoints stay: the newest, and the one with the largest metric.
+
+    Args:
+        records: of all checkpoints.
+        keep_last: how many of the newest.
+        best_by: a held-out metric; None: no best one is kept.
+    """
+    newest = sorted((record.step for record in records), reverse=True)[:keep_last]
+    measured = [(record.metrics.get(best_by or "", nan), record.step) for record in records]
+    best = max(((value, step) for value, step in measured if not isnan(value)), default=None)
+    return {*newest, *([] if best is None else [best[1]])}

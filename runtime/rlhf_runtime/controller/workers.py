@@ -18,13 +18,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rlhf_api.plan import Mesh, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.cluster import SHARED_MEMORY
-from rlhf_runtime.controller.nodes import nodes_of_ranks, reward_hosts
-from rlhf_runtime.controller.results import as_they_come, wait_for
-from rlhf_runtime.controller.site import Reserved, Site
-from rlhf_runtime.controller.watch import Watch
+from rlhf_runtime.controller.local_ray import SHARED_MEMORY
+from rlhf_runtime.controller.nodes import rank_nodes, reward_hosts
+from rlhf_runtime.controller.results import iterate_completed, wait_for
+from rlhf_runtime.controller.site import ReservedPool, Site
+from rlhf_runtime.controller.watch import WorkerWatch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, nothing
@@ -37,7 +37,7 @@ from rlhf_runtime.workers.setup import RankSetup
 CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
 
-MOST_PARTS = 64
+MAX_CONCURRENT_CALLS = 64
 """Parts of batches that a reward host scores at a time, at most."""
 
 FROM_THE_BEGINNING = ("libraries", "verifiers")
@@ -103,8 +103,7 @@ class Workers:
         }
         """The workers of each pool, and the hosts beside them (None)."""
         self.worker_groups |= {
-            pool.name: WorkerGroup(self._ranks[pool.name], nodes_of_ranks(pool))
-            for pool in plan.pools
+            pool.name: WorkerGroup(self._ranks[pool.name], rank_nodes(pool)) for pool in plan.pools
         }
 
     @property
@@ -136,7 +135,7 @@ class Workers:
         }
         self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
         libraries = self._begin
-        for phase in as_they_come(phases, self.look):
+        for phase in iterate_completed(phases, self.poll):
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
@@ -145,14 +144,14 @@ class Workers:
                 check_measured(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
         if not self.plan.standby:
-            self._site.forget_libraries(self._nodes, self.look)
+            self._site.unload_libraries(self._nodes, self.poll)
         self.folders, self.counts = wait_for([folders, data])
 
-    def on_ranks(self, method: str, *arguments: Any) -> None:
+    def call_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
         self._call(self.ranks, method, *arguments)
 
-    def on_role(self, role: str, method: str, *arguments: Any) -> None:
+    def call_role(self, role: str, method: str, *arguments: Any) -> None:
         """Call a method on every rank that holds a role's model and wait; the first error is
         raised."""
         mesh = self._mesh_of(role)
@@ -163,14 +162,14 @@ class Workers:
         same, else by a saved model."""
         one, other = self._mesh_of(source), self._mesh_of(target)
         if (one.pool, one.ranks) == (other.pool, other.ranks):
-            self.on_role(target, "copy_weights", source, target)
+            self.call_role(target, "copy_weights", source, target)
             return
         folder = self._settings.models / f"weights-of-{source}"
-        self.on_role(source, "save", source, folder, "float32")
-        self.on_role(target, "load_weights", target, folder)
+        self.call_role(source, "save", source, folder, "float32")
+        self.call_role(target, "load_weights", target, folder)
         shutil.rmtree(folder)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """What is looked after while workers are waited for.
 
         Raises:
@@ -179,8 +178,8 @@ class Workers:
             RunFolderGone: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
-        self._watch.look()
-        self._site.beat()
+        self._watch.poll()
+        self._site.report_alive()
         self._settings.require_folder()  # last, as storage may hang
 
     def close(self) -> None:
@@ -211,7 +210,7 @@ class Workers:
             remove_placement_group(bundles)
 
     @property
-    def _nodes(self) -> list[Reserved]:
+    def _nodes(self) -> list[ReservedPool]:
         return [(pool, self._reserved[pool.name]) for pool in self.plan.pools]
 
     def _mesh_of(self, role: str) -> Mesh:
@@ -220,14 +219,14 @@ class Workers:
         return planned.mesh
 
     def _call(self, ranks: Sequence[Any], method: str, *arguments: Any) -> None:
-        wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.look)
+        wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.poll)
 
     def _start_deadline(self) -> Hook:
         """Raises when workers have taken too long to come to life."""
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         begin = time.monotonic()
 
-        def look() -> None:
+        def poll() -> None:
             self._site.require_ray()
             self._settings.require_folder()
             if time.monotonic() - begin > deadline:
@@ -236,27 +235,28 @@ class Workers:
                     "(failurePolicy.progressDeadlineSeconds); look into the logs"
                 )
 
-        return look
+        return poll
 
     def _watched(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, *self.rewards.values()]
         return [
-            worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone
+            worker.serve_activity.remote(self._site.one_machine, self._watch_key)
+            for worker in everyone
         ]
 
-    def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
+    def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> WorkerWatch:
         ranks = [f"rank {number}" for number in range(self.plan.num_devices)]
         names = dict(zip([*ranks, "data", *self.rewards], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
-        return Watch(names, self._watch_key, deadline, stacks, self.job.name)
+        return WorkerWatch(names, self._watch_key, deadline, stacks, self.job.name)
 
     def _start_ranks(self, pool: Pool) -> tuple[Any, ...]:
         return tuple(self._start_rank(pool, rank) for rank in range(pool.num_devices))
 
     def _start_rank(self, pool: Pool, rank: int) -> Any:
-        number = self.plan.first_number(pool.name) + rank
+        number = self.plan.rank_offset(pool.name) + rank
         setup = RankSetup(
             job=self.job,
             plan=self.plan,
@@ -288,8 +288,10 @@ class Workers:
         """One of so many."""
         node = reward_hosts(self.plan)[name].number
         faults = () if node else self._settings.faults  # the first host has all
-        at_once = min(MOST_PARTS, 2 * -(-self.plan.num_devices // count))  # of two roles, or passes
-        more = (name, Share(node, count), faults)
+        at_once = min(
+            MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
+        )  # of two roles, or passes
+        more = (name, Slice(node, count), faults)
         return self._start_host(RewardHost, name, node, *more, at_once=at_once)
 
     def _start_host(self, kind: type, name: str, node: int, *more: Any, at_once: int = 1) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
@@ -64,7 +64,7 @@ def load_prompts(
         DataError: whatever is wrong with the data, before anything is trained.
         SeveralErrors: several things are.
     """
-    gathered = Gathered()
+    gathered = ErrorCollector()
     tables: dict[Split, PromptTable] = {}
     for split, source in sources_in_use(spec, use).items():
         with gathered.check():
@@ -135,7 +135,7 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
         MissingAnswer: a warm start over rows without reference answers.
         SeveralErrors: several of these.
     """
-    gathered = Gathered()
+    gathered = ErrorCollector()
     for count, setting, batches in _rows_needed(spec, table.split, use):
         with gathered.check():
             table.require_rows(count, setting, batches)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 from rlhf_api.spec.data import (
     BuiltinData,
     DataSource,
@@ -60,7 +60,7 @@ def find_sources(data: DataSpec) -> None:
         DataNotFound, DataUnreadable.
         SeveralErrors: several of these.
     """
-    gathered = Gathered()
+    gathered = ErrorCollector()
     sources: dict[Split, DataSource | None] = {
         Split.TRAIN: data.train,
         Split.PRETRAINING: data.pretraining,

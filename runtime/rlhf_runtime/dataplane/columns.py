@@ -153,7 +153,7 @@ def concatenate(columns: Sequence[Column]) -> Column:
     return Column(values, np.concatenate(packed) if packed else None)
 
 
-def take_each(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
+def concatenate_rows(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
     """Rows of columns that are not packed, one column's after the other's, each copied once.
 
     Raises:

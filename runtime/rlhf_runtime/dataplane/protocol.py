@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh, ranks_of_both
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_api.plan import Mesh, union_ranks
+from rlhf_runtime.dataplane.partition import Slice
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Coordinates:
         """
         if source is None:
             return Coordinates.of(rank, mesh)
-        ranks = ranks_of_both(mesh, source)
+        ranks = union_ranks(mesh, source)
         return Coordinates(ranks.index(rank), len(ranks))
 
     @property
@@ -82,22 +82,22 @@ class Protocol:
     """A pair (distribute, collect). Driver and ranks each ask it, so an answer depends on nothing
     but the place."""
 
-    distribute: Callable[[Coordinates], Share]
+    distribute: Callable[[Coordinates], Slice]
     """The part of the rows that a rank gets."""
     collect: Callable[[Coordinates], bool]
     """Whether a rank's output counts."""
 
 
-def _everything(at: Coordinates) -> Share:
-    return Share(0, 1)
+def _everything(at: Coordinates) -> Slice:
+    return Slice(0, 1)
 
 
-def _by_data(at: Coordinates) -> Share:
-    return Share(at.data, at.data_size)
+def _by_data(at: Coordinates) -> Slice:
+    return Slice(at.data, at.data_size)
 
 
-def _by_rank(at: Coordinates) -> Share:
-    return Share(at.rank, at.num_ranks)
+def _by_rank(at: Coordinates) -> Slice:
+    return Slice(at.rank, at.num_ranks)
 
 
 def _all(at: Coordinates) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, is_range, take_each
+from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, concatenate_rows, is_range
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
 
 
 @dataclass(frozen=True)
-class Location:
+class GatherPlan:
     """Where some wanted rows lie among shards. Serves every column that is cut in this way."""
 
     shards: tuple[int, ...]
@@ -133,7 +133,7 @@ class Location:
     order: Rows
     """For every wanted row its place among these positions, put one after the other."""
 
-    def pick(self, columns: Sequence[Column]) -> Column:
+    def gather(self, columns: Sequence[Column]) -> Column:
         """The wanted rows in order, from the column's parts in `shards`.
 
         A part of which everything is wanted is not copied if it is the only one.
@@ -143,12 +143,12 @@ class Location:
             and columns[0].lengths is None
             and is_range(self.order, len(self.order))
         ):
-            return take_each(columns, self.positions)
+            return concatenate_rows(columns, self.positions)
         parts = zip(columns, self.positions, strict=True)
         return concatenate([column.take(positions) for column, positions in parts]).take(self.order)
 
 
-def locate(rows: Rows, held: Sequence[Rows]) -> Location:
+def plan_gather(rows: Rows, held: Sequence[Rows]) -> GatherPlan:
     """Find rows by global number; `held[i]` lists the rows of shard i.
 
     Raises:
@@ -172,4 +172,4 @@ def locate(rows: Rows, held: Sequence[Rows]) -> Location:
     order = np.empty(len(rows), dtype=np.int64)
     order[by_shard] = np.arange(len(rows))
     positions = np.split(position[rows[by_shard]], np.cumsum(counts[shards])[:-1])
-    return Location(tuple(shards.tolist()), tuple(positions), order)
+    return GatherPlan(tuple(shards.tolist()), tuple(positions), order)

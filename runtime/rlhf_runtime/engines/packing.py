@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.sequences import group_into_sequences
+from rlhf_sizing.costs import SequenceCost
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_flow.planning.role_models import MAX_SHARED_TOKENS
-from rlhf_flow.planning.sequence_cost import SequenceCost
 from rlhf_runtime.dataplane.columns import Rows
+from rlhf_sizing.costs import SequenceCost
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 
 def group_into_sequences(

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlhf_api.plan import OffloadDepth
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing
 from rlhf_runtime.reshard.views import Views
@@ -58,7 +58,7 @@ Consume = Callable[[TokenOutputs, MicroBatch], None]
 
 
 @dataclass(frozen=True)
-class LossTerm:
+class WeightedLoss:
     """A loss on some rows: what an optimizer step minimizes is the sum of one or more."""
 
     reading: HeadReading
@@ -117,7 +117,7 @@ class TrainingEngine(Protocol):
         """Run every micro-batch forward; on ranks that have the head `consume` gets what it says.
         Collective."""
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
+    def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
         gradient's norm. Collective, be it with no micro-batch.
 
@@ -142,7 +142,7 @@ class TrainingEngine(Protocol):
         """Take over the plain values of a `state` whose tensors have been overwritten.
         Collective."""
 
-    def held_bytes(self) -> Mapping[MemoryWhat, int]:
+    def held_bytes(self) -> Mapping[MemoryUse, int]:
         """What this rank holds of weights, gradients and optimizer now."""
 
     def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:

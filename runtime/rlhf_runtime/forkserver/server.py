@@ -199,7 +199,7 @@ class Server:
             for stream in streams:
                 os.close(stream)
             if "unload" in request:
-                self._execute_anew()
+                self._reexecute()
 
     def _handle(
         self, request: Mapping[str, Any], streams: list[int]
@@ -252,7 +252,7 @@ class Server:
             self._watch(RayletWorkers(raylet, os.pidfd_open(raylet)))
         return self._forked[raylet]
 
-    def _execute_anew(self) -> None:
+    def _reexecute(self) -> None:
         """Forget all libraries; this stays the process that workers end with."""
         words = [*command(self._device, self._listener), "--lazy"]
         words += [] if self._raylet is None else ["--raylet", str(self._raylet)]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_flow.errors import ShapeUnknown
-from rlhf_flow.planning.held_weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
-from rlhf_flow.planning.model_config import shape_from_config
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import CONFIG_FILE, shapes_of
+from rlhf_sizing.config import shape_from_config
+from rlhf_sizing.weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 
 _BASE, _HEADS = "model.", (OUTPUT, "score.weight")
 """What names begin with in a model with a head; what no base model has."""

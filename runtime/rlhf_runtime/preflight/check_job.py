@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf_api.plan import GraphName, Head
+from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
@@ -68,12 +68,12 @@ def _has_other_variables(job: RLHFJob) -> bool:
 def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, DataUse]:
     """The policy, and what the job does with models and data."""
     if graphs is None:
-        given = list(spec.given_models)
+        given = list(spec.manifest_models)
         return ("actor" if "actor" in given else given[0]), ModelUse(given, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
     generating = [name for name, role in roles.items() if role.generates]
     heads = {
-        name: WantedHead(is_scalar=role.head is Head.SCALAR, must_exist=_keeps_head(role))
+        name: WantedHead(is_scalar=role.head is ModelHead.SCALAR, must_exist=_keeps_head(role))
         for name, role in roles.items()
     }
     inputs = {name: graph.inputs for name, graph in graphs.items()}
@@ -87,4 +87,4 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
 def _keeps_head(role: JobRole) -> bool:
     """Whether a role's head stays as its source has it, and so must be a scalar one there."""
     is_changed = role.is_trained or role.takes_weights
-    return role.head is Head.SCALAR and not is_changed
+    return role.head is ModelHead.SCALAR and not is_changed

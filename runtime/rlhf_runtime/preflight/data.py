@@ -118,7 +118,7 @@ def check_reward_tokenizers(
         findings: get what is wrong.
     """
     for role in [name for name in spec.reward_models if name in folders]:
-        with findings.about("spec", *spec.given_models[role].location, "source"):
+        with findings.about("spec", *spec.manifest_models[role].location, "source"):
             retokenizers(spec, role, folders[role])
 
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlhf_api.errors import RlhfError, SeveralErrors
-from rlhf_api.gathering import Gathered
+from rlhf_api.gathering import ErrorCollector
 
 
 @dataclass
 class Findings:
     """Errors, and what else somebody may want to know."""
 
-    gathered: Gathered = field(default_factory=Gathered)
+    gathered: ErrorCollector = field(default_factory=ErrorCollector)
     """What has to be mended first."""
     facts: list[str] = field(default_factory=list)
     """What was found, one sentence each."""

@@ -12,7 +12,6 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
-from rlhf_flow.planning.model_config import cached_folder, hub_cache
 from rlhf_runtime.engines.heads import check_head
 from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
@@ -20,6 +19,7 @@ from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.models.vocabulary import check_vocabularies
 from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_sizing.config import cached_folder, hub_cache
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def check_models(
         one_machine: whether workers see the folders that are seen here.
         findings: get what is wrong, and what cannot be seen from here.
     """
-    origins = {role: spec.origin_of(role) for role in use.roles}
+    origins = {role: spec.origin_role(role) for role in use.roles}
     fields = {origin: _field_of(spec, origin) for origin in origins.values()}
     found: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
@@ -79,7 +79,7 @@ def check_models(
 
 def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
     """Which names a role's model."""
-    given = spec.given_models[role]
+    given = spec.manifest_models[role]
     source = given.model.source
     kind = "path" if source.path is not None else "huggingFace"
     return "spec", *given.location, "source", "builtin" if source.builtin else kind

@@ -1,4 +1,4 @@
-"""What layers take on this machine's devices: measures what `rlhf_flow.planning.seconds.profile`
+"""What layers take on this machine's devices: measures what `rlhf_planner.problem.profile`
 keeps.
 
     job_subjects.py which models' layers, from a manifest

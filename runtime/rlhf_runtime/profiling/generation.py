@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.generation_memory import KV_BLOCK_TOKENS
-from rlhf_flow.planning.seconds.curves import Curve, block_curves, curve_of
-from rlhf_flow.planning.seconds.profile import GenerationCurves
+from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
+from rlhf_planner.problem.profile import Curve, GenerationCurves, block_curves, curve_of
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine

@@ -10,13 +10,13 @@ from rlhf_api.spec.models import ModelSource
 from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, trace_job
 from rlhf_flow.jobs.registry import resolve_precision
-from rlhf_flow.planning.model_config import cached_folder, hub_cache, read_shape
-from rlhf_flow.planning.role_models import MICRO_BATCH_TOKENS
+from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
 from rlhf_runtime.models.context import max_positions
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
+from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
 MOST_SEQUENCES = 256
 """Of a decoding step that is measured."""
@@ -49,7 +49,7 @@ def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, 
 def _role_subjects(
     job: RLHFJob, name: str, role: JobRole, device: Device, workdir: Path
 ) -> list[Subject]:
-    origin = job.spec.origin_of(name)
+    origin = job.spec.origin_role(name)
     folder = config_folder(job.spec.model_for(origin).source, job.spec.schedule.seed, workdir)
     training, rollout = job.spec.model_for(name).training, job.spec.rollout
     given = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]

@@ -16,8 +16,8 @@ from torch._C._distributed_c10d import FileStore
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.generation_memory import key_value_heads_per_rank
-from rlhf_flow.planning.seconds.profile import (
+from rlhf_planner.memory.generation import key_value_heads_per_rank
+from rlhf_planner.problem.profile import (
     Constants,
     GenerationCurves,
     Measured,

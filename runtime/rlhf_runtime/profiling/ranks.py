@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.seconds.profile import Profile
+from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.errors import NotEnoughResources, ProfilingFailed
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.profiling.setup import Setup

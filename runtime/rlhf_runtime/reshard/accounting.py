@@ -1,99 +1,126 @@
-"""What a reshard costs each rank, in the terms of HybridFlow's table 2, and by kind of cut.
+"""Costs of reshards per rank, in the terms of HybridFlow's table 2, for comparisons.
 
-Numbers are elements. `account` is for plans that move what differs, `account_of_gathering` for the
-usual way, which brings the full model to every rank of a group and cuts it there.
+Numbers are elements. `reshard_costs` is for plans that move only differences, `gathering_costs` for
+the usual method, which brings the full model to every rank of a group and cuts it there.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.layout import Layout, Piece, TensorGroup, alike
+from rlhf_runtime.reshard.layout import Layout, Piece, Pieces, TensorGroup, common_groups
 from rlhf_runtime.reshard.plan import ReshardPlan, plan_reshard
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.topology import Topology
+from rlhf_sizing.weights import tensor_part
 
 
-class Account(NamedTuple):
+class RankCost(NamedTuple):
     """One rank's cost of a transition.
 
     Source: HybridFlow (arXiv 2409.19256), section 5.4, table 2.
     """
 
     received_within: int
-    """From other ranks of its node."""
+    """Elements from other ranks of its node."""
     received_between: int
-    """From other nodes."""
+    """Elements from other nodes."""
     peak: int
-    """Parameters that it holds at most, where what the target covers of the source shares its
-    storage or is freed; staging buffers come on top."""
+    """Peak of resident parameters, if source elements that the target also has share its storage or
+    are freed; staging buffers come on top."""
     redundant: int
-    """Source elements that its target pieces do not hold: they must be kept beside the target while
-    it is in use."""
+    """Source elements outside the rank's target pieces. They stay in memory while the target is in
+    use."""
 
     @property
     def received(self) -> int:
-        """From other ranks."""
+        """Elements from all other ranks."""
         return self.received_within + self.received_between
 
 
-def account(source: Layout, target: Layout, plan: ReshardPlan) -> tuple[Account, ...]:
-    """Each rank's cost of a plan. A rank's source pieces are taken to be disjoint."""
-    accounts = []
+def reshard_costs(source: Layout, target: Layout, plan: ReshardPlan) -> tuple[RankCost, ...]:
+    """Each rank's cost of a plan. Assumes that a rank's source pieces are disjoint."""
+    costs = []
     traffic = plan.traffic
     for rank in range(plan.world_size):
         redundant = source.num_elements(rank) - traffic.kept[rank]
         peak = target.num_elements(rank) + redundant
         received = traffic.received_within[rank], traffic.received_between[rank]
-        accounts.append(Account(*received, peak, redundant))
-    return tuple(accounts)
+        costs.append(RankCost(*received, peak, redundant))
+    return tuple(costs)
 
 
-def account_of_gathering(
+def gathering_costs(
     source: Layout, target: Layout, topology: Topology | None = None
-) -> tuple[Account, ...]:
-    """Each rank's cost of bringing all tensors to all ranks whole, and keeping the target's part.
+) -> tuple[RankCost, ...]:
+    """Each rank's cost of gathering all full tensors on all ranks, and keeping the target's slices.
 
-    With FSDP's or ZeRO's source this is what DeepSpeed-Chat does, with a tensor- and
-    pipeline-parallel one what HybridFlow's paper calls vanilla.
+    With FSDP's or ZeRO's source this is DeepSpeed-Chat's method, with a tensor- and
+    pipeline-parallel one the method that HybridFlow's paper calls vanilla.
     """
-    everything = tuple(
+    full_pieces = tuple(
         Piece(name, TensorSlice.full(shape)) for name, shape in target.shapes.items()
     )
-    whole = Layout(target.shapes, (everything,) * source.world_size)
-    gathered = account(source, whole, plan_reshard(source, whole, topology))
+    full = Layout(target.shapes, (full_pieces,) * source.world_size)
+    gathered = reshard_costs(source, full, plan_reshard(source, full, topology))
     kept = plan_reshard(source, target, topology).traffic.kept
     return tuple(
-        each._replace(redundant=source.num_elements(rank) - kept[rank])
-        for rank, each in enumerate(gathered)
+        cost._replace(redundant=source.num_elements(rank) - kept[rank])
+        for rank, cost in enumerate(gathered)
     )
 
 
-def kinds_of_cut(source: Layout, target: Layout) -> dict[str, tuple[str, ...]]:
-    """Tensors by how they are cut on either side, such as `rows in 8 -> rows in 2`."""
-    kinds: dict[str, list[str]] = {}
-    for names, held, wanted in alike(source, target):
-        kinds.setdefault(f"{_cut_of(held)} -> {_cut_of(wanted)}", []).extend(names)
-    return {kind: tuple(names) for kind, names in kinds.items()}
+def tensors_by_cut(source: Layout, target: Layout) -> dict[str, tuple[str, ...]]:
+    """Tensor names by their cut on either side, such as `rows in 8 -> rows in 2`."""
+    cuts: dict[str, list[str]] = {}
+    for names, source_group, target_group in common_groups(source, target):
+        cut = f"{_describe_cut(source_group)} -> {_describe_cut(target_group)}"
+        cuts.setdefault(cut, []).extend(names)
+    return {cut: tuple(names) for cut, names in cuts.items()}
 
 
-def only(layout: Layout, names: tuple[str, ...]) -> Layout:
+def select_tensors(layout: Layout, names: tuple[str, ...]) -> Layout:
     """A layout of some of the tensors."""
-    wanted = set(names)
+    selected = set(names)
     by_identity = {
-        id(pieces): tuple(piece for piece in pieces if piece.name in wanted)
+        id(pieces): tuple(piece for piece in pieces if piece.name in selected)
         for pieces in layout.pieces
     }
     shapes = {name: layout.shapes[name] for name in names}
     return Layout(shapes, tuple(by_identity[id(pieces)] for pieces in layout.pieces))
 
 
-def _cut_of(group: TensorGroup) -> str:
+def _describe_cut(group: TensorGroup) -> str:
     boxes = list(group.holders)
-    cut = [
+    dims = [
         dim
         for dim, length in enumerate(group.shape)
         if any(box.shape[dim] != length for box in boxes)
     ]
-    where = "and ".join({0: "rows ", 1: "columns "}.get(dim, f"dimension {dim} ") for dim in cut)
-    return f"{where}in {len(boxes)}" if cut else "whole"
+    text = "and ".join({0: "rows ", 1: "columns "}.get(dim, f"dimension {dim} ") for dim in dims)
+    return f"{text}in {len(boxes)}" if dims else "whole"
+
+
+def tensor_parallel_pieces(
+    shapes: dict[str, tuple[int, ...]], index: int, size: int, num_key_value_heads: int
+) -> Pieces:
+    """The pieces of one rank of a tensor-parallel group, without an engine.
+
+    Args:
+        shapes: the full shapes, by Hugging Face name.
+        index: the rank's index in its group.
+        size: ranks in the group; it divides every dimension that is cut.
+        num_key_value_heads: if fewer than ranks, several ranks have each head.
+
+    Returns:
+        One piece of every tensor. All ranks have uncut tensors, such as norms.
+    """
+    return tuple(
+        Piece(name, _to_slice(shape, *tensor_part(name, shape, index, size, num_key_value_heads)))
+        for name, shape in shapes.items()
+    )
+
+
+def _to_slice(shape: tuple[int, ...], rows: range, columns: range) -> TensorSlice:
+    ranges = (rows, columns)[: len(shape)]
+    return TensorSlice(tuple(indices.start for indices in ranges), tuple(map(len, ranges)))

@@ -1,10 +1,9 @@
-"""Checksums of parts of a tensor that add up to the checksum of the whole.
+"""Checksums of slices of a tensor that add up to the checksum of the full tensor.
 
 With bits(x) an element's bit pattern as an integer and i_d its index in the *full* tensor, the
-checksum of a part is the sum over its elements of bits(x) * (1 + sum_d c_d i_d), modulo 2^64. It is
-additive over disjoint parts, wherever they are, and every factor depends on one index only, so that
-sums along the dimensions suffice. It guards against stale, lost and misplaced weights, not against
-an adversary.
+checksum of a slice is the sum over its elements of bits(x) * (1 + sum_d c_d i_d), modulo 2^64. It
+is additive over disjoint slices on any ranks, and every factor depends on one index only, so that
+sums along the dimensions suffice. It detects stale, lost and misplaced weights, not an adversary.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def piece_checksum(
     tensor: Float[Tensor, "*shape"], box: TensorSlice, dtype: torch.dtype | None = None
 ) -> Int64[Tensor, ""]:
-    """The checksum of a part of a tensor.
+    """The checksum of a slice of a tensor.
 
-    Beside the tensor a few blocks of some rows are held, never a copy of the whole.
+    Needs memory for a few blocks of some rows, never for a copy of the tensor.
 
     Args:
-        tensor: the part's elements; any strides, any device, any dtype of 1, 2, 4 or 8 bytes.
-        box: where the part lies in the full tensor; its shape is the tensor's.
-        dtype: the elements are cast to it first: what they will be on the other side of a cast.
+        tensor: the slice's elements; any strides, any device, any dtype of 1, 2, 4 or 8 bytes.
+        box: position in the full tensor; its shape is the tensor's.
+        dtype: cast the elements to it first, to compare with the other side of a cast.
 
     Returns:
         A scalar on the tensor's device. Sums of checksums wrap like the checksums themselves.
@@ -54,7 +53,7 @@ def piece_checksum(
 def _marginals(
     elements: Float[Tensor, "*shape"], dtype: torch.dtype
 ) -> tuple[Int64[Tensor, " first"], list[Int64[Tensor, " later"]]]:
-    """For each dimension the sums of bit patterns over all others, block by block of rows."""
+    """Per dimension: sums of bit patterns over all other dimensions, computed in blocks of rows."""
     block_elements = CPU_BLOCK_ELEMENTS if elements.device.type == "cpu" else GPU_BLOCK_ELEMENTS
     num_rows = max(1, block_elements * elements.shape[0] // elements.numel())
     dims = list(range(elements.dim()))
@@ -62,6 +61,7 @@ def _marginals(
     later = [torch.zeros(n, dtype=torch.int64, device=elements.device) for n in elements.shape[1:]]
     for row in range(0, elements.shape[0], num_rows):
         block = elements[row : row + num_rows].to(dtype)
+        # Bit patterns, not values: they also tell NaNs and signed zeros apart, and sum exactly.
         bits = block.view(_INTEGERS[dtype.itemsize]).to(torch.int64)
         first.append(bits.sum(dim=dims[1:]) if dims[1:] else bits)
         for dim, sums in enumerate(later, start=1):
@@ -78,5 +78,6 @@ def _weights(box: TensorSlice, dim: int, device: torch.device) -> Int64[Tensor, 
 
 def _factor(dim: int) -> int:
     """An odd 64-bit number per dimension, as a signed integer."""
+    # Odd, so that multiplication modulo 2^64 loses no bit of an index; from the golden ratio.
     factor = (0x9E3779B97F4A7C15 * (2 * dim + 1)) % 2**64
     return factor - 2**64 if factor >= 2**63 else factor

@@ -2,8 +2,8 @@
 
 ReshardError           base
 ├── LayoutError        InvalidLayout     a layout that does not describe its tensors
-├── PlanError          InvalidReshard    two layouts that do not fit each other; a bucket size
-└── TransferError      TransferMismatch  views, ranks or dtypes that do not fit the plan
+├── PlanError          InvalidReshard    two incompatible layouts; an invalid bucket size
+└── TransferError      TransferMismatch  views, ranks or dtypes that do not match the plan
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class ReshardError(RlhfError):
 
 
 class LayoutError(ReshardError):
-    """A layout that leaves a part of a tensor out, or reaches beyond it."""
+    """A layout that omits a part of a tensor, or reaches beyond it."""
 
     reason = "InvalidLayout"
 
 
 class PlanError(ReshardError):
-    """Two layouts that do not fit each other, or a bucket size that is none."""
+    """Two incompatible layouts, or an invalid bucket size."""
 
     reason = "InvalidReshard"
 
 
 class TransferError(ReshardError):
-    """Views, ranks or dtypes that do not fit the plan."""
+    """Views, ranks or dtypes that do not match the plan."""
 
     reason = "TransferMismatch"

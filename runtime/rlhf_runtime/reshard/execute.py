@@ -1,9 +1,9 @@
-"""Carries out a reshard plan over torch.distributed, straight into the target's views.
+"""Carries out a reshard plan over torch.distributed, directly into the target's views.
 
-What stays on a rank is copied. The rest goes from rank to rank in rounds, in the target's dtype:
-from storage to storage where both are contiguous, else through a staging buffer of bounded size.
-While a round is under way the next one is packed and the last one unpacked. No full tensor and no
-second model is ever made.
+Local slices are copied. All others go from rank to rank in rounds, in the target's dtype: from
+storage to storage if both are contiguous, else through a staging buffer of bounded size. While a
+round is in flight the next one is packed and the previous one unpacked. There is never a full
+tensor nor a second model in memory.
 """
 
 from __future__ import annotations
@@ -15,42 +15,48 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_flow.planning.generation_memory import TRANSFER_BUCKET_ELEMENTS
-from rlhf_runtime.reshard.agreement import agree
-from rlhf_runtime.reshard.messages import Exchange, Staging, bind, copy_all
+from rlhf_runtime.reshard.errors import TransferError
+from rlhf_runtime.reshard.messages import Exchange, StagingBuffer, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
-from rlhf_runtime.reshard.rounds import rounds_of
+from rlhf_runtime.reshard.rounds import plan_rounds
 from rlhf_runtime.reshard.transport import Delivery, GroupTransport, Message, Transport
-from rlhf_runtime.reshard.views import Views, check_views, dtypes_of, is_same_memory, part_of
+from rlhf_runtime.reshard.views import (
+    Views,
+    check_views,
+    is_same_memory,
+    slice_view,
+    tensor_dtypes,
+)
+from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
 
 BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
-"""Weights that a rank sends and receives at once, both together."""
+"""Elements in flight on a rank, sent and received together."""
 
 
 @dataclass(frozen=True)
 class TransferStats:
-    """What one run moved on this rank."""
+    """Bytes and time of one run on this rank."""
 
     bytes_sent: int
-    """Handed to the transport for other ranks."""
+    """Bytes for other ranks."""
     bytes_sent_between: int
-    """Of these, for other nodes."""
+    """Part of `bytes_sent` that goes to other nodes."""
     bytes_received: int
-    """Taken from the transport."""
+    """Bytes from other ranks."""
     bytes_received_between: int
-    """Of these, from other nodes."""
+    """Part of `bytes_received` that comes from other nodes."""
     bytes_local: int
-    """Copied within the rank."""
-    bytes_in_place: int
-    """Not touched, because source and target are the same memory."""
+    """Bytes copied within the rank."""
+    bytes_aliased: int
+    """Bytes that need no copy, because source and target are the same memory."""
     peak_staging_bytes: int
-    """The staging buffer."""
+    """Size of the staging buffer."""
     seconds: float
     """Wall time; with GPUs until their work is done."""
 
 
 class PreparedTransfer:
-    """A plan bound to a rank's views: indices and messages are made once, `run` many times.
+    """A plan bound to a rank's views: prepared once, `run` many times.
 
     Every rank of the group prepares and runs it together. The views must keep their storages, which
     may shrink to nothing and grow again between runs.
@@ -71,94 +77,98 @@ class PreparedTransfer:
             plan: the same on all ranks.
             rank: this rank within the group.
             source_views: this rank's pieces of the plan's source layout.
-            target_views: its pieces of the target layout; their dtypes are what is sent.
+            target_views: its pieces of the target layout; their dtypes are those of the messages.
             group: the ranks of the plan; None for all. Not used in a world of one.
-            bucket_elements: bound of what is under way on a rank, the same on all ranks.
+            bucket_elements: bound of the elements in flight on a rank, the same on all ranks.
 
         Raises:
-            TransferError: the views do not fit the plan, or the ranks do not agree.
+            TransferError: the views do not match the plan, or the ranks do not agree.
         """
         self._plan, self._rank = plan, rank
         self._devices = _cuda_devices(source_views, target_views)
-        self._staging = Staging(torch.device("cpu"))
-        self.dtypes = dtypes_of(target_views)
-        """The target's dtype of every name, whichever ranks hold it."""
+        self._staging = StagingBuffer(torch.device("cpu"))
+        self.dtypes = tensor_dtypes(target_views)
+        """The target's dtype of every name, on whichever ranks it is."""
         if plan.world_size > 1:
-            self.dtypes = agree(plan, rank, target_views, group, bucket_elements)
-            self._staging = Staging(_staging_device(group))
+            self.dtypes = agree_on_transfer(plan, rank, target_views, group, bucket_elements)
+            self._staging = StagingBuffer(_staging_device(group))
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
-        rounds = rounds_of(plan, rank, max(1, bucket_elements // 2))  # of which two are staged
+        rounds = plan_rounds(plan, rank, max(1, bucket_elements // 2))  # two of them are staged
         self._exchanges = bind(rounds, rank, source_views, target_views, self.dtypes, self._staging)
         self._transport: Transport = GroupTransport(group, self._staging.device)
         self.release()  # a first run may be long after
 
     @torch.no_grad()
     def run(self) -> TransferStats:
-        """Bring the source's present values into the target; collective."""
+        """Copy the source's present values into the target; collective."""
         start = perf_counter()
         self._staging.reserve()
-        sent, received = _Counted(), _Counted()
-        under_way: tuple[Exchange, Delivery] | None = None
+        sent, received = _ByteCount(), _ByteCount()
+        in_flight: tuple[Exchange, Delivery] | None = None
         for exchange in self._exchanges:
-            if under_way is not None and exchange.forwards > under_way[0].forwards:
-                _finish(under_way)  # what was brought until now is what is forwarded from now on
-                under_way = None
+            if in_flight is not None and exchange.forwards > in_flight[0].forwards:
+                # Forwarding reads target pieces: all direct messages must have arrived before.
+                _finish(in_flight)
+                in_flight = None
+            # Packing overlaps the previous round's transfer, unpacking the next one's.
             exchange.outgoing.pack()
-            if under_way is not None:
-                under_way[1].wait()
-            begun = self._transport.begin(exchange.outgoing.messages, exchange.incoming.messages)
-            if under_way is not None:
-                under_way[0].incoming.unpack()
-            under_way = exchange, begun
+            if in_flight is not None:
+                in_flight[1].wait()
+            delivery = self._transport.begin(exchange.outgoing.messages, exchange.incoming.messages)
+            if in_flight is not None:
+                in_flight[0].incoming.unpack()
+            in_flight = exchange, delivery
             self._count(sent, exchange.outgoing.messages)
             self._count(received, exchange.incoming.messages)
+        # Local copies overlap the last round.
         copy_all(self._copy_targets, self._copy_sources)
-        if under_way is not None:
-            _finish(under_way)
+        if in_flight is not None:
+            _finish(in_flight)
         for device in self._devices:
             torch.cuda.synchronize(device)
         return TransferStats(
-            bytes_sent=sent.num_bytes,
+            bytes_sent=sent.total,
             bytes_sent_between=sent.between_nodes,
-            bytes_received=received.num_bytes,
+            bytes_received=received.total,
             bytes_received_between=received.between_nodes,
             bytes_local=self._bytes_local,
-            bytes_in_place=self._bytes_in_place,
+            bytes_aliased=self._bytes_aliased,
             peak_staging_bytes=self._staging.num_bytes,
             seconds=perf_counter() - start,
         )
 
     def release(self) -> None:
-        """Give the staging memory back; the next run takes it again."""
+        """Free the staging memory; the next run allocates it again."""
         self._staging.release()
 
-    def _count(self, counted: _Counted, messages: list[Message]) -> None:
+    def _count(self, count: _ByteCount, messages: list[Message]) -> None:
         for peer, elements in messages:
-            counted.num_bytes += elements.nbytes
+            count.total += elements.nbytes
             if not self._plan.topology.same_node(self._rank, peer):
-                counted.between_nodes += elements.nbytes
+                count.between_nodes += elements.nbytes
 
     def _bind_copies(
         self, plan: ReshardPlan, rank: int, source_views: Views, target_views: Views
     ) -> None:
         self._copy_sources: list[Tensor] = []
         self._copy_targets: list[Tensor] = []
-        self._bytes_local = self._bytes_in_place = 0
+        self._bytes_local = self._bytes_aliased = 0
         for move in plan.local_moves(rank):
-            source = part_of(source_views, move.name, move.box, rank)
-            target = part_of(target_views, move.name, move.box, rank)
+            source = slice_view(source_views, move.name, move.box, rank)
+            target = slice_view(target_views, move.name, move.box, rank)
+            # Both sides may view one storage: then there is nothing to copy.
             if is_same_memory(source, target):
-                self._bytes_in_place += target.nbytes
+                self._bytes_aliased += target.nbytes
                 continue
             self._bytes_local += target.nbytes
             self._copy_sources.append(source)
             self._copy_targets.append(target)
 
 
-def _finish(under_way: tuple[Exchange, Delivery]) -> None:
-    exchange, delivery = under_way
+def _finish(in_flight: tuple[Exchange, Delivery]) -> None:
+    exchange, delivery = in_flight
     delivery.wait()
     exchange.incoming.unpack()
 
@@ -176,19 +186,68 @@ def execute(
 
 
 @dataclass
-class _Counted:
-    num_bytes: int = 0
+class _ByteCount:
+    total: int = 0
     between_nodes: int = 0
 
 
 def _cuda_devices(*views: Views) -> list[torch.device]:
-    devices = {view.tensor.device for of_rank in views for vs in of_rank.values() for view in vs}
+    devices = {view.tensor.device for names in views for vs in names.values() for view in vs}
     return sorted((d for d in devices if d.type == "cuda"), key=str)
 
 
 def _staging_device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group's transport wants its buffers: on GPUs if NCCL serves theirs. All ranks say
-    the same, also one without a view."""
+    """The device of staging buffers: a GPU if NCCL serves the group's GPUs, else the CPU."""
+    # From the group, not from views: ranks without a view must give the same answer.
     if "cuda:nccl" in dist.get_backend_config(group):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def agree_on_transfer(
+    plan: ReshardPlan,
+    rank: int,
+    target_views: Views,
+    group: dist.ProcessGroup | None,
+    bucket_elements: int,
+) -> dict[str, torch.dtype]:
+    """Exchange the target's dtypes and check that all ranks have the same plan; collective.
+
+    Returns:
+        The target's dtype of every name.
+
+    Raises:
+        TransferError: on all ranks alike: a rank is not where the plan has it, plans or bucket
+            sizes differ, or a name has two dtypes.
+    """
+    world_size = dist.get_world_size(group)
+    if (plan.world_size, rank) != (world_size, dist.get_rank(group)):
+        raise TransferError(
+            f"the group is not the plan's world: got rank {rank} of a plan for {plan.world_size} "
+            f"ranks in a group where this is rank {dist.get_rank(group)} of {world_size}; pass the "
+            "group of the plan's ranks"
+        )
+    # A full plan may be large, so that ranks compare summaries.
+    own = (_summarize(plan, bucket_elements), tensor_dtypes(target_views))
+    gathered: list[tuple[tuple[object, ...], dict[str, torch.dtype]]] = [own] * world_size
+    dist.all_gather_object(gathered, own, group=group)
+    dtypes: dict[str, torch.dtype] = {}
+    for peer, (summary, peer_dtypes) in enumerate(gathered):
+        if summary != gathered[0][0]:
+            raise TransferError(
+                f"ranks have different transfers: got another plan or bucket size on rank {peer} "
+                "than on rank 0; plan from the same layouts on all ranks"
+            )
+        for name, dtype in peer_dtypes.items():
+            if dtypes.setdefault(name, dtype) != dtype:
+                raise TransferError(
+                    f"target dtypes of {name!r} differ between ranks: got {dtypes[name]} and, on "
+                    f"rank {peer}, {dtype}; use one dtype per tensor"
+                )
+    return dtypes
+
+
+def _summarize(plan: ReshardPlan, bucket_elements: int) -> tuple[object, ...]:
+    """A small value that differs for all but contrived pairs of plans."""
+    last = plan.batches[-1:]
+    return (len(plan.batches), last, plan.topology, plan.traffic, bucket_elements)

@@ -1,7 +1,7 @@
-"""Weights of which a rank holds boxes, as torch.distributed.checkpoint saves and loads them.
+"""Local shards: a rank's slices of weights, as torch.distributed.checkpoint saves and loads them.
 
-What is saved under one layout is loaded under any other: torch intersects the boxes that were saved
-with those that a rank holds now, and reads straight into its views.
+A checkpoint of one layout loads under any other: torch intersects the saved boxes with those that a
+rank has now, and reads directly into its views.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint
-from rlhf_runtime.reshard.views import View, Views, check_views, dtypes_of
+from rlhf_runtime.reshard.views import View, Views, check_views, tensor_dtypes
 
 
+# A tensor only because torch's checkpoint planners support boxes of tensors and of nothing else.
 class LocalShards(torch.Tensor):
-    """A tensor of which this rank holds some boxes, as views of any storage.
+    """A tensor of which this rank has some boxes, as views of any storage.
 
-    Its shape is the full tensor's. Nothing is computed with it: it is a tensor because torch's
-    planners of checkpoints keep nothing else apart by boxes, and speaks their `_Checkpointable`
-    protocol. Ranks may hold the same boxes, of which one is saved. Boxes of two ranks that overlap
-    otherwise are refused when they are saved, unless only one of the two saves.
+    Its shape is the full tensor's. It supports no computation, only torch's `_Checkpointable`
+    protocol. If several ranks have the same box, one of them saves it. Boxes of two ranks that
+    overlap otherwise are refused on saving, unless only one of the two saves.
     """
 
     views: tuple[View, ...]
-    """What this rank holds; they are disjoint."""
+    """This rank's slices; they are disjoint."""
     is_saved: bool
-    """Whether this rank's boxes are saved; all are loaded."""
+    """True if this rank's boxes are saved; all are loaded."""
 
     @staticmethod
     def __new__(
         cls, shape: Sequence[int], views: Sequence[View], is_saved: bool = True
     ) -> LocalShards:
-        """Of a tensor of this shape; see `local_shards` for what is refused."""
+        """Wrap views of a tensor of this shape, which `local_shards` has validated."""
         first = views[0].tensor
-        made = _without_views(cls, shape, first.dtype, first.device)
-        made.views = tuple(View(view.tensor.detach(), view.box) for view in views)
-        made.is_saved = is_saved
-        return made
+        shards = _without_views(cls, shape, first.dtype, first.device)
+        shards.views = tuple(View(view.tensor.detach(), view.box) for view in views)
+        shards.is_saved = is_saved
+        return shards
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch says less than it allows
@@ -55,10 +55,12 @@ class LocalShards(torch.Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> LocalShards:
-        """For the stager of checkpoints, which makes an empty one and copies the attributes."""
+        """Support `new_empty` only."""
+        # The stager of checkpoints creates an empty tensor and copies the attributes.
         if func is torch.ops.aten.new_empty.default:
-            of, shape = args
-            return _without_views(cls, shape, of.dtype, (kwargs or {}).get("device", of.device))
+            like, shape = args
+            device = (kwargs or {}).get("device", like.device)
+            return _without_views(cls, shape, like.dtype, device)
         raise NotImplementedError(f"{func} of a tensor that is only saved and loaded")
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -66,7 +68,8 @@ class LocalShards(torch.Tensor):
         return f"LocalShards({tuple(self.shape)}, {[view.box for view in self.views]})"
 
     def __create_write_items__(self, fqn: str, object: object) -> list[WriteItem]:
-        """What of it this rank would write; torch lets one rank write what several hold."""
+        """The boxes that this rank may write."""
+        # Of a box on several ranks torch chooses one writer.
         if not self.is_saved:
             return []
         return [
@@ -83,7 +86,7 @@ class LocalShards(torch.Tensor):
         ]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        """What of it this rank reads."""
+        """The boxes that this rank reads."""
         return [_chunk(view.box) for view in self.views]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
@@ -100,26 +103,26 @@ def local_shards(
     rank: int,
     not_saved: Collection[str] = (),
 ) -> dict[str, LocalShards]:
-    """What goes into a checkpoint of weights, or of what is cut like them, by name.
+    """Checkpoint entries of weights, or of optimizer state with their layout, by name.
 
     Args:
-        views: this rank's; names of which it holds nothing may be absent.
+        views: this rank's; names without a slice on it may be absent.
         shapes: of the full tensors.
         rank: for messages.
-        not_saved: names that other ranks save, cut in another way.
+        not_saved: names that other ranks save, cut along other boxes.
 
     Raises:
         LayoutError: boxes of a tensor overlap, are empty or reach beyond it.
         TransferError: a view has another shape than its box, or views of a tensor differ in dtype.
     """
     check_views(views, rank)
-    dtypes_of(views)
+    tensor_dtypes(views)
     for name, parts in views.items():
-        boxes, whole = [view.box for view in parts], TensorSlice.full(shapes[name])
-        if not all(box.volume and whole.contains(box) for box in boxes) or not are_disjoint(boxes):
+        boxes, full = [view.box for view in parts], TensorSlice.full(shapes[name])
+        if not all(box.volume and full.contains(box) for box in boxes) or not are_disjoint(boxes):
             raise LayoutError(
                 f"boxes that overlap, are empty or reach beyond their tensor: got {boxes} of "
-                f"{name!r} on rank {rank}, allowed disjoint ones inside {whole.shape}; correct the "
+                f"{name!r} on rank {rank}, allowed disjoint ones inside {full.shape}; correct the "
                 "views"
             )
     return {
@@ -132,10 +135,10 @@ def local_shards(
 def _without_views(
     cls: type[LocalShards], shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> LocalShards:
-    made: LocalShards = torch.Tensor._make_wrapper_subclass(
+    shards: LocalShards = torch.Tensor._make_wrapper_subclass(
         cls, torch.Size(shape), dtype=dtype, device=device
     )
-    return made
+    return shards
 
 
 def _chunk(box: TensorSlice) -> ChunkStorageMetadata:

@@ -1,7 +1,8 @@
-"""Which rank sends what to whom so that one layout becomes another. Pure: equal on all ranks.
+"""Reshard plans: which rank sends what to whom so that one layout becomes another. Pure.
 
-Tensors that all ranks hold alike, before and after, are planned together: the work does not grow
-with the number of layers. Nor is a list made of every move of every rank; it can be had.
+All ranks compute equal plans. Tensors with the same distribution before and after are planned
+together, so the work does not grow with the number of layers; the moves of single tensors are
+listed only on request.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ from functools import cached_property
 from typing import NamedTuple
 
 from rlhf_runtime.reshard.errors import PlanError
-from rlhf_runtime.reshard.layout import Layout, TensorGroup, alike
-from rlhf_runtime.reshard.partition import Partition, partition
-from rlhf_runtime.reshard.senders import SenderBalance, Traffic
+from rlhf_runtime.reshard.layout import Layout, TensorGroup, common_groups
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint
-from rlhf_runtime.reshard.topology import Topology
+from rlhf_runtime.reshard.topology import SenderBalance, Topology, Traffic
 
 ITEMS_PER_RANK = 16
-"""Into about so many items what a rank wants of alike tensors is divided among several senders."""
+"""Items into which a rank's demand from similar tensors is split, to use several senders evenly."""
 
 
 class Move(NamedTuple):
-    """A part of a tensor that goes from one rank to another, or stays on its rank."""
+    """A slice of a tensor that goes from one rank to another, or stays on its rank."""
 
     source_rank: int
     target_rank: int
@@ -32,7 +31,7 @@ class Move(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A part of every tensor of a batch that goes from one rank to another, or stays there."""
+    """A slice of every tensor of a batch that goes from one rank to another, or stays there."""
 
     source_rank: int
     target_rank: int
@@ -40,16 +39,16 @@ class Route(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Tensors whose parts go the same ways."""
+class TensorBatch:
+    """Tensors whose slices take the same routes."""
 
     names: tuple[str, ...]
     local: tuple[Route, ...]
-    """From a rank's source pieces to its own target pieces."""
+    """Copies of a rank's source pieces into its own target pieces."""
     direct: tuple[Route, ...]
-    """From a rank's source pieces to another's target pieces."""
+    """Source pieces of a rank, sent to target pieces of another."""
     forwarded: tuple[Route, ...]
-    """From a rank's target pieces, where it was received, to those of others on its node."""
+    """Received target pieces of a rank, sent on to other ranks of its node."""
 
     def moves(self, routes: Iterable[Route]) -> Iterator[Move]:
         """Every tensor's moves along some of the routes."""
@@ -60,12 +59,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """How one layout becomes another: first local and direct moves, then those that forward."""
+    """All moves from one layout to another: first local and direct ones, then forwarded ones."""
 
     topology: Topology
-    batches: tuple[Batch, ...]
+    batches: tuple[TensorBatch, ...]
     traffic: Traffic
-    """What each rank sends, receives and keeps, in elements."""
+    """Elements that each rank sends, receives and keeps."""
 
     @property
     def world_size(self) -> int:
@@ -88,22 +87,22 @@ class ReshardPlan:
         return tuple(move for batch in self.batches for move in batch.moves(batch.forwarded))
 
     def local_moves(self, rank: int) -> Iterator[Move]:
-        """What a rank copies within itself."""
+        """The moves within one rank."""
         for batch in self.batches:
             yield from batch.moves([route for route in batch.local if route.target_rank == rank])
 
 
 def plan_reshard(source: Layout, target: Layout, topology: Topology | None = None) -> ReshardPlan:
-    """Plan how every target piece is put together from source pieces.
+    """Plan the moves that fill every target piece from source pieces.
 
-    Each part comes from the rank itself if it holds it, else from a rank of its node. What no rank
-    of a node holds is sent there once, to one of the ranks that want it, which forwards it to the
-    others. Among several senders the one that sends least so far over such links is taken, then the
-    lowest rank; among those that can receive for a node the one that has received least.
+    A slice comes from the rank itself if it has it, else from a rank of its node. A slice that no
+    rank of a node has is sent there once, to one of the ranks that need it, which forwards it to
+    the others. Among several senders the plan takes the one that has sent least over such links,
+    then the lowest rank; among several receivers of a node the one that has received least.
 
     Args:
-        source: who holds what now.
-        target: who shall hold what; a subset of the source's tensors will do.
+        source: the present layout.
+        target: the required layout; may contain a subset of the source's tensors.
         topology: the node of each rank; None if all are on one.
 
     Returns:
@@ -111,71 +110,75 @@ def plan_reshard(source: Layout, target: Layout, topology: Topology | None = Non
 
     Raises:
         PlanError: the layouts differ in ranks, in a tensor's shape, a tensor has no source, or a
-            rank wants an element twice.
+            rank lists an element twice in the target.
 
     Source: HybridFlow (arXiv 2409.19256), section 5; ReaL (arXiv 2406.14088), section 5.
     """
     topology = topology or Topology.regular(source.world_size)
-    _check_fit(source, target, topology)
+    _check_compatible(source, target, topology)
     balance = SenderBalance(topology)
-    batches: list[Batch] = []
-    for names, held, wanted in alike(source, target):
-        _check_wanted_once(wanted)
-        cut = partition(held, wanted)
-        for some in _portions(names, cut, topology):
-            batches.append(_plan_batch(some, cut, balance))
+    batches: list[TensorBatch] = []
+    for names, source_group, target_group in common_groups(source, target):
+        _check_no_overlap(target_group)
+        demand = partition(source_group, target_group)
+        for batch_names in _split_names(names, demand, topology):
+            batches.append(_plan_batch(batch_names, demand, balance))
     return ReshardPlan(topology, tuple(batches), balance.traffic())
 
 
-def _plan_batch(names: tuple[str, ...], cut: Partition, balance: SenderBalance) -> Batch:
-    """Choose senders for alike tensors, and count what they send."""
+def _plan_batch(names: tuple[str, ...], demand: Demand, balance: SenderBalance) -> TensorBatch:
+    """Choose senders for tensors of one distribution, and count their volumes."""
     direct: list[Route] = []
     forwarded: list[Route] = []
-    for box, holders, wanted_by in cut.parts:
+    for box, holders, requesters in demand.remote:
         volume = box.volume * len(names)
-        near = balance.topology.by_node(holders)
-        for node, asking in balance.topology.by_node(wanted_by).items():
+        near = balance.topology.group_by_node(holders)
+        for node, node_requesters in balance.topology.group_by_node(requesters).items():
             if node in near:
-                for rank in asking:
+                for rank in node_requesters:
                     direct.append(Route(balance.send_within(near[node], rank, volume), rank, box))
                 continue
-            sender, receiver = balance.send_between(holders, asking, volume)
+            # Links between nodes are slow: the slice crosses once and is forwarded from there.
+            sender, receiver = balance.send_between(holders, node_requesters, volume)
             direct.append(Route(sender, receiver, box))
-            for rank in asking:
+            for rank in node_requesters:
                 if rank != receiver:
-                    forwarded.append(
-                        Route(balance.send_within([receiver], rank, volume), rank, box)
-                    )
-    for rank, box in cut.local:
+                    forwarder = balance.send_within([receiver], rank, volume)
+                    forwarded.append(Route(forwarder, rank, box))
+    for rank, box in demand.local:
         balance.keep(rank, box.volume * len(names))
-    local = tuple(Route(rank, rank, box) for rank, box in cut.local)
-    return Batch(names, local, tuple(direct), tuple(forwarded))
+    local = tuple(Route(rank, rank, box) for rank, box in demand.local)
+    return TensorBatch(names, local, tuple(direct), tuple(forwarded))
 
 
-def _portions(
-    names: tuple[str, ...], cut: Partition, topology: Topology
+def _split_names(
+    names: tuple[str, ...], demand: Demand, topology: Topology
 ) -> Iterator[tuple[str, ...]]:
-    """Alike tensors in as many portions as it takes to use several senders evenly; mostly one."""
-    num_portions = 1
-    if any(_has_choice(part.holders, part.wanted_by, topology) for part in cut.parts):
-        num_ranks = len({rank for part in cut.parts for rank in part.wanted_by})
-        items = sum(len(part.wanted_by) for part in cut.parts) // num_ranks
-        num_portions = min(len(names), -(-ITEMS_PER_RANK // items))
-    for index in range(num_portions):
-        first, last = (len(names) * i // num_portions for i in (index, index + 1))
+    """Split tensors of one distribution into batches, so that several senders are used evenly.
+
+    One batch if no slice has several possible senders or receivers.
+    """
+    # Senders are chosen per batch and slice: one batch of many layers would burden one sender.
+    num_batches = 1
+    if any(_has_choice(region.holders, region.requesters, topology) for region in demand.remote):
+        num_ranks = len({rank for region in demand.remote for rank in region.requesters})
+        items = sum(len(region.requesters) for region in demand.remote) // num_ranks
+        num_batches = min(len(names), -(-ITEMS_PER_RANK // items))
+    for index in range(num_batches):
+        first, last = (len(names) * i // num_batches for i in (index, index + 1))
         yield names[first:last]
 
 
-def _has_choice(holders: tuple[int, ...], wanted_by: tuple[int, ...], topology: Topology) -> bool:
-    """Whether anybody could get a part in several ways."""
-    near = topology.by_node(holders)
+def _has_choice(holders: tuple[int, ...], requesters: tuple[int, ...], topology: Topology) -> bool:
+    """True if a requester could get the slice over several routes."""
+    near = topology.group_by_node(holders)
     return any(
-        len(near[node]) > 1 if node in near else len(holders) > 1 or len(asking) > 1
-        for node, asking in topology.by_node(wanted_by).items()
+        len(near[node]) > 1 if node in near else len(holders) > 1 or len(ranks) > 1
+        for node, ranks in topology.group_by_node(requesters).items()
     )
 
 
-def _check_fit(source: Layout, target: Layout, topology: Topology) -> None:
+def _check_compatible(source: Layout, target: Layout, topology: Topology) -> None:
     if not source.world_size == target.world_size == topology.world_size:
         raise PlanError(
             f"layouts of different worlds: got {source.world_size} source ranks, "
@@ -195,10 +198,87 @@ def _check_fit(source: Layout, target: Layout, topology: Topology) -> None:
             )
 
 
-def _check_wanted_once(wanted: TensorGroup) -> None:
-    for ranks, boxes in wanted.shares:
+def _check_no_overlap(target: TensorGroup) -> None:
+    for ranks, boxes in target.rank_slices:
         if len(boxes) > 1 and not are_disjoint(boxes):
             raise PlanError(
-                f"elements that are wanted twice: got {list(boxes)} of {wanted.names[0]!r} on rank "
-                f"{ranks[0]}, allowed boxes that do not overlap; list every element once"
+                f"elements that a rank needs twice: got {list(boxes)} of {target.names[0]!r} on "
+                f"rank {ranks[0]}, allowed boxes that do not overlap; list every element once"
             )
+
+
+class Region(NamedTuple):
+    """A slice of a tensor with one set of holders and one set of requesters."""
+
+    box: TensorSlice
+    holders: tuple[int, ...]
+    """Ascending ranks."""
+    requesters: tuple[int, ...]
+    """Ascending ranks that need the slice and do not hold it."""
+
+
+class Demand(NamedTuple):
+    """All slices of a tensor that ranks need in the target layout."""
+
+    local: tuple[tuple[int, TensorSlice], ...]
+    """Ranks, and slices that they copy from their own source pieces."""
+    remote: tuple[Region, ...]
+    """Disjoint slices that come from other ranks."""
+
+
+SliceHolders = tuple[TensorSlice, tuple[int, ...]]
+"""A slice and its ascending ranks."""
+
+
+def partition(source: TensorGroup, target: TensorGroup) -> Demand:
+    """Intersect the target's slices with the source's, and find holders and requesters of each
+    part.
+
+    A rank that has a complete target slice in one source piece copies it uncut.
+    """
+    local: list[tuple[int, TensorSlice]] = []
+    needed: list[SliceHolders] = []
+    for box, ranks in target.holders.items():
+        # A rank with the complete slice needs no other: cutting would only make more moves.
+        able = {
+            rank for own, holders in source.holders.items() if own.contains(box) for rank in holders
+        }
+        local.extend((rank, box) for rank in ranks if rank in able)
+        if others := tuple(rank for rank in ranks if rank not in able):
+            needed.append((box, others))
+    remote: list[Region] = []
+    for box, holders in _atoms(source, [box for box, _ in needed]):
+        requesters = {rank for outer, ranks in needed if outer.contains(box) for rank in ranks}
+        local.extend((rank, box) for rank in requesters.intersection(holders))
+        if others := tuple(sorted(requesters.difference(holders))):
+            remote.append(Region(box, holders, others))
+    return Demand(tuple(sorted(local)), tuple(sorted(remote)))
+
+
+def _atoms(source: TensorGroup, needed: list[TensorSlice]) -> list[SliceHolders]:
+    """The tensor in disjoint boxes, each inside or outside every box of source and target."""
+    atoms: list[SliceHolders] = list(source.holders.items())
+    # Overlapping source boxes are cut first, so that every atom has one set of holders.
+    if not source.is_disjoint:
+        atoms = [(TensorSlice.full(source.shape), ())]
+        for box, ranks in source.holders.items():
+            atoms = _cut(atoms, box, ranks)
+    for box in needed:
+        atoms = _cut(atoms, box)
+    return atoms
+
+
+def _cut(
+    atoms: list[SliceHolders], box: TensorSlice, holders: tuple[int, ...] = ()
+) -> list[SliceHolders]:
+    """Cut atoms along a box; those inside it get more holders."""
+    result: list[SliceHolders] = []
+    for atom, ranks in atoms:
+        common = atom.intersection(box)
+        if common is None:
+            result.append((atom, ranks))
+            continue
+        result.append((common, tuple(sorted({*ranks, *holders})) if holders else ranks))
+        if common != atom:
+            result.extend((rest, ranks) for rest in atom.difference(common))
+    return result

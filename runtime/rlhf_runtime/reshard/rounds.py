@@ -1,8 +1,7 @@
-"""A rank's moves in rounds of bounded size. Pure; the two ends of a move agree on its round.
+"""Rounds: a rank's moves in groups of bounded size. Pure; both ranks of a move agree on its round.
 
-Rounds follow from what the busiest rank sends and receives of each tensor. So a rank needs its own
-moves only, no rank waits for one that is in another round, and memory for what is under way is
-bounded on all.
+The busiest rank of each tensor determines the rounds. So a rank needs only its own moves, no rank
+waits for one that is in another round, and memory in flight is bounded on all.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from rlhf_runtime.reshard.slices import TensorSlice
 
 
 class Round(NamedTuple):
-    """What a rank sends and receives at a time."""
+    """Moves of one rank that are in flight together."""
 
     forwards: bool
-    """Whether it is sent from target pieces that an earlier round has filled."""
+    """True if moves start from target pieces that an earlier round has filled."""
     moves: tuple[Move, ...]
     """In the same order on sender and receiver."""
 
 
-def rounds_of(plan: ReshardPlan, rank: int, max_elements: int) -> list[Round]:
-    """A rank's moves in rounds; rounds in which it does nothing are left out.
+def plan_rounds(plan: ReshardPlan, rank: int, max_elements: int) -> list[Round]:
+    """A rank's moves in rounds, without rounds in which it is idle.
 
-    In each round every rank sends and receives at most `max_elements` together. A tensor of which a
+    In a round no rank sends and receives more than `max_elements` together. A tensor of which a
     rank moves more than that is split.
 
     Args:
         plan: the plan.
         rank: whose moves.
-        max_elements: bound of what a rank sends and receives in a round.
+        max_elements: bound of the elements that a rank sends and receives in a round.
 
     Returns:
         First the rounds of direct moves, then those that forward.
@@ -51,7 +50,7 @@ def rounds_of(plan: ReshardPlan, rank: int, max_elements: int) -> list[Round]:
     return [
         Round(forwards, tuple(moves))
         for forwards, batches in ((False, direct), (True, forwarded))
-        for moves in _filled(batches, rank, max_elements)
+        for moves in _fill_rounds(batches, rank, max_elements)
         if moves
     ]
 
@@ -59,13 +58,14 @@ def rounds_of(plan: ReshardPlan, rank: int, max_elements: int) -> list[Round]:
 Batches = Iterable[tuple[Sequence[str], Sequence[Route]]]
 
 
-def _filled(batches: Batches, rank: int, max_elements: int) -> Iterator[list[Move]]:
-    """Whole tensors, as many as fit into a round; tensors that are too large in their own."""
+def _fill_rounds(batches: Batches, rank: int, max_elements: int) -> Iterator[list[Move]]:
+    """Fill each round with complete tensors; a tensor above the bound gets rounds of its own."""
     current: list[Move] = []
     filled = 0
     for names, routes in batches:
-        busiest = _busiest(routes)
-        if busiest > max_elements:
+        volume = _busiest_volume(routes)
+        if volume > max_elements:
+            # Ends the current round on all ranks, whether or not they have a part of this tensor.
             yield current
             current, filled = [], 0
             parts = _split_routes(routes, rank, max_elements)
@@ -73,11 +73,12 @@ def _filled(batches: Batches, rank: int, max_elements: int) -> Iterator[list[Mov
             continue
         own = [route for route in routes if rank in (route.source_rank, route.target_rank)]
         for name in names:
-            if filled + busiest > max_elements:
+            # Counts the busiest rank's volume, not this rank's: so all ranks cut rounds alike.
+            if filled + volume > max_elements:
                 yield current
                 current, filled = [], 0
             current.extend(_moves(name, own))
-            filled += busiest
+            filled += volume
     yield current
 
 
@@ -85,7 +86,7 @@ def _moves(name: str, routes: Iterable[Route]) -> list[Move]:
     return [Move(source, target, name, box) for source, target, box in routes]
 
 
-def _busiest(routes: Sequence[Route]) -> int:
+def _busiest_volume(routes: Sequence[Route]) -> int:
     """Elements of a tensor that the busiest rank sends and receives."""
     moved: Counter[int] = Counter()
     for source, target, box in routes:
@@ -96,40 +97,41 @@ def _busiest(routes: Sequence[Route]) -> int:
 
 
 def _split_routes(routes: Sequence[Route], rank: int, max_elements: int) -> list[list[Route]]:
-    """A rank's parts of a tensor by round: each in the first in which both of its ranks have room.
+    """A rank's parts of a tensor by round: first fit for the sender's and the receiver's capacity.
 
-    The rounds are those of every tensor that goes these routes.
+    The rounds are those of every tensor on these routes.
     """
     own: defaultdict[int, list[Route]] = defaultdict(list)
     moved: list[Counter[int]] = []
-    for source, target, whole in routes:
-        for box in split(whole, max_elements):
-            number = _first_with_room(moved, source, target, box.volume, max_elements)
-            moved[number][source] += box.volume
-            moved[number][target] += box.volume
+    for source, target, box in routes:
+        for part in split(box, max_elements):
+            number = _first_free_round(moved, source, target, part.volume, max_elements)
+            moved[number][source] += part.volume
+            moved[number][target] += part.volume
             if rank in (source, target):
-                own[number].append(Route(source, target, box))
+                own[number].append(Route(source, target, part))
     return [own[number] for number in range(len(moved))]
 
 
-def _first_with_room(
+def _first_free_round(
     moved: list[Counter[int]], source: int, target: int, volume: int, max_elements: int
 ) -> int:
-    for number, of_round in enumerate(moved):
-        if max(of_round[source], of_round[target]) + volume <= max_elements:
+    for number, volumes in enumerate(moved):
+        if max(volumes[source], volumes[target]) + volume <= max_elements:
             return number
     moved.append(Counter())
     return len(moved) - 1
 
 
 def split(box: TensorSlice, max_elements: int) -> Iterator[TensorSlice]:
-    """Cut a box into disjoint boxes of at most so many elements, along its first dimensions."""
+    """Cut a box along its first dimensions into disjoint boxes of at most `max_elements`."""
     volume = box.volume
     if volume <= max_elements:
         yield box
         return
     dim = next(dim for dim, length in enumerate(box.shape) if length > 1)
     length = box.shape[dim]
+    # As many full rows as fit; if one row is too large, single rows are split further.
     step = max(1, max_elements // (volume // length))
     for offset in range(0, length, step):
         start, shape = list(box.start), list(box.shape)

@@ -1,4 +1,4 @@
-"""Axis-aligned boxes of a tensor's index space, in any number of dimensions."""
+"""Tensor slices: axis-aligned boxes of a tensor's index space, in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from math import prod
 from typing import NamedTuple
 
 
+# A named tuple, because plans hash and compare many of them.
 class TensorSlice(NamedTuple):
-    """Where a part of a tensor lies: first index and length in each dimension.
-
-    A length of 0 makes an empty box. A named tuple because plans hash and compare many of them.
-    """
+    """A box of a tensor: first index and length in each dimension. A length of 0 makes it empty."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
 
     @classmethod
     def full(cls, shape: Sequence[int]) -> TensorSlice:
-        """The box of a full tensor."""
+        """The slice of a full tensor."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
@@ -38,11 +36,11 @@ class TensorSlice(NamedTuple):
         return TensorSlice(start, shape) if all(length > 0 for length in shape) else None
 
     def contains(self, other: TensorSlice) -> bool:
-        """Whether every element of the other box lies in this one; an empty box lies in any."""
+        """True if every element of the other slice lies in this one; an empty one lies in any."""
         return other.volume == 0 or self.intersection(other) == other
 
     def difference(self, other: TensorSlice) -> list[TensorSlice]:
-        """This box without the other: disjoint non-empty boxes, at most two per dimension."""
+        """This slice without the other: disjoint non-empty boxes, at most two per dimension."""
         common = self.intersection(other)
         if common is None:
             return [self] if self.volume else []
@@ -54,11 +52,12 @@ class TensorSlice(NamedTuple):
                     shape = [b - a for a, b in zip(start, stop, strict=True)]
                     shape[dim] = high - low
                     parts.append(TensorSlice((*start[:dim], low, *start[dim + 1 :]), tuple(shape)))
+            # Later dimensions cut only what lies inside `common` in this one.
             start[dim], stop[dim] = first, last
         return parts
 
     def slices_in(self, outer: TensorSlice) -> tuple[slice, ...]:
-        """The index of this box in a tensor that holds the outer box."""
+        """Python slices that select this box in a tensor with the elements of the outer box."""
         return tuple(
             slice(first - origin, first - origin + length)
             for first, length, origin in zip(self.start, self.shape, outer.start, strict=True)
@@ -68,9 +67,9 @@ class TensorSlice(NamedTuple):
 def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> TensorSlice:
     """Part `index` of a tensor cut along one dimension into parts of ceil(length / num_parts).
 
-    The last parts may be shorter or empty. This is how torch's `Shard(dim)` cuts; tensor
-    parallelism is the case in which the length divides.
+    The last parts may be shorter or empty.
     """
+    # As torch's `Shard(dim)` cuts. Tensor parallelism is the case in which the length divides.
     length = shape[dim]
     part = -(-length // num_parts)
     first = min(index * part, length)
@@ -80,20 +79,20 @@ def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> TensorSli
 
 
 def uncovered(box: TensorSlice, boxes: Iterable[TensorSlice]) -> list[TensorSlice]:
-    """What is left of a box when others are taken away: disjoint boxes."""
-    left = [box] if box.volume else []
+    """The part of a box that no other box covers, as disjoint boxes."""
+    remaining = [box] if box.volume else []
     for other in boxes:
-        if not left:
+        if not remaining:
             break
-        left = [part for piece in left for part in piece.difference(other)]
-    return left
+        remaining = [part for piece in remaining for part in piece.difference(other)]
+    return remaining
 
 
 def are_disjoint(boxes: Sequence[TensorSlice]) -> bool:
-    """Whether no element lies in two of the boxes."""
+    """True if no element lies in two of the boxes."""
     return all(boxes[i].intersection(boxes[j]) is None for i in range(len(boxes)) for j in range(i))
 
 
 def covers(boxes: Sequence[TensorSlice], box: TensorSlice) -> bool:
-    """Whether the boxes together are exactly the box: all of it and nothing else."""
+    """True if the union of the boxes is exactly the box."""
     return all(box.contains(part) for part in boxes) and not uncovered(box, boxes)

@@ -1,4 +1,4 @@
-"""What carries bytes between the ranks of a transfer."""
+"""Transports: carry bytes between the ranks of a transfer."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class Message(NamedTuple):
 
 
 class Delivery(Protocol):
-    """Messages that are under way."""
+    """Messages in flight."""
 
     def wait(self) -> None:
-        """Return when all that is incoming is there and all that is outgoing may change; on GPUs
-        for what is launched from then on."""
+        """Return once incoming messages are complete and outgoing memory may change.
+
+        On GPUs this holds for work launched afterwards."""
 
 
 class Transport(Protocol):
     """Delivers messages between ranks."""
 
     def begin(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> Delivery:
-        """Begin to send and receive. Messages of a pair of ranks arrive in the order in which they
-        are sent."""
+        """Start to send and receive. Messages of a pair of ranks arrive in the order of sending."""
 
 
 class GroupTransport:
-    """A torch process group: gloo or NCCL. All messages are under way at once."""
+    """A torch process group: gloo or NCCL. All messages are in flight at once."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         """Connect the ranks; collective on GPUs.
 
         Args:
             group: the ranks of a transfer; None for all.
-            device: where messages are: on GPUs NCCL takes them.
+            device: device of the messages: NCCL serves GPUs.
         """
         self._group = group
         if device.type == "cuda":  # NCCL connects at the first call, which all ranks must make
@@ -52,8 +52,8 @@ class GroupTransport:
     def begin(self, outgoing: Sequence[Message], incoming: Sequence[Message]) -> Delivery:
         """See Transport."""
         operations = [
-            dist.P2POp(how, elements, group=self._group, group_peer=peer)
-            for how, messages in ((dist.irecv, incoming), (dist.isend, outgoing))
+            dist.P2POp(operation, elements, group=self._group, group_peer=peer)
+            for operation, messages in ((dist.irecv, incoming), (dist.isend, outgoing))
             for peer, elements in messages
         ]
         return _Works(dist.batch_isend_irecv(operations) if operations else [])

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
-from rlhf_api.entrypoint import as_module, deferred_kind
+from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_runtime.fate import end_with
 from rlhf_runtime.rewards.checks import checked_scores, wrong_count
 from rlhf_runtime.rewards.measures import metric_of
@@ -123,7 +123,7 @@ def _import(name: str, entrypoint: str) -> ModuleType:
         return importlib.import_module(name)
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
-            if meant := as_module(entrypoint):
+            if meant := entrypoint_from_file(entrypoint):
                 raise CannotLoad(
                     f"a file in the place of a module: got {name}, allowed package.module:name; "
                     f"did you mean {meant}?"

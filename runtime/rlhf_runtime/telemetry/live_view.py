@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_api.report import REWARD_MEAN
-from rlhf_api.spec.checkpoint import HELD_OUT_LENGTH
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH
 from rlhf_runtime.telemetry.metric_names import (
     describe,
     format_seconds,
@@ -153,7 +153,7 @@ class LiveView:
     def _evaluation_text(self) -> Text:
         steps = sorted(self._evaluations)
         first, last = self._evaluations[steps[0]], self._evaluations[steps[-1]]
-        names = (EXACT_MATCH, HELD_OUT_REWARD, HELD_OUT_LENGTH)
+        names = (EXACT_MATCH, HELD_OUT_REWARD, EVALUATION_LENGTH)
         name = next((each for each in names if each in last.metrics), HELD_OUT_REWARD)
         value = last.metrics.get(name, math.nan)
         text = Text()

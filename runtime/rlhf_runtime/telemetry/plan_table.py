@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from rlhf_api.plan import CallPlan, Head, Plan, RolePlan
+from rlhf_api.plan import CallPlan, ModelHead, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan
-from rlhf_flow.planning.generation_groups import describe_groups
-from rlhf_flow.planning.placement import describe_devices
+from rlhf_api.plan_text import describe_devices, describe_groups
 from rlhf_runtime.telemetry.metric_names import format_bytes
 
 
@@ -53,9 +52,9 @@ def plan_tables(plan: Plan) -> str:
 
 def _head(role: RolePlan) -> str:
     match role.head:
-        case Head.LM:
+        case ModelHead.LM:
             return "language model"
-        case Head.SCALAR:
+        case ModelHead.SCALAR:
             return "scalar model"
         case None:
             return "–"
@@ -68,7 +67,7 @@ def _use(role: RolePlan) -> str:
 
 def _where(call: CallPlan) -> str:
     if call.mesh is None:
-        return call.beside_ranks
+        return call.off_rank_process
     mesh = call.mesh
     axes = [("data", mesh.data), ("tensor", mesh.tensor), ("pipeline", mesh.pipeline)]
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")

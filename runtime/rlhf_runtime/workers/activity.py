@@ -20,31 +20,37 @@ from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from typing import Concatenate, ParamSpec, TypeVar
 
+import psutil
+
 from rlhf_runtime.serving import serve_in_thread, stop_serving
-from rlhf_runtime.workers.effort import own_effort
 
 ANSWER_SECONDS = 3.0
 """How long a worker may take to answer."""
 LONGEST_KEY = 64
-
+CPU_SHARE = 0.05
+"""Of one core: below it a process only keeps itself alive."""
+BYTES_PER_SECOND = 1 << 16
+LOOPBACK_INTERFACE = "lo"
+UNKNOWN = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
+"""What psutil raises where a process has ended, or the system does not count."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class Progress(Enum):
+class ProgressSignal(Enum):
     """How it shows that a call gets on."""
 
     TICKS = auto()
     """It says so."""
-    EFFORT = auto()
+    CPU = auto()
     """The process computes, reads or writes; as good as it gets where a library does the work."""
-    LIMITED = auto()
+    OWN_LIMIT = auto()
     """It has time limits of its own, and needs no other."""
 
 
 @dataclass(frozen=True)
-class Status:
+class WorkerStatus:
     """What a worker said."""
 
     call: str
@@ -64,11 +70,55 @@ class _Doing:
 
     call: str
     step: int
-    progress: Progress
+    progress: ProgressSignal
     thread: str
 
 
-_NOTHING = _Doing("", 0, Progress.TICKS, threading.main_thread().name)
+_NOTHING = _Doing("", 0, ProgressSignal.TICKS, threading.main_thread().name)
+
+
+@dataclass(frozen=True)
+class ProcessActivity:
+    """Of a process and of those that it has started."""
+
+    cpu_seconds: float
+    num_bytes: int
+    """Read from storage, written to files, and what the machine (in a pod: the pod) has sent and
+    received: the system does not count it by process."""
+
+    def is_ahead_of(self, earlier: ProcessActivity, seconds: float) -> bool:
+        """Whether it has worked in the seconds since."""
+        cpu_seconds = self.cpu_seconds - earlier.cpu_seconds
+        num_bytes = self.num_bytes - earlier.num_bytes
+        return cpu_seconds > CPU_SHARE * seconds or num_bytes > BYTES_PER_SECOND * seconds
+
+
+def process_activity() -> ProcessActivity:
+    """This process's, with its descendants'."""
+    this = psutil.Process()
+    cpu_seconds, num_bytes = 0.0, _network_bytes()
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+            cpu_seconds += times.user + times.system
+            cpu_seconds += times.children_user + times.children_system  # of those that have ended
+            counters = process.io_counters()
+            num_bytes += counters.read_bytes + counters.write_chars
+        except UNKNOWN:
+            continue
+    return ProcessActivity(cpu_seconds, num_bytes)
+
+
+def _network_bytes() -> int:
+    try:
+        interfaces = psutil.net_io_counters(pernic=True)
+    except UNKNOWN:
+        return 0
+    return sum(
+        counters.bytes_sent + counters.bytes_recv
+        for name, counters in interfaces.items()
+        if name != LOOPBACK_INTERFACE
+    )
 
 
 class Activity:
@@ -79,12 +129,12 @@ class Activity:
         self._doing: list[_Doing] = []
         """What has begun and not ended, in the order in which it began."""
         self._since = time.monotonic()
-        self._effort, self._effort_seen = own_effort(), time.monotonic()
+        self._effort, self._effort_seen = process_activity(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
 
     @contextmanager
     def during(
-        self, call: str, step: int = 0, progress: Progress = Progress.TICKS
+        self, call: str, step: int = 0, progress: ProgressSignal = ProgressSignal.TICKS
     ) -> Iterator[None]:
         """A call, or a part of one, from its beginning to its end."""
         doing = _Doing(call, step, progress, threading.current_thread().name)
@@ -100,7 +150,7 @@ class Activity:
         """Something was done."""
         self._since = time.monotonic()
 
-    def status(self) -> Status:
+    def status(self) -> WorkerStatus:
         """As it is now."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         stacks = {
@@ -108,16 +158,16 @@ class Activity:
             for number, frame in sys._current_frames().items()
         }
         now = next(iter(self._doing[-1:]), _NOTHING)
-        if now.progress is Progress.LIMITED or (
-            now.progress is Progress.EFFORT and self._has_worked()
+        if now.progress is ProgressSignal.OWN_LIMIT or (
+            now.progress is ProgressSignal.CPU and self._has_worked()
         ):
             self.tick()
         seconds = time.monotonic() - self._since
-        return Status(now.call, now.step, seconds, stacks, now.thread)
+        return WorkerStatus(now.call, now.step, seconds, stacks, now.thread)
 
     def _has_worked(self) -> bool:
         """Whether the process has done anything since it was asked before."""
-        now, effort = time.monotonic(), own_effort()
+        now, effort = time.monotonic(), process_activity()
         worked = effort.is_ahead_of(self._effort, now - self._effort_seen)
         self._effort, self._effort_seen = effort, now
         return worked
@@ -147,7 +197,7 @@ class Activity:
             self._server = None
 
 
-class Watched:
+class ActivityServer:
     """A worker that says what it is doing; what every actor of a job derives from."""
 
     def __init__(self) -> None:
@@ -163,28 +213,28 @@ class Watched:
         return self.activity.serve(own_address(one_machine), key)
 
 
-Worker = TypeVar("Worker", bound=Watched)
+Worker = TypeVar("Worker", bound=ActivityServer)
 
 
-def watched_by_effort(
+def heartbeat_by_cpu(
     method: Callable[Concatenate[Worker, Parameters], Result],
 ) -> Callable[Concatenate[Worker, Parameters], Result]:
     """A worker's method in which nobody ticks: the process's effort is its progress."""
 
     @functools.wraps(method)
     def watched(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with worker.activity.during(method.__name__, progress=Progress.EFFORT):
+        with worker.activity.during(method.__name__, progress=ProgressSignal.CPU):
             return method(worker, *args, **kwargs)
 
     return watched
 
 
-def ask(address: tuple[str, int], key: str) -> Status | None:
+def request_status(address: tuple[str, int], key: str) -> WorkerStatus | None:
     """What the worker at an address is doing; None if it does not answer."""
     try:
         with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
             connection.sendall(f"{key}\n".encode())
             text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        return Status(**json.loads(text))
+        return WorkerStatus(**json.loads(text))
     except (OSError, ValueError, TypeError):
         return None

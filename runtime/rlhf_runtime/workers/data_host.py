@@ -19,6 +19,7 @@ from rlhf_flow.step.columns import (
     RECORD,
     RESPONSE_TOKENS,
 )
+from rlhf_runtime.calls.reports import CallReport, Statistics
 from rlhf_runtime.data.load import DataUse, JobPrompts, load_prompts
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
@@ -26,8 +27,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Watched, watched_by_effort
-from rlhf_runtime.workers.orders import CallReport, Statistics
+from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 WARM_START_SEED = 1
@@ -37,7 +37,7 @@ PRETRAINING_SEED = 2
 """Added to the job's seed: rows of data.pretraining have an order of their own, too."""
 
 
-class DataHost(Watched):
+class DataHost(ActivityServer):
     """Prompt tables, cut into batches by step number."""
 
     def __init__(
@@ -48,7 +48,7 @@ class DataHost(Watched):
         self._job = job
         self._plan = plan
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
         """Read and tokenize with the policy's tokenizer. `folders` holds every role's model.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.remote import RemoteKube
+from rlhf_operator.clients.kube.remote import RemoteKube
 
 from ...cluster.kubectl import Kubectl
 from ..fake_kube import FakeKube

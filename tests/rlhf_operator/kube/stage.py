@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Kube, Manifest
+from rlhf_operator.clients.kube.protocol import Kube, Manifest
 
 from ...cluster.kubectl import Kubectl
 from ..cluster import small

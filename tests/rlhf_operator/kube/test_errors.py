@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Forbidden, Invalid, Unreachable
-from rlhf_operator.kube.remote import RemoteKube
+from rlhf_operator.clients.kube.protocol import Forbidden, Invalid, Unreachable
+from rlhf_operator.clients.kube.remote import RemoteKube
 
 from ...cluster.kubectl import Kubectl
 from ...free_port import free_port

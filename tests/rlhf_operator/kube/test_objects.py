@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_kube import api_server
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.remote import RemoteKube
+from rlhf_operator.clients.kube.remote import RemoteKube
 
 from ...waiting import wait_until
 from ..cluster import SECONDS

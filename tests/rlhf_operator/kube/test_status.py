@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.kube.protocol import Conflict
+from rlhf_operator.clients.kube.protocol import Conflict
 
 from .stage import Stage
 

@@ -17,10 +17,9 @@ from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.layout import Storage
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.reshard.flat_ranges import FlatShard
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
 from rlhf_runtime.reshard.slices import TensorSlice
-from rlhf_runtime.reshard.views import View
+from rlhf_runtime.reshard.views import FlatShard, View
 
 from ..engines.fsdp_ranks import settings
 from .layout_cases import DISTRIBUTED, FSDP

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from rlhf_runtime.checkpoint.staging import Staging
+from rlhf_runtime.checkpoint.saver import StagerPool
 from rlhf_runtime.reshard.local_shards import LocalShards
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View
@@ -37,7 +37,7 @@ def copied(stager: DefaultStager, weights: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def test_memory_is_kept_for_the_next_copy_of_the_same_storage() -> None:
-    staging, weights = Staging(PLAIN, keeps_memory=True), torch.arange(12.0).view(4, 3)
+    staging, weights = StagerPool(PLAIN, keeps_memory=True), torch.arange(12.0).view(4, 3)
     stager = staging.take()
     first, place = copied(stager, weights)
     assert torch.equal(first, weights) and place != weights.untyped_storage().data_ptr()
@@ -52,7 +52,7 @@ def test_memory_is_kept_for_the_next_copy_of_the_same_storage() -> None:
 
 def test_other_memory_is_given_back_when_a_copy_is_written() -> None:
     """At once, not when cycles are looked for."""
-    staging, weights = Staging.on("cpu"), torch.zeros(4, 3)
+    staging, weights = StagerPool.on("cpu"), torch.zeros(4, 3)
     gc.disable()
     try:
         stager = staging.take()

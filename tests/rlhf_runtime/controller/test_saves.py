@@ -10,11 +10,11 @@ import pytest
 import ray
 
 from rlhf_api.reading.manifest import load_file
-from rlhf_api.spec.checkpoint import HELD_OUT_REWARD, CheckpointSpec
-from rlhf_flow.planning.make_plan import local_pools, make_plan
+from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec
+from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.controller.saves import Finishing, Saves
+from rlhf_runtime.controller.saves import CheckpointManager, PendingCheckpoint
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
 
 from ...waiting import wait_until
@@ -45,31 +45,31 @@ def fail() -> None:
     raise CheckpointFailed("OSError: [Errno 28] No space left on device")
 
 
-def saves_of(folder: Path, **settings: Any) -> tuple[Saves, Told]:
+def saves_of(folder: Path, **settings: Any) -> tuple[CheckpointManager, Told]:
     told = Told()
     spec = CheckpointSpec.model_validate(settings)
-    return Saves(CheckpointStore(str(folder)), spec, {}, told), told  # type: ignore[arg-type]
+    return CheckpointManager(CheckpointStore(str(folder)), spec, {}, told), told  # type: ignore[arg-type]
 
 
-def write(saves: Saves, step: int) -> Finishing:
+def write(saves: CheckpointManager, step: int) -> PendingCheckpoint:
     """What ranks write, finished."""
     address = Path(saves.store.begin(step))
     (address / "__0_0.distcp").write_bytes(bytes(step))
     digest = new_digest()
     digest.update(bytes(step))
     files = {"__0_0.distcp": SavedFile(step, digest.hexdigest())}
-    return Finishing(step, 1, [ray.put(files)])
+    return PendingCheckpoint(step, 1, [ray.put(files)])
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path, keepLast=2)
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
-        saves.measured(step, {HELD_OUT_REWARD: reward})
+        saves.measured(step, {EVALUATION_REWARD: reward})
         saves.commit(write(saves, step))
     assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
     assert saves.store.steps() == [5, 4, 2]
     newest = saves.newest()
-    assert newest is not None and newest.record.metrics == {HELD_OUT_REWARD: 0.3}
+    assert newest is not None and newest.record.metrics == {EVALUATION_REWARD: 0.3}
 
 
 def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path
     saves, told = saves_of(tmp_path)
     saves.commit(write(saves, 1))
     saves.store.begin(2)
-    saves.commit(Finishing(2, 1, [fail.remote()]))
+    saves.commit(PendingCheckpoint(2, 1, [fail.remote()]))
     (text,) = told.notices
     assert "step 2" in text and "No space left" in text and "training goes on" in text
     assert saves.store.steps() == [1] and told.steps == [1]
@@ -144,14 +144,14 @@ def test_what_other_pools_still_write_is_waited_for_and_goes_too(tmp_path: Path)
         (address / "b").mkdir()
         (address / "b" / "late.distcp").touch()
 
-    saves.commit(Finishing(1, 2, [fail_first.remote(), write_late.remote()]))
+    saves.commit(PendingCheckpoint(1, 2, [fail_first.remote(), write_late.remote()]))
     assert "No space left" in told.notices[0] and not address.exists()
 
 
 def test_or_it_ends_the_job(tmp_path: Path) -> None:
     saves, _ = saves_of(tmp_path, onError="Fail")
     with pytest.raises(CheckpointFailed, match="No space left"):
-        saves.commit(Finishing(2, 1, [fail.remote()]))
+        saves.commit(PendingCheckpoint(2, 1, [fail.remote()]))
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_job_that_was_stopped_is_not_started_again() -> None:
 
 def test_a_failure_after_a_wish_to_stop_is_the_end() -> None:
     story = Story([LOST, True])
-    story.stop.wanted = True
+    story.stop.requested = True
     assert not story.run()
     assert story.events == ["start", "WorkerLost: a worker died"]
 

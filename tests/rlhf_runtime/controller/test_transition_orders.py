@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rlhf_api.plan import GraphName
-from rlhf_flow.planning.inventory import GIB, local_inventory
-from rlhf_flow.planning.make_plan import make_plan
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.worker_groups import WorkerGroup
-from rlhf_runtime.workers.orders import Order
 
 from .jobs import make_job
 
@@ -28,7 +28,7 @@ class Notes:
     """A worker that runs nothing."""
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[CallRequest] = []
 
     @property
     def run(self) -> Notes:
@@ -38,7 +38,7 @@ class Notes:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: Any) -> Any:
-        self.orders.append(Order.read(header, own))
+        self.orders.append(CallRequest.read(header, own))
         return self, self
 
 

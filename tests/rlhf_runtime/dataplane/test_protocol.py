@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from rlhf_api.plan import Mesh
-from rlhf_runtime.dataplane.partition import contiguous
+from rlhf_runtime.dataplane.partition import contiguous_rows
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
 
 from .table_3 import GRIDS, NUM_GROUPS, collected, given
@@ -38,7 +38,8 @@ def places(mesh: Mesh) -> list[Coordinates]:
 def given_and_collected(name: str, mesh: Mesh, rows: int) -> tuple[list[list[int]], list[int]]:
     protocol = PROTOCOLS[name]
     parts = [
-        contiguous(range(rows), 1, protocol.distribute(at)).rows().tolist() for at in places(mesh)
+        contiguous_rows(range(rows), 1, protocol.distribute(at)).rows().tolist()
+        for at in places(mesh)
     ]
     return parts, [at.rank for at in places(mesh) if protocol.collect(at)]
 
@@ -76,9 +77,11 @@ def test_generation_replicas_get_parts_of_their_own(training: Mesh) -> None:
         micro = inner // tensor
         generation = mesh_of(data=training.data * micro, tensor=tensor)
         parts, counted = given_and_collected("3d_all_micro_dp", generation, 8)
-        share = 8 // (training.data * micro)
+        batch_slice = 8 // (training.data * micro)
         expected = [
-            list(range(first, first + share)) for first in range(0, 8, share) for _ in range(tensor)
+            list(range(first, first + batch_slice))
+            for first in range(0, 8, batch_slice)
+            for _ in range(tensor)
         ]
         assert parts == expected
         assert counted == list(range(0, training.num_devices, tensor))

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlhf_api.plan import OffloadDepth
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.host_memory import give_free_pages_back
 from rlhf_runtime.engines.training import (
@@ -83,11 +83,11 @@ def there_and_back(built: Built, depth: OffloadDepth) -> None:
     assert engine.offloaded is OffloadDepth.NOTHING and engine.held_bytes() == before
 
 
-def what_leaves(engine: TrainingEngine, depth: OffloadDepth) -> Collection[MemoryWhat]:
+def what_leaves(engine: TrainingEngine, depth: OffloadDepth) -> Collection[MemoryUse]:
     """Of what an engine trains in bfloat16. For FSDP weights are their own masters."""
     if depth is OffloadDepth.EVERYTHING:
-        return list(MemoryWhat)
-    return () if isinstance(engine, FsdpEngine) else (MemoryWhat.WEIGHTS,)
+        return list(MemoryUse)
+    return () if isinstance(engine, FsdpEngine) else (MemoryUse.WEIGHTS,)
 
 
 def storages_of(engine: TrainingEngine) -> list[torch.Tensor]:

@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from transformers import PretrainedConfig
 
-from rlhf_api.plan import Head, Mesh
+from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.megatron_memory import layer_token_bytes, masks_bytes, stage_parameters
-from rlhf_flow.planning.memory import RoleModel
-from rlhf_flow.planning.model_config import shape_from_config
+from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.megatron import layer_token_bytes, masks_bytes, stage_parameters
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import make_contexts
 from rlhf_runtime.engines.world import World
+from rlhf_sizing.config import shape_from_config
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import TWO_STAGES, TWO_TENSOR
@@ -37,7 +37,7 @@ def planned(config: PretrainedConfig, mesh: Mesh, dtype: torch.dtype, shared: bo
         role="actor",
         mesh=mesh,
         device=Device.CPU,
-        head=Head.LM,
+        head=ModelHead.LM,
         is_trained=True,
         generates=False,
         shape=shape_from_config(config.to_dict(), "the test", ""),

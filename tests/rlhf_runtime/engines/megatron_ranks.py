@@ -37,7 +37,7 @@ from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy
 from rlhf_runtime.reshard.execute import execute
-from rlhf_runtime.reshard.gathering import pieces_of
+from rlhf_runtime.reshard.gathering import list_pieces
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.slices import TensorSlice
@@ -185,8 +185,8 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
     place = write_once(world, kind, folder)
     parallel = context_of(world, mesh)
     stage = stage_of(place, parallel)
-    pieces = [pieces_of(stage.views())] * world.size
-    dist.all_gather_object(pieces, pieces_of(stage.views()))
+    pieces = [list_pieces(stage.views())] * world.size
+    dist.all_gather_object(pieces, list_pieces(stage.views()))
     group = slice(0, mesh.tensor * mesh.pipeline)
     check_pieces(stage.architecture, pieces[group], tensor=mesh.tensor, pipeline=mesh.pipeline)
     expected = dict(hugging_face(place).named_parameters())
@@ -305,8 +305,8 @@ def weights_go_from_one_mesh_to_another(world: World, folder: Path) -> None:
             parameter.data.zero_()
         layouts = []
         for stage in (source, target):
-            held = [pieces_of(stage.views())] * world.size
-            dist.all_gather_object(held, pieces_of(stage.views()))
+            held = [list_pieces(stage.views())] * world.size
+            dist.all_gather_object(held, list_pieces(stage.views()))
             layouts.append(Layout(stage.architecture.shapes(), tuple(held)))
         plan = plan_reshard(*layouts)
         execute(plan, world.rank, source.views(), target.views(), world.make_group([0, 1]))

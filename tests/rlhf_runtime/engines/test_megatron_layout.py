@@ -17,7 +17,7 @@ from rlhf_runtime.engines.megatron.loading import WeightFiles, load_model
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.gathering import pieces_of
+from rlhf_runtime.reshard.gathering import list_pieces
 from rlhf_runtime.reshard.layout import Piece
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import Views
@@ -56,7 +56,7 @@ def model_views(architecture: Architecture, tensor: int, size: int) -> Views:
 def pieces(kind: str, size: int) -> tuple[Architecture, list[list[Piece]]]:
     architecture = Architecture.of(CONFIGS[kind]())
     return architecture, [
-        list(pieces_of(model_views(architecture, tensor, size))) for tensor in range(size)
+        list(list_pieces(model_views(architecture, tensor, size))) for tensor in range(size)
     ]
 
 
@@ -115,7 +115,9 @@ def test_a_missing_region_is_named() -> None:
 def test_a_norm_that_one_rank_lacks_is_found() -> None:
     architecture, held = pieces(WIDE, 2)
     held[0] = [piece for piece in held[0] if "3.self_attn.q_norm" not in piece.name]
-    with pytest.raises(LayoutError, match=r"is missing: got .*'model.layers.3.self_attn.q_norm"):
+    with pytest.raises(
+        LayoutError, match=r"on too few ranks: got .*'model.layers.3.self_attn.q_norm"
+    ):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
@@ -129,7 +131,7 @@ def test_a_cut_weight_that_is_whole_on_every_rank_is_found() -> None:
         ]
         for own in held
     ]
-    with pytest.raises(LayoutError, match=r"held too often: got .*'lm_head.weight' .*on rank 1"):
+    with pytest.raises(LayoutError, match=r"on too many ranks: got .*'lm_head.weight' .*on rank 1"):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 
@@ -141,9 +143,7 @@ def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
         else Piece(name, box)
         for name, box in held[1]
     ]
-    with pytest.raises(
-        LayoutError, match=r"'lm_head.weight' of .*nobody of 2 ranks holds TensorSlice"
-    ):
+    with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*none of 2 ranks has TensorSlice"):
         check_pieces(architecture, held, tensor=2, pipeline=1)
 
 

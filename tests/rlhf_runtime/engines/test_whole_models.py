@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM
 from rlhf_runtime.engines.fsdp.rows import row_views
 from rlhf_runtime.engines.megatron.loading import WeightFiles
 from rlhf_runtime.engines.offloading import Offloading
-from rlhf_runtime.reshard.coverage import check_copies
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.gathering import pieces_of
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.gathering import list_pieces
+from rlhf_runtime.reshard.layout import Layout, Piece, check_copies
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import Views
 
@@ -24,7 +23,7 @@ from .tiny_models import GENERATING, MODELS, write_model
 
 def check_listed(views: Views, shapes: dict[str, tuple[int, ...]]) -> None:
     """That one rank holds every element of every tensor once."""
-    check_copies(Layout(shapes, (pieces_of(views),)), dict.fromkeys(shapes, 1))
+    check_copies(Layout(shapes, (list_pieces(views),)), dict.fromkeys(shapes, 1))
 
 
 @pytest.mark.parametrize("kind", [*MODELS, *GENERATING])
@@ -36,7 +35,7 @@ def test_model_folder_and_host_copy_hold_the_same_boxes(kind: str, tmp_path: Pat
     with WeightFiles(tmp_path) as files:
         shapes = files.shapes()
         check_listed(views, shapes)
-        assert pieces_of(views) == tuple(Piece(n, TensorSlice.full(shapes[n])) for n in views)
+        assert list_pieces(views) == tuple(Piece(n, TensorSlice.full(shapes[n])) for n in views)
         moved = Offloading(torch.device("cpu"))
         moved.offload(module.parameters())
         tensors = [view.tensor for parts in views.values() for view in parts]
@@ -53,8 +52,8 @@ def test_what_such_a_model_lacks_or_has_twice_is_named(tmp_path: Path) -> None:
     with WeightFiles(tmp_path) as files:
         shapes = files.shapes()
     norm = "model.norm.weight"
-    with pytest.raises(LayoutError, match=f"held too often: .* of '{norm}' once more"):
+    with pytest.raises(LayoutError, match=f"on too many ranks: .* of '{norm}' once more"):
         check_listed({**views, norm: [*views[norm], *views[norm]]}, shapes)
     del views[norm]
-    with pytest.raises(LayoutError, match=f"'{norm}' of shape .* is not fully held"):
+    with pytest.raises(LayoutError, match=f"'{norm}' of shape .* is incomplete"):
         check_listed(views, shapes)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rlhf_flow.planning.served import CPU_HEAD_SIZES
+from rlhf_planner.placement.validation import CPU_HEAD_SIZES
 
 WITHOUT_KERNEL = (8, 16, 24, 40, 72, 100, 176, 320, 384, 576)
 TOKENS, HEADS, KEY_HEADS, BLOCK = 5, 4, 2, 32

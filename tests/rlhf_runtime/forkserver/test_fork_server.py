@@ -175,7 +175,7 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
 def test_that_of_a_pod_is_started_by_the_pods_hook_under_the_pods_name(raylet: Raylet) -> None:
     count_start(Heavy.FORK_SERVER)
     name = f"rlhf-{uuid.uuid4().hex}"
-    hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.of_pod", "CPU"]
+    hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.pod_server", "CPU"]
     for _ in range(2):  # the second time there is one
         subprocess.run(hook, env=os.environ | {FORK_SERVER_VARIABLE: name}, check=True)
     assert client.wait_until_ready(name, nothing)

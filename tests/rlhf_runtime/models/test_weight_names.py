@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf_flow.planning.held_weights import weight_shapes
-from rlhf_flow.planning.model_config import MODEL_TYPES, shape_from_config
+from rlhf_sizing.config import MODEL_TYPES, shape_from_config
+from rlhf_sizing.weights import weight_shapes
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,

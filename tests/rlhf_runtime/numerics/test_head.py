@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning import head_memory
-from rlhf_flow.planning.head_memory import block_bytes
 from rlhf_runtime.numerics.head import head_log_probs
+from rlhf_sizing import costs
+from rlhf_sizing.costs import block_bytes
 
 from ..world_of_processes import failures, start_world
 from . import head_ranks as ranks
@@ -34,8 +34,8 @@ def sample(rows: int, dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, T
 
 def set_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Cut the vocabulary into blocks of a width."""
-    monkeypatch.setattr(head_memory, "MIN_BLOCK_WIDTH", width)
-    monkeypatch.setitem(head_memory.BLOCK_ELEMENTS, Device.CPU, 1)
+    monkeypatch.setattr(costs, "MIN_BLOCK_WIDTH", width)
+    monkeypatch.setitem(costs.BLOCK_ELEMENTS, Device.CPU, 1)
 
 
 @pytest.mark.parametrize("width", BLOCKS)

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlhf_runtime.reshard.accounting import account
+from rlhf_runtime.reshard.accounting import reshard_costs
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.messages import ALIGNMENT
@@ -122,7 +122,9 @@ def covered_shards_take_the_target_and_a_bucket(rank: int, world_size: int) -> N
         sources[name] = [View(tensor[box.slices_in(outer)], box)]
         sources[name][0].tensor.copy_(part(full[name], box))
     peak = assert_bounded(plan, rank, sources, targets)
-    assert peak == 4 * account(source, target, plan)[rank].peak == 4 * target.num_elements(rank)
+    assert (
+        peak == 4 * reshard_costs(source, target, plan)[rank].peak == 4 * target.num_elements(rank)
+    )
     assert_equal(targets, full)
 
 

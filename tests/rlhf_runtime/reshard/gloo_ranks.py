@@ -252,7 +252,7 @@ def nested_shards_stay_in_place(rank: int, world_size: int) -> None:
     stats = execute(plan, rank, sources, targets)
     assert_equal(targets, full)
     assert stats.bytes_local == 0
-    assert stats.bytes_in_place == 4 * size // t
+    assert stats.bytes_aliased == 4 * size // t
     assert stats.bytes_received * t * t_g == 4 * (t - t_g) * size
 
 

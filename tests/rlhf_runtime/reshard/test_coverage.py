@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.coverage import check_copies, num_copies
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.layout import Layout, Piece, check_copies, num_copies
 from rlhf_runtime.reshard.slices import TensorSlice
 
 WHOLE = TensorSlice.full((6, 4))
@@ -39,7 +38,7 @@ def test_copies(ranks: tuple[tuple[TensorSlice, ...], ...], copies: int) -> None
 
 def test_what_is_held_once_more_is_named() -> None:
     with pytest.raises(
-        LayoutError, match=r"too often: got TensorSlice\(start=\(4, 0\).*'w' .*on rank 2"
+        LayoutError, match=r"too many ranks: got TensorSlice\(start=\(4, 0\).*'w' .*on rank 2"
     ):
         num_copies(layout((UPPER,), (LOWER,), (LOWER,)))
 
@@ -47,7 +46,7 @@ def test_what_is_held_once_more_is_named() -> None:
 def test_where_copies_do_not_come_out_even_the_first_that_is_too_much_is_named() -> None:
     """Two copies of the upper part, and of the lower one what lies at the left, twice."""
     with pytest.raises(
-        LayoutError, match=r"too often: got TensorSlice\(start=\(0, 0\), shape=\(4, 4\)"
+        LayoutError, match=r"too many ranks: got TensorSlice\(start=\(0, 0\), shape=\(4, 4\)"
     ):
         num_copies(layout((UPPER,), (LOWER,), (UPPER,), (TensorSlice((4, 0), (2, 1)),)))
 
@@ -56,16 +55,16 @@ def test_copies_are_those_that_are_wanted() -> None:
     two = layout((WHOLE,), (UPPER,), (LOWER,))
     check_copies(two, {"w": 2})
     with pytest.raises(
-        LayoutError, match=r"is missing: got TensorSlice\(start=\(0, 0\).*allowed on 3"
+        LayoutError, match=r"on too few ranks: got TensorSlice\(start=\(0, 0\).*allowed on 3"
     ):
         check_copies(two, {"w": 3})
-    with pytest.raises(LayoutError, match=r"too often: got .*'w' once more on rank 1"):
+    with pytest.raises(LayoutError, match=r"too many ranks: got .*'w' once more on rank 1"):
         check_copies(two, {"w": 1})
 
 
 def test_a_region_that_one_copy_lacks_is_named() -> None:
     with pytest.raises(
-        LayoutError, match=r"is missing: got TensorSlice\(start=\(4, 1\), shape=\(2, 3\)"
+        LayoutError, match=r"on too few ranks: got TensorSlice\(start=\(4, 1\), shape=\(2, 3\)"
     ):
         check_copies(layout((WHOLE,), (UPPER,), (TensorSlice((4, 0), (2, 1)),)), {"w": 2})
 
@@ -89,5 +88,5 @@ def test_copies_are_those_of_counting_elements(ranks: list[list[TensorSlice]]) -
     if counts.min() == counts.max():
         assert num_copies(made) == {"w": counts.max()}
     else:
-        with pytest.raises(LayoutError, match="held too often"):
+        with pytest.raises(LayoutError, match="on too many ranks"):
             num_copies(made)

@@ -46,7 +46,7 @@ def test_the_same_memory_is_not_touched_even_while_it_is_freed() -> None:
     views = {"w": [View(tensor, TensorSlice.full((4, 2)))]}
     tensor.untyped_storage().resize_(0)
     stats = execute(plan_reshard(whole, whole), 0, views, views)
-    assert (stats.bytes_local, stats.bytes_in_place) == (0, 32)
+    assert (stats.bytes_local, stats.bytes_aliased) == (0, 32)
 
 
 def test_two_freed_tensors_are_not_the_same_memory() -> None:

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard.errors import LayoutError
-from rlhf_runtime.reshard.flat_ranges import FlatShard, flat_range_views
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.views import FlatShard, View, Views, flat_range_views
 
 
 def numbered(*shape: int) -> torch.Tensor:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.accounting import account
+from rlhf_runtime.reshard.accounting import reshard_costs, tensor_parallel_pieces
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 from rlhf_runtime.reshard.topology import Topology
 
 from ...depth import examples
@@ -109,7 +108,7 @@ def test_parallelism_that_grows_costs_what_the_cuts_differ_by(
 ) -> None:
     model = Model(ml.matrices(4), 4, 4)
     source, target = (model.layout(each, range(4), 4) for each in (before, after))
-    accounts = account(source, target, plan_reshard(source, target))
+    accounts = reshard_costs(source, target, plan_reshard(source, target))
     parts = 16 if before == (1, 4, 1) else 4
     size = sum(rows * columns for rows, columns in model.shapes.values())
     assert [each.received * parts for each in accounts] == [size * each for each in received]

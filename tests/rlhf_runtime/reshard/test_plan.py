@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.rounds import rounds_of
+from rlhf_runtime.reshard.rounds import plan_rounds
 from rlhf_runtime.reshard.slices import TensorSlice, cut
 from rlhf_runtime.reshard.topology import Topology
 
@@ -41,7 +41,7 @@ def test_any_layout_becomes_any_other(data: st.DataObject, world_size: int) -> N
     source = data.draw(layouts(SMALL, world_size))
     target = data.draw(layouts(SMALL, world_size))
     nodes = data.draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
-    plan = plan_reshard(source, target, Topology.of(nodes))
+    plan = plan_reshard(source, target, Topology.from_nodes(nodes))
     assert_carried_out(plan, source, target)
     assert_elements(plan, source, target, nodes)
 
@@ -67,7 +67,7 @@ def test_what_several_ranks_of_a_node_want_crosses_once_and_is_forwarded() -> No
     shapes = {piece.name: (4,) for piece in whole}
     source = Layout(shapes, (whole, whole, (), (), ()))
     target = Layout(shapes, ((), (), whole, whole, whole))
-    traffic = plan_reshard(source, target, Topology.of("aabbb")).traffic
+    traffic = plan_reshard(source, target, Topology.from_nodes("aabbb")).traffic
     assert traffic.sent_between == (12, 12, 0, 0, 0)
     assert traffic.received_between == (0, 0, 8, 8, 8), "each receives a third for the node"
     assert traffic.sent_within == (0, 0, 16, 16, 16)
@@ -94,7 +94,12 @@ def test_a_sender_on_the_same_node_comes_first() -> None:
     whole = (Piece("w", TensorSlice.full((4,))),)
     source = Layout({"w": (4,)}, (whole, whole, (), ()))
     target = Layout({"w": (4,)}, ((), (), whole, whole))
-    assert plan_reshard(source, target, Topology.of([0, 1, 1, 1])).traffic.sent == (0, 8, 0, 0)
+    assert plan_reshard(source, target, Topology.from_nodes([0, 1, 1, 1])).traffic.sent == (
+        0,
+        8,
+        0,
+        0,
+    )
     assert plan_reshard(source, target).traffic.sent == (4, 4, 0, 0)
 
 
@@ -171,7 +176,7 @@ def test_70b_parameters_on_128_ranks_are_planned_in_about_a_second() -> None:
     source = ml.model_parallel(shapes, ml.training_places(1, 8, 16), 8, 1, 80)
     target = ml.model_parallel(shapes, ml.strided_places(1, 8, 16, 1, 2), 2, 1, 80)
     plan = plan_reshard(source, target, Topology.regular(128, 8))
-    rounds = rounds_of(plan, 77, 1 << 27)
+    rounds = plan_rounds(plan, 77, 1 << 27)
     assert perf_counter() - start < 5, "0.3 s on an idle core"
     assert len(plan.batches) < 10, "the work does not grow with the layers"
     assert set(plan.traffic.received_between) == {0}

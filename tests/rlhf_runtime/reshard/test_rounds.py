@@ -5,16 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard.errors import PlanError
-from rlhf_runtime.reshard.plan import Batch, Move, ReshardPlan, Route
-from rlhf_runtime.reshard.rounds import Round, rounds_of, split
-from rlhf_runtime.reshard.senders import Traffic
+from rlhf_runtime.reshard.plan import Move, ReshardPlan, Route, TensorBatch
+from rlhf_runtime.reshard.rounds import Round, plan_rounds, split
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers
-from rlhf_runtime.reshard.topology import Topology
+from rlhf_runtime.reshard.topology import Topology, Traffic
 
 from ...depth import examples
 
 
-def plan_of(batches: list[Batch]) -> ReshardPlan:
+def plan_of(batches: list[TensorBatch]) -> ReshardPlan:
     none = (0,) * 4
     return ReshardPlan(Topology.regular(4), tuple(batches), Traffic(none, none, none, none, none))
 
@@ -26,7 +25,7 @@ routes = st.builds(
     st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple),
 )
 batches_of_alike = st.builds(
-    lambda number, prefix, direct, forwarded: Batch(
+    lambda number, prefix, direct, forwarded: TensorBatch(
         tuple(f"{prefix}{i}" for i in range(number)), (), tuple(direct), tuple(forwarded)
     ),
     st.integers(1, 4),
@@ -38,10 +37,10 @@ batches_of_alike = st.builds(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(batches_of_alike, max_size=4), st.integers(1, 60))
-def test_no_rank_moves_more_at_once_than_the_bound(planned: list[Batch], bound: int) -> None:
+def test_no_rank_moves_more_at_once_than_the_bound(planned: list[TensorBatch], bound: int) -> None:
     plan = plan_of(planned)
     for rank in range(4):
-        rounds = rounds_of(plan, rank, bound)
+        rounds = plan_rounds(plan, rank, bound)
         for _, moves in rounds:
             assert moves
             assert all(rank in (move.source_rank, move.target_rank) for move in moves)
@@ -63,10 +62,10 @@ def volumes(moves: list[Move]) -> Counter[tuple[int, int, str]]:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(batches_of_alike, max_size=4), st.integers(1, 60))
 def test_both_ends_see_the_same_messages_in_rounds_that_never_wait_for_each_other(
-    planned: list[Batch], bound: int
+    planned: list[TensorBatch], bound: int
 ) -> None:
     plan = plan_of(planned)
-    rounds = [rounds_of(plan, rank, bound) for rank in range(4)]
+    rounds = [plan_rounds(plan, rank, bound) for rank in range(4)]
     shared = {(one, other): with_peer(rounds[one], one, other) for one, other in PAIRS}
     for one, other in PAIRS:
         there, back = shared[one, other], shared[other, one]
@@ -113,12 +112,12 @@ def test_a_split_box_is_its_disjoint_parts(shape: tuple[int, ...], max_elements:
 
 def test_everything_that_fits_goes_in_one_round() -> None:
     there_and_back = (Route(0, 1, TensorSlice.full((4,))), Route(1, 0, TensorSlice.full((4,))))
-    plan = plan_of([Batch(("a", "b"), (), there_and_back, ())])
-    assert rounds_of(plan, 0, 16) == [Round(False, plan.direct)]
-    assert [len(round_.moves) for round_ in rounds_of(plan, 0, 15)] == [2, 2]
-    assert rounds_of(plan, 2, 16) == rounds_of(plan_of([]), 0, 4) == []
+    plan = plan_of([TensorBatch(("a", "b"), (), there_and_back, ())])
+    assert plan_rounds(plan, 0, 16) == [Round(False, plan.direct)]
+    assert [len(round_.moves) for round_ in plan_rounds(plan, 0, 15)] == [2, 2]
+    assert plan_rounds(plan, 2, 16) == plan_rounds(plan_of([]), 0, 4) == []
 
 
 def test_a_bucket_of_nothing_is_refused() -> None:
     with pytest.raises(PlanError, match="got 0 elements"):
-        rounds_of(plan_of([]), 0, 0)
+        plan_rounds(plan_of([]), 0, 0)

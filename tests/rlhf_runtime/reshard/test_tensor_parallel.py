@@ -1,9 +1,9 @@
 import pytest
 
+from rlhf_runtime.reshard.accounting import tensor_parallel_pieces
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.slices import TensorSlice
-from rlhf_runtime.reshard.tensor_parallel import tensor_parallel_pieces
 
 LAYER = "model.layers.0."
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -37,5 +37,5 @@ def test_the_parts_of_a_group_are_the_model(size: int) -> None:
     parts = [tensor_parallel_pieces(SHAPES, index, size, 2) for index in range(size)]
     Layout(SHAPES, tuple(parts))
     if size > 1:
-        with pytest.raises(LayoutError, match="is not fully held"):
+        with pytest.raises(LayoutError, match="is incomplete"):
             Layout(SHAPES, tuple(parts[1:]))

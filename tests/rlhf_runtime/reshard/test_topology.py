@@ -2,10 +2,10 @@ from rlhf_runtime.reshard.topology import Topology, this_node
 
 
 def test_nodes_are_numbered_as_they_come() -> None:
-    topology = Topology.of(["b", "a", "b"])
+    topology = Topology.from_nodes(["b", "a", "b"])
     assert topology.nodes == (0, 1, 0)
     assert topology.same_node(0, 2) and not topology.same_node(0, 1)
-    assert topology.by_node([2, 1, 0]) == {0: [2, 0], 1: [1]}
+    assert topology.group_by_node([2, 1, 0]) == {0: [2, 0], 1: [1]}
 
 
 def test_neighbours_share_a_node() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.spec.checkpoint import HELD_OUT_LENGTH, HELD_OUT_REWARD
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import measures
@@ -34,7 +34,7 @@ def test_what_is_around_a_verifier_measures_what_it_does() -> None:
     "name",
     [
         *("", "2nd", "exact match", "a/b", "x" * 64, "pass_at_4"),
-        *(name.removeprefix("evaluation/") for name in (HELD_OUT_REWARD, HELD_OUT_LENGTH)),
+        *(name.removeprefix("evaluation/") for name in (EVALUATION_REWARD, EVALUATION_LENGTH)),
     ],
 )
 def test_other_names_are_refused(name: str) -> None:

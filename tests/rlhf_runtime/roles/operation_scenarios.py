@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
+from rlhf_runtime.calls.reports import merge
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.workers.orders import merge
 
 from ..meshes import parallel_of
 from ..world_of_processes import Scenario

@@ -17,6 +17,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.step.losses import Loss
+from rlhf_runtime.calls.reports import merge
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.training import TrainingEngine
@@ -24,7 +25,6 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles import language_model
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.language_model import LanguageModel
-from rlhf_runtime.workers.orders import merge
 
 from ..engines.tiny_models import write_model
 from ..engines.whole_weights import gathered_weights

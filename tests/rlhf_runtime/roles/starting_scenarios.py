@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.rank_group import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
@@ -27,14 +27,14 @@ from ..world_of_processes import Scenario
 from .scenario_tools import model_folder
 from .small_batch import context_of, make_job, model_of
 
-FREED: Mapping[str, tuple[dict[str, str], tuple[MemoryWhat, ...]]] = {
+FREED: Mapping[str, tuple[dict[str, str], tuple[MemoryUse, ...]]] = {
     "FSDP, everything": (
         {"offload": "Always"},
-        (MemoryWhat.WEIGHTS, MemoryWhat.MASTER_WEIGHTS, MemoryWhat.OPTIMIZER),
+        (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER),
     ),
     "Megatron, what is derived": (
         {"engine": "Megatron", "precision": "bfloat16", "offload": "Derived"},
-        (MemoryWhat.WEIGHTS,),
+        (MemoryUse.WEIGHTS,),
     ),
     "FSDP, nothing": ({"offload": "Never"}, ()),
 }
@@ -70,7 +70,7 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
     place = model_folder(world, folder)
     job = make_job(place, models={"actor": model_of(place, **training)})
     ranks = RankGroup(world.rank, world.size, dist.group.WORLD)
-    context = replace(context_of(job, "actor", place, world), generating=ranks)
+    context = replace(context_of(job, "actor", place, world), sync_group=ranks)
     trainer = make_engine(context)
     before = dict(trainer.held_bytes())
     made: list[BuiltBeside] = []
@@ -86,10 +86,10 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
         generation = Generation(context, trainer)
     (engine,) = made
     assert engine.trainer_bytes == {w: 0 if w in freed else size for w, size in before.items()}
-    assert trainer.offloaded is context.planned.offload
+    assert trainer.offloaded is context.role_plan.offload
     with on_device(trainer):
         assert trainer.held_bytes() == before
-        generation.bring_first_weights()
+        generation.sync_initial_weights()
     for name, expected in load_file(place / "model.safetensors").items():
         ((got, _),) = engine.views()[name]
         assert torch.equal(got, expected.to(context.precision).to(got.dtype)), name

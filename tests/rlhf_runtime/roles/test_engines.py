@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_flow.planning.make_plan import make_plan
+from rlhf_planner.plan import make_plan
 from rlhf_runtime.engines.megatron import engine as megatron
 from rlhf_runtime.roles import engines
 from rlhf_runtime.roles.context import RoleContext
@@ -35,7 +35,7 @@ def context_of(job: RLHFJob, plan: Plan) -> RoleContext:
         folder=Path("model"),
         world=anything,
         mesh=anything,
-        generating=None,
+        sync_group=None,
         incarnation="one",
         faults=anything,
     )

@@ -22,10 +22,9 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from vllm.distributed import parallel_state
 
-from rlhf_api.plan import GraphName, Mesh, ranks_of_both
+from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_flow.planning.generation_groups import TrainedModel, held_bytes, kept_bytes
-from rlhf_flow.planning.model_config import shape_from_config
+from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -42,6 +41,7 @@ from rlhf_runtime.reshard.slices import TensorSlice, uncovered
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.config import shape_from_config
 
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
@@ -180,7 +180,7 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
         write_model(case.model, folder / "model")
     dist.barrier()
     parallel = part_of(world, case.training)
-    together = ranks_of_both(case.training, case.engines)
+    together = union_ranks(case.training, case.engines)
     ranks = make_rank_groups([together], world).get(together)
     if ranks is None:
         return
@@ -266,23 +266,23 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
-        assert transition.sync(WEIGHT_VERSION).means
+        weight_sync = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
+        assert weight_sync.sync(WEIGHT_VERSION).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
                 assert torch.equal(tensor, whole[name][box.slices_in(TensorSlice.full(ENDS[name]))])
-        spoil(transition, engine, world.rank)
+        spoil(weight_sync, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
         trainer.move()
         with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
 
 
-def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
+def spoil(weight_sync: WeightSync, engine: HeldViews, rank: int) -> None:
     """Let what arrives of one tensor on the first rank that has some of it be wrong."""
-    run = transition._transfer.run
+    run = weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -290,7 +290,7 @@ def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
             engine.views()["norm"][0].tensor[0] += 1e-3
         return moved
 
-    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
 
 
 def views_of(

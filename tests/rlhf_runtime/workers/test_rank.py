@@ -7,13 +7,13 @@ from safetensors.torch import save_file
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth
-from rlhf_flow.planning.make_plan import make_plan, pools_of
 from rlhf_flow.step.calls import ModelCall
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_planner.plan import make_plan, pools_of
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
-from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -65,9 +65,9 @@ def rank(make_rank: MakeRank) -> Rank:
     return make_rank(0, {})
 
 
-def order_of(call: str, incarnation: str) -> Order:
+def order_of(call: str, incarnation: str) -> CallRequest:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation, (OrderedBatch(Extent(2)),))
+    return CallRequest(model_call, 1, GraphName.STEP, incarnation, (InputBatch(BatchShape(2)),))
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
@@ -129,7 +129,7 @@ class Trying:
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("load", "offload", "bring_first_weights", "generate_first_token"):
+        if name not in ("load", "offload", "sync_initial_weights", "generate_first_token"):
             raise AttributeError(name)
         return lambda *_: self.asked.append(name)
 
@@ -137,8 +137,8 @@ class Trying:
 @pytest.mark.parametrize(
     ("trains", "generates", "asked"),
     [
-        (True, True, ["load", "bring_first_weights", "offload", "generate_first_token"]),
-        (False, True, ["bring_first_weights", "generate_first_token"]),
+        (True, True, ["load", "sync_initial_weights", "offload", "generate_first_token"]),
+        (False, True, ["sync_initial_weights", "generate_first_token"]),
         (True, False, []),
     ],
 )

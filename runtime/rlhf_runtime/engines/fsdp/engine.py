@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.fsdp.head import Head
 from rlhf_runtime.engines.fsdp.loading import (
@@ -28,8 +28,8 @@ from rlhf_runtime.engines.sharing import looks_at_everything, sequence_cost, sha
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.views import Views
@@ -92,12 +92,12 @@ class FsdpEngine(EngineBase):
         self._cut_again()
 
     @torch.no_grad()
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             term.loss(self._outputs(part, term.reading), part)
             self._tick()
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             share = term.loss(self._outputs(part, term.reading), part)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks
@@ -126,16 +126,16 @@ class FsdpEngine(EngineBase):
         if self._optimizer is not None:
             self._optimizer.expect_state(parameters)
 
-    def held_bytes(self) -> dict[MemoryWhat, int]:
+    def held_bytes(self) -> dict[MemoryUse, int]:
         """What this rank holds of weights, gradients and optimizer now."""
         parameters = list(self.module.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
         if self._optimizer is None:
-            return {MemoryWhat.WEIGHTS: device_bytes(parameters)}
+            return {MemoryUse.WEIGHTS: device_bytes(parameters)}
         return {
-            MemoryWhat.MASTER_WEIGHTS: device_bytes(parameters),
-            MemoryWhat.GRADIENTS: device_bytes(gradients),
-            MemoryWhat.OPTIMIZER: device_bytes(self._optimizer.tensors()),
+            MemoryUse.MASTER_WEIGHTS: device_bytes(parameters),
+            MemoryUse.GRADIENTS: device_bytes(gradients),
+            MemoryUse.OPTIMIZER: device_bytes(self._optimizer.tensors()),
         }
 
     def load_weights(self, folder: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_flow.planning.weight_parts import padded_vocabulary
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,
@@ -25,6 +24,7 @@ from rlhf_runtime.engines.megatron.family import (
 )
 from rlhf_runtime.engines.sharing import looks_at_everything
 from rlhf_runtime.errors import UnsupportedModel
+from rlhf_sizing.weights import padded_vocabulary
 
 ROTARY_TYPES = ("default", "linear", "llama3")
 """Rotary embeddings whose frequencies depend neither on the length nor scale the attention."""

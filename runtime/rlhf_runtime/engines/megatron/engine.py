@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from rlhf_api.plan_memory import MemoryWhat
+from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.configuration import read_config
 from rlhf_runtime.engines.heads import check_head, is_classifier
@@ -36,7 +36,7 @@ from rlhf_runtime.engines.sharing import sequence_cost
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.gathering import gather_pieces
@@ -155,11 +155,11 @@ class MegatronEngine(EngineBase):
             )
             self._tick()
 
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         if parts:
             infer(self.stage, self._asking(parts), len(parts), _losses(parts))
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         assert self._masters is not None and self._gradients is not None
         grow(self._no_gradients)
         forward_backward(self._gradients, self._asking(parts), len(parts), _losses(parts))
@@ -194,20 +194,20 @@ class MegatronEngine(EngineBase):
             given = [path for path in masters.shards if {*masters.names(path)} & {*parameters}]
             self._optimizer.expect_state(given)
 
-    def held_bytes(self) -> Mapping[MemoryWhat, int]:
+    def held_bytes(self) -> Mapping[MemoryUse, int]:
         """What this rank holds of weights, gradients and optimizer now."""
         weights = device_bytes(self.stage.parameters())
         if self._masters is None or self._gradients is None:
-            return {MemoryWhat.WEIGHTS: weights}
+            return {MemoryUse.WEIGHTS: weights}
         gradients = [buffer.grad_data for buffer in self._gradients.buffers]
-        held = {MemoryWhat.GRADIENTS: device_bytes(gradients)}
+        held = {MemoryUse.GRADIENTS: device_bytes(gradients)}
         if self._masters.are_parameters:
-            held[MemoryWhat.MASTER_WEIGHTS] = weights
+            held[MemoryUse.MASTER_WEIGHTS] = weights
         else:
-            held[MemoryWhat.WEIGHTS] = weights
-            held[MemoryWhat.MASTER_WEIGHTS] = device_bytes(self._masters.weights().values())
+            held[MemoryUse.WEIGHTS] = weights
+            held[MemoryUse.MASTER_WEIGHTS] = device_bytes(self._masters.weights().values())
         if self._optimizer is not None:
-            held[MemoryWhat.OPTIMIZER] = device_bytes(self._optimizer.tensors())
+            held[MemoryUse.OPTIMIZER] = device_bytes(self._optimizer.tensors())
         return held
 
     def load_weights(self, folder: Path) -> None:
@@ -258,7 +258,7 @@ class MegatronEngine(EngineBase):
             return ResidentTensors([*parameters, *kept])
         return ResidentTensors(kept, parameters)
 
-    def _asking(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
+    def _asking(self, parts: Iterable[tuple[MicroBatch, WeightedLoss]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)
 
     def _inputs(self, parts: Iterable[tuple[MicroBatch, HeadReading]]) -> Iterator[Inputs]:
@@ -269,7 +269,7 @@ class MegatronEngine(EngineBase):
             yield _as_inputs(part.to(self.parallel.device), reading, multiple)
 
 
-def _losses(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> Answered:
+def _losses(parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> Answered:
     """What the last stage does with the answer for each of the micro-batches."""
 
     def loss(number: int, answer: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from rlhf_runtime.engines.megatron.core import (
     gather_from_sequence_parallel_region,
 )
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs
-from rlhf_runtime.numerics.head import VocabularyPart, head_log_probs
+from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
 
 
 class Question(NamedTuple):
@@ -80,7 +80,7 @@ class Head:
             asked.targets,
             asked.reading.temperature,
             asked.reading.with_entropy,
-            VocabularyPart(self._own, self._group) if self._group.size() > 1 else None,
+            VocabularyShard(self._own, self._group) if self._group.size() > 1 else None,
         )
         return torch.stack([each for each in found if each is not None], dim=1), None
 

@@ -9,11 +9,9 @@ import torch
 
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
 from rlhf_runtime.engines.megatron.family import Cut, Parameter
-from rlhf_runtime.reshard.coverage import check_copies
-from rlhf_runtime.reshard.flat_ranges import FlatShard
-from rlhf_runtime.reshard.layout import Layout, Piece
+from rlhf_runtime.reshard.layout import Layout, Piece, check_copies
 from rlhf_runtime.reshard.slices import TensorSlice
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.views import FlatShard, View, Views
 
 Storage = Callable[[torch.nn.Parameter], torch.Tensor | FlatShard | None]
 """What of a parameter is looked at: its values, another tensor of its shape, or what is held for a

@@ -20,8 +20,7 @@ from rlhf_runtime.engines.megatron.core import (
 )
 from rlhf_runtime.engines.megatron.family import Parameter
 from rlhf_runtime.engines.megatron.stage import Stage
-from rlhf_runtime.reshard.flat_ranges import FlatShard
-from rlhf_runtime.reshard.views import Views
+from rlhf_runtime.reshard.views import FlatShard, Views
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.specification import make_layers, make_settings
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
-from rlhf_runtime.reshard.flat_ranges import FlatShard, flat_range_views
-from rlhf_runtime.reshard.views import View, Views
+from rlhf_runtime.reshard.views import FlatShard, View, Views, flat_range_views
 
 
 class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_flow.planning.generation_memory import BATCHED_TOKENS
+from rlhf_sizing.limits import BATCHED_TOKENS
 
 SMALLEST_SHARE = 0.01
 """Of a device's memory; vLLM takes no share of zero."""

@@ -1,0 +1,1 @@
+"""Apply a decision to Kubernetes."""

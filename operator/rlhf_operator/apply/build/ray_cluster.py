@@ -1,0 +1,83 @@
+"""The RayCluster of a job: a head for the driver, and a group of workers for each node pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus, ray_resources
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import NodePool
+from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.pods import head_pod, worker_pod
+from rlhf_operator.decide.node_pools import taken_pools
+
+RAY_VERSION = "2.58.0"
+"""What the runtime's image has."""
+HEAD_STORE_BYTES = 200_000_000
+"""Batches lie on the workers; the head has references only."""
+NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
+"""How annotations begin that are about the RLHFJob itself."""
+
+
+def ray_cluster(
+    owner: Owner,
+    job: RLHFJob,
+    attempt: int,
+    manifest: str,
+    auth_secret: str,
+    stamps: Mapping[str, str],
+) -> Mapping[str, Any]:
+    """The job's cluster; labels and annotations of the job are passed on to it: queues, topology
+    and gang scheduling go by them.
+
+    Args:
+        manifest: the name of the ConfigMap with the manifest.
+        auth_secret: the name of the Secret with the token.
+        stamps: annotations that tell which operator made it.
+    """
+    metadata = job.metadata
+    annotations = {
+        name: value
+        for name, value in metadata.annotations.items()
+        if not name.startswith(NOT_PASSED_ON)
+    }
+    stamped = {**annotations, **stamps}
+    own = owner.metadata(cluster_name(owner.name, attempt), annotations=stamped)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {**own, "labels": {**metadata.labels, **own["labels"]}},
+        "spec": {
+            "rayVersion": RAY_VERSION,
+            "enableInTreeAutoscaling": False,
+            "authOptions": {"mode": "token", "secretName": auth_secret},
+            "headGroupSpec": {
+                "serviceType": "ClusterIP",
+                "rayStartParams": {
+                    "num-cpus": str(HEAD_CPUS),
+                    "num-gpus": "0",
+                    "dashboard-host": "0.0.0.0",
+                    "no-monitor": "true",  # nothing is scaled automatically
+                    "object-store-memory": str(HEAD_STORE_BYTES),
+                },
+                "template": head_pod(owner, job, manifest),
+            },
+            "workerGroupSpecs": [_group(owner, job, pool, manifest) for pool in taken_pools(job)],
+        },
+    }
+
+
+def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
+    return {
+        "groupName": pool.name,
+        "replicas": pool.nodes,
+        "minReplicas": pool.nodes,
+        "maxReplicas": pool.nodes,
+        "rayStartParams": {
+            "num-cpus": str(ray_cpus(pool)),
+            "num-gpus": str(ray_gpus(pool)),
+            "resources": ray_resources(pool),
+        },
+        "template": worker_pod(owner, job, pool, manifest),
+    }

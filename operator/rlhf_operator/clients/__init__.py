@@ -1,0 +1,1 @@
+"""Clients of Kubernetes and of the heads of clusters."""

@@ -1,0 +1,5 @@
+"""Errors that end the operator's process."""
+
+
+class BadConfig(Exception):
+    """The settings cannot be used."""

@@ -1,0 +1,1 @@
+"""The running process: events, queue, workers, leadership, health, logs and metrics."""

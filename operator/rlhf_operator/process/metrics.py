@@ -1,0 +1,149 @@
+"""What Prometheus reads: the operator's own work, and the jobs' progress with bounded labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from rlhf_api.status import RLHFJobStatus
+from rlhf_operator.process import metric_names as names
+from rlhf_operator.process.metric_names import Metric
+
+MOST_REASONS = 100
+"""Reasons of restarts that have a series of their own; the rest is counted together."""
+OTHER = "Other"
+SHOWN_SECONDS = 3600.0
+"""How long a job that has ended is shown: as long as the alert about its failure."""
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OF_JOBS = (
+    names.JOB_STEP,
+    names.JOB_TOTAL_STEPS,
+    names.JOB_REWARD,
+    names.JOB_TOKENS_PER_SECOND,
+    names.JOB_GPUS,
+    names.JOB_RESTARTS,
+    names.JOB_LAST_REPORT,
+)
+
+
+class Metrics:
+    """The operator's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            names.RECONCILE_SECONDS.name,
+            names.RECONCILE_SECONDS.help,
+            names.RECONCILE_SECONDS.labels,
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.reconcile_errors = self._counter(names.RECONCILE_ERRORS)
+        self.api_calls = self._counter(names.API_CALLS)
+        self._restarts = self._counter(names.RESTARTS)
+        self._reasons: set[str] = set()
+        self._queue_depth = self._gauge(names.QUEUE_DEPTH)
+        self._last_answer = self._gauge(names.LAST_ANSWER_SECONDS)
+        self._watched = self._gauge(names.WATCHED)
+        self._jobs = self._gauge(names.JOBS)
+        self._phase = self._gauge(names.JOB_PHASE)
+        self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
+        self._ended: dict[tuple[str, str], datetime] = {}
+        """When jobs ended that are shown yet."""
+        self._phases: dict[tuple[str, str], str] = {}
+
+    def _counter(self, metric: Metric) -> Counter:
+        name = metric.name.removesuffix("_total")  # the library adds it
+        return Counter(name, metric.help, metric.labels, registry=self.registry)
+
+    def _gauge(self, metric: Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def watch(self, queue_depth: Callable[[], int], answer_age: Callable[[], float]) -> None:
+        """Where two of the values come from whenever Prometheus asks."""
+        self._queue_depth.set_function(queue_depth)
+        self._last_answer.set_function(answer_age)
+
+    def watches(self, namespace: str, is_well: bool) -> None:
+        """Whether jobs of a namespace (or of all) are looked after."""
+        self._watched.labels(namespace).set(is_well)
+
+    def asked(self, method: str) -> None:
+        """A request to Kubernetes is made."""
+        self.api_calls.labels(method).inc()
+
+    def restarted(self, kind: str, reason: str, number: int) -> None:
+        """So many restarts. Reasons come from drivers, who could think of ever new ones."""
+        if reason not in self._reasons and len(self._reasons) >= MOST_REASONS:
+            reason = OTHER
+        self._reasons.add(reason)
+        self._restarts.labels(kind, reason).inc(number)
+
+    def show_job(self, namespace: str, job: str, status: RLHFJobStatus, now: datetime) -> None:
+        """A job's status, as gauges; one that ended long ago is only counted."""
+        key, ended = (namespace, job), status.completion_time
+        is_over = ended is not None and (now - ended).total_seconds() > SHOWN_SECONDS
+        self._enter(namespace, job, status.phase, is_over)
+        if is_over:
+            self._remove_series(namespace, job)
+            return
+        if ended is not None:
+            self._ended[key] = ended
+        values: dict[Metric, float | None] = {
+            names.JOB_GPUS: status.gpus,
+            names.JOB_RESTARTS: status.restarts.total,
+        }
+        progress = status.progress
+        if progress is not None:
+            values |= {
+                names.JOB_STEP: progress.step,
+                names.JOB_TOTAL_STEPS: progress.total_steps,
+                names.JOB_REWARD: None if progress.reward is None else float(progress.reward),
+                names.JOB_TOKENS_PER_SECOND: progress.tokens_per_second,
+                names.JOB_LAST_REPORT: progress.last_report_time.timestamp(),
+            }
+        for metric, value in values.items():
+            if value is not None:
+                self._of_jobs[metric].labels(namespace, job).set(value)
+
+    def forget_job(self, namespace: str, job: str) -> None:
+        """A job is gone: so are its series."""
+        before = self._phases.pop((namespace, job), None)
+        if before is None:
+            return
+        self._jobs.labels(before).dec()
+        self._remove(self._phase, namespace, job, before)
+        self._remove_series(namespace, job)
+
+    def forget_ended(self, now: datetime) -> None:
+        """Of jobs that ended long ago nothing is shown but their number."""
+        for (namespace, job), ended in list(self._ended.items()):
+            if (now - ended).total_seconds() > SHOWN_SECONDS:
+                self._remove(self._phase, namespace, job, self._phases[namespace, job])
+                self._remove_series(namespace, job)
+
+    def _remove_series(self, namespace: str, job: str) -> None:
+        self._ended.pop((namespace, job), None)
+        for gauge in self._of_jobs.values():
+            self._remove(gauge, namespace, job)
+
+    def _enter(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
+        before = self._phases.get((namespace, job))
+        if before == phase and not is_over:
+            return
+        if before is not None:
+            self._jobs.labels(before).dec()
+            self._remove(self._phase, namespace, job, before)
+        self._phases[namespace, job] = phase
+        self._jobs.labels(phase).inc()
+        if not is_over:
+            self._phase.labels(namespace, job, phase).set(1)
+
+    @staticmethod
+    def _remove(gauge: Gauge, *labels: str) -> None:
+        try:
+            gauge.remove(*labels)
+        except KeyError:  # it never had a value
+            return

@@ -1,0 +1,1 @@
+"""Advice for a job that does not fit."""

@@ -1,0 +1,227 @@
+"""Changes of how much is computed at once, and of how models are cut. Pure.
+
+What to change about a job that does not fit; each piece of advice was tried: it then fits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.plan import Pool
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import Offload, TrainingEngineType, TrainingParallelism
+from rlhf_flow.errors import PlanError
+from rlhf_planner.advice.changes import (
+    Change,
+    Changed,
+    Path,
+    device_changes,
+    joint_changes,
+    left_to_the_plan,
+    memory_change,
+    setting_changes,
+    smaller_number,
+    value_at,
+    with_field,
+)
+from rlhf_planner.feasibility import fit_job, place_job
+from rlhf_planner.memory.choices import memory_choices
+from rlhf_planner.problem.from_manifest import problem_of
+from rlhf_planner.problem.problem import Graphs
+from rlhf_planner.strategies.parallelism import possible_cuts
+from rlhf_sizing.shape import DecoderShape
+
+SHORTEST_PART = 8
+"""Lengths are not advised below this part of what was asked for: it would be another job."""
+
+
+def size_changes(asked: Changed, shapes: Mapping[str, DecoderShape]) -> list[Change]:
+    """Changes of how much is computed at once, and of how models are cut."""
+    job, rollout = asked.job, asked.job.spec.rollout
+    where: Path = ("spec", "rollout")
+    lengths = [
+        smaller_number(f"rollout.{name}", (*where, field), job, -(-given // SHORTEST_PART))
+        for name, field, given in (
+            ("maxResponseTokens", "max_response_tokens", rollout.max_response_tokens),
+            ("maxPromptTokens", "max_prompt_tokens", rollout.max_prompt_tokens),
+        )
+    ]
+    concurrency = smaller_number(
+        "rollout.maxConcurrentSequences", (*where, "max_concurrent_sequences"), job, 1
+    )
+    return [*_cuts(asked, shapes), *lengths, concurrency]
+
+
+def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change]:
+    """Other cuts of what Megatron trains, and of what FSDP does if Megatron did."""
+    models = asked.job.spec.models
+    megatron = [role for role, model in models.items() if model.uses_megatron]
+    names = ", ".join(f"models.{role}.training" for role in megatron or models)
+    begin = f"set parallelism of {names}" if megatron else f"set engine of {names} to Megatron"
+
+    def text(cut: tuple[int, int]) -> str:
+        to = f"{{tensor: {cut[0]}, pipeline: {cut[1]}}}"
+        return f"{begin} to {to}" if megatron else f"{begin}, with parallelism {to}"
+
+    def apply(changed: Changed, cut: tuple[int, int]) -> Changed:
+        for role in megatron or models:
+            path: Path = ("spec", "models", role, "training")
+            sequence = value_at(changed.job, path).parallelism.sequence
+            tensor, pipeline = cut
+            parallelism = TrainingParallelism(tensor=tensor, pipeline=pipeline, sequence=sequence)
+            changed = with_field(changed, TrainingEngineType.MEGATRON, path=(*path, "engine"))
+            changed = with_field(changed, parallelism, path=(*path, "parallelism"))
+        return changed
+
+    cuts = possible_cuts(asked.devices, [shapes[role] for role in models if role in shapes])
+    now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
+    yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
+    if megatron:
+        derived = any(models[role].training.offload is Offload.DERIVED for role in megatron)
+        left_out = "parallelism and offload: Derived" if derived else "parallelism"
+        yield Change(
+            [TrainingEngineType.FSDP],
+            partial(_to_fsdp, roles=megatron),
+            lambda engine: f"set engine of {names} to {engine.value}, without {left_out}",
+        )
+
+
+def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str]) -> Changed:
+    for role in roles:
+        path: Path = ("spec", "models", role, "training")
+        changed = with_field(changed, engine, path=(*path, "engine"))
+        changed = with_field(changed, TrainingParallelism(), path=(*path, "parallelism"))
+        changed = with_field(changed, True, path=(*path, "distributed_optimizer"))
+        if value_at(changed.job, path).offload is Offload.DERIVED:
+            changed = with_field(changed, Offload.AUTO, path=(*path, "offload"))
+    return changed
+
+
+NOTHING = object()
+"""That no value of a change is enough; None is a value."""
+FEW_VALUES = 32
+"""So many are tried one by one."""
+MOST_ADVICE = 6
+"""Pieces of it, beside that of devices with more memory."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to change."""
+
+    parts: tuple[str, ...]
+    """For people, as orders: all of them."""
+    changed: Changed
+    """The job with it, and its devices."""
+
+    def then(self, change: Change, value: Any) -> Advice:
+        """With another change."""
+        return Advice((*self.parts, change.text(value)), change.apply(self.changed, value))
+
+
+def advice_lines(
+    job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
+) -> list[str]:
+    """What would fit, as lines for the end of a refusal; arguments as of `advice`."""
+    found = advice(job, graphs, devices, shapes)
+    if not found:
+        return ["nothing that was tried would do, not even devices of 4 TiB: take a smaller model"]
+    head = "each of these would do:" if len(found) > 1 else "this would do:"
+    return [head, *(f"- {'; and '.join(each.parts)}" for each in found)]
+
+
+def advice(
+    job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
+) -> list[Advice]:
+    """Changes that make a job fit: single ones, or, where none is enough, those that do together;
+    at the end devices with more memory.
+
+    Args:
+        job: which does not fit.
+        graphs: traced from it.
+        devices: its pools, before placement.maxDevices takes fewer.
+        shapes: of every role with a model.
+    """
+    search = _Search(graphs, shapes)
+    asked = Advice((), Changed(job, tuple(devices)))
+    free = asked
+    for change in left_to_the_plan(asked.changed):
+        free = free.then(change, change.values[0])
+    memory = [memory_change(asked.changed)]
+    with_memory = search.alone(memory, asked) or search.alone(memory, free)
+    settings = search.alone(setting_changes(asked.changed), asked)
+    settings = settings or search.alone(joint_changes(asked.changed), asked)
+    if not settings and free.parts and search.fits(free.changed):
+        settings = [free]
+    found = settings + search.alone(_changes(asked, shapes), asked)
+    if not found and free.parts:
+        found = search.alone(_changes(free, shapes), free)
+    return (found or search.with_devices(free))[:MOST_ADVICE] + with_memory
+
+
+def _changes(start: Advice, shapes: Mapping[str, DecoderShape]) -> list[Change]:
+    """All changes but those of single settings."""
+    return [*device_changes(start.changed), *size_changes(start.changed, shapes)]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Tries changes of a job."""
+
+    graphs: Graphs
+    shapes: Mapping[str, DecoderShape]
+
+    def fits(self, changed: Changed) -> bool:
+        """Whether a job fits in the way to compute that takes least memory."""
+        problem = problem_of(changed.job, self.graphs, changed.devices, self.shapes)
+        try:
+            placed = place_job(problem)
+            fit_job(placed, memory_choices(problem, placed.groups)[-1])
+        except (PlanError, ManifestError):
+            return False
+        return True
+
+    def smallest(self, change: Change, start: Advice) -> Any:
+        """The first of a change's values with which a job fits; `NOTHING` if there is none."""
+
+        def fits(value: Any) -> bool:
+            return self.fits(change.apply(start.changed, value))
+
+        if not change.values or not fits(change.values[-1]):
+            return NOTHING
+        return change.values[bisect_left(change.values, True, key=fits)]
+
+    def alone(self, changes: Iterable[Change], start: Advice) -> list[Advice]:
+        """The smallest of those changes that are enough."""
+        found = ((change, self.smallest(change, start)) for change in changes)
+        return [start.then(change, value) for change, value in found if value is not NOTHING]
+
+    def with_devices(self, start: Advice) -> list[Advice]:
+        """More devices together with other changes: for each of these the fewest devices."""
+        found = []
+        for pool, more in enumerate(device_changes(start.changed)):
+            if not more.values:
+                continue
+            most = Advice((), more.apply(start.changed, more.values[-1]))
+            for change in size_changes(most.changed, self.shapes):
+                both = (start.then(change, value) for value in self._enough(change, most))
+                grown = [(each, device_changes(each.changed)[pool]) for each in both]
+                sizes = [
+                    (size, each.then(devices, size))
+                    for each, devices in grown
+                    if (size := self.smallest(devices, each)) is not NOTHING
+                ]
+                found += [min(sizes, key=lambda pair: pair[0])[1]] if sizes else []
+        return found
+
+    def _enough(self, change: Change, start: Advice) -> Sequence[Any]:
+        """Values of a change to try with more devices: each of a few, or the first that fits."""
+        if len(change.values) <= FEW_VALUES:
+            return change.values
+        value = self.smallest(change, start)
+        return [] if value is NOTHING else [value]

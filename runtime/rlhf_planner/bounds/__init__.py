@@ -1,0 +1,1 @@
+"""Lower bounds of seconds and memory for partial plans."""

@@ -1,0 +1,223 @@
+"""Layers by a roofline: each kernel takes as long as its FLOP or its bytes do, whichever is longer.
+
+    products of matrices   max( 2 w (n + n_half) / (F e),  (w + n v) b / (B m) )
+    attention              max( f p / (F a),  n u b / (B m) )
+    elementwise            n x / (B m)
+
+n tokens, p pairs of them, w weights, v widths, f FLOP of a pair, u attention's width and x bytes as
+of `BlockCounts`; F FLOP/s with shares e of products and a of attention, B bandwidth with its share
+m. Backward: two products for each forward one, with respect to inputs and weights; five of
+attention's for its two; elementwise kernels twice. Decoding reads the cache, of c tokens in all:
+
+    attention              max( f c / (F a),  c y / (B m) ),  y bytes of a token's keys and values
+
+The head is a product, and passes over its logits (numerics/head.py of the runtime); backward it is
+computed again. AdamW and clipping move 40 bytes for each parameter. On GPUs launches are hidden
+behind kernels that take longer, but for what a CUDA graph adds to each; on CPUs nothing hides them.
+
+Source: Williams, Waterman and Patterson, "Roofline" (2009); FlashAttention-2 (arXiv 2307.08691),
+section 4.1, for attention's backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from rlhf_api.spec.models import Precision
+from rlhf_api.spec.resources import Device
+from rlhf_planner.cost.hardware import Hardware
+from rlhf_planner.cost.layers import (
+    FUSED_KERNELS,
+    BlockCounts,
+    LayerCut,
+    LayerKind,
+    LayerTime,
+    TableCounts,
+    block_counts,
+    table_counts,
+)
+from rlhf_planner.memory.items import FLOAT32_BYTES
+from rlhf_sizing.shape import DecoderShape
+
+ATTENTION_BACKWARD = 2.5
+"""Products of attention's backward pass for each of its forward pass: 5 for 2."""
+ADAM_STEP_BYTES = 28
+"""Fused AdamW, for each parameter: weight, gradient and two moments read (16), weight and moments
+written (12), all float32."""
+CLIPPING_BYTES = 12
+"""The gradient read for its norm (4), read and written scaled (8)."""
+LOGIT_FORWARD_BYTES = 40
+"""For each logit beside its product: cast (4), divided by the temperature (8), maximum (4), minus
+it (8), exponential (8), sum (4), written by the product before (4)."""
+LOGIT_BACKWARD_BYTES = 60
+"""Cast (4) and divided (8) again, softmax and the loss's gradient (32), divided (8), cast (8)."""
+SAMPLED_LOGIT_BYTES = 46
+"""vLLM for each logit of a sampled token: cast (6), temperature (8), log-softmax (12), softmax (8),
+exponential noise written and divided by (8), maximum (4)."""
+
+
+class LayerRates(NamedTuple):
+    """Seconds of a unit of work."""
+
+    matmul: float
+    """Of a FLOP in a product of matrices."""
+    attention: float
+    """Of a FLOP in attention."""
+    byte: float
+    """Of a byte of memory."""
+    half_tokens: float
+    """`Hardware.matmul_half_tokens`, but at most half of the tokens with which a product takes as
+    long to compute as its weights take to be read: kernels for fewer tokens have smaller tiles,
+    and products with one token are limited by memory everywhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class AnalyticLayers:
+    """`LayerSeconds` from data sheets."""
+
+    hardware: Hardware
+    shape: DecoderShape
+    precision: Precision
+    """float32 or bfloat16."""
+
+    @cached_property
+    def number_bytes(self) -> int:
+        """Of a number in the computation."""
+        return 2 if self.precision is Precision.BFLOAT16 else FLOAT32_BYTES
+
+    @cached_property
+    def rates(self) -> LayerRates:
+        """Of the hardware in this number format."""
+        hardware = self.hardware
+        peak = hardware.flops_per_second(self.precision)
+        matmul, byte = 1 / (peak * hardware.matmul_efficiency), hardware.memory_seconds(1)
+        ridge = self.number_bytes * byte / (2 * matmul)
+        half = min(hardware.matmul_half_tokens, ridge / 2)
+        return LayerRates(matmul, 1 / (peak * hardware.attention_efficiency), byte, half)
+
+    def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
+        """As the protocol says."""
+        if kind is LayerKind.BLOCK:
+            return self._eager_block(_block(self, cut), tokens, pairs, 1, 1.0)
+        table = _table(self, cut)
+        if kind is LayerKind.HEAD:
+            return self._head(table, tokens, 1, LOGIT_FORWARD_BYTES)
+        moved = 2 * tokens * table.hidden * self.number_bytes
+        return self._launched(0.0, moved * self.rates.byte, 1)
+
+    def backward(
+        self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float, recompute: bool
+    ) -> LayerTime:
+        """As the protocol says. Embedding and head are not computed again beyond what the head
+        always does."""
+        if kind is LayerKind.BLOCK:
+            counts = _block(self, cut)
+            time = self._eager_block(counts, tokens, pairs, 2, ATTENTION_BACKWARD)
+            if recompute:
+                time = time.plus(self._eager_block(counts, tokens, pairs, 1, 1.0))
+            return time
+        table = _table(self, cut)
+        if kind is LayerKind.HEAD:
+            return self._head(table, tokens, 3, LOGIT_BACKWARD_BYTES)
+        moved = (3 * tokens + table.rows) * table.hidden * self.number_bytes
+        return self._launched(0.0, moved * self.rates.byte, 3)
+
+    def optimizer(self, num_parameters: float) -> float:
+        """As the protocol says."""
+        return num_parameters * (ADAM_STEP_BYTES + CLIPPING_BYTES) * self.rates.byte
+
+    def prefill(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
+        """As the protocol says."""
+        if kind is LayerKind.HEAD:
+            return self.decode(kind, cut, tokens, 0.0)
+        if kind is LayerKind.EMBEDDING:
+            return self.forward(kind, cut, tokens, pairs)
+        counts = _block(self, cut)
+        compute, memory = self._products(counts.weights, counts.widths, tokens)
+        more_compute, more_memory = self._attention(counts, tokens, pairs)
+        memory += more_memory + tokens * counts.fused_bytes * self.rates.byte
+        return self._launched(compute + more_compute, memory, FUSED_KERNELS)
+
+    def decode(
+        self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
+    ) -> LayerTime:
+        """As the protocol says."""
+        rates, graph = self.rates, self.hardware.graph_kernel_seconds
+        if kind is LayerKind.BLOCK:
+            counts = _block(self, cut)
+            compute, memory = self._products(counts.weights, counts.widths, sequences)
+            reading = cached_tokens * counts.cached_bytes * rates.byte
+            looking = cached_tokens * counts.pair_flops * rates.attention
+            memory += sequences * counts.fused_bytes * rates.byte
+            if looking > reading:
+                return LayerTime(compute + looking, memory, FUSED_KERNELS * graph)
+            return LayerTime(compute, memory + reading, FUSED_KERNELS * graph)
+        table = _table(self, cut)
+        if kind is LayerKind.EMBEDDING:
+            moved = 2 * sequences * table.hidden * self.number_bytes
+            return LayerTime(0.0, moved * rates.byte, graph)
+        compute, memory = self._products(table.hidden * table.rows, table.hidden, sequences)
+        sampled = sequences * self.shape.vocab_size * SAMPLED_LOGIT_BYTES
+        return LayerTime(compute, memory + sampled * rates.byte, FUSED_KERNELS * graph)
+
+    def _eager_block(
+        self, counts: BlockCounts, tokens: float, pairs: float, passes: int, attention: float
+    ) -> LayerTime:
+        """So many times a forward pass, attention so many times."""
+        compute, memory = self._products(counts.weights, counts.widths, tokens)
+        attending, moving = self._attention(counts, tokens, pairs)
+        memory += tokens * counts.eager_bytes * self.rates.byte
+        return self._launched(
+            passes * compute + attention * attending,
+            passes * memory + attention * moving,
+            passes * counts.kernels,
+        )
+
+    def _head(
+        self, table: TableCounts, tokens: float, products: int, logit_bytes: float
+    ) -> LayerTime:
+        compute, memory = self._products(table.hidden * table.rows, table.hidden, tokens)
+        passes = tokens * table.rows * logit_bytes * self.rates.byte
+        return self._launched(products * compute, products * memory + passes, 12 * products)
+
+    def _products(self, weights: float, widths: float, tokens: float) -> tuple[float, float]:
+        """Seconds of products of matrices: of FLOP or of bytes, the other is 0."""
+        rates = self.rates
+        if not tokens:
+            return 0.0, 0.0
+        compute = 2 * weights * (tokens + rates.half_tokens) * rates.matmul
+        memory = (weights + tokens * widths) * self.number_bytes * rates.byte
+        return (compute, 0.0) if compute >= memory else (0.0, memory)
+
+    def _attention(self, counts: BlockCounts, tokens: float, pairs: float) -> tuple[float, float]:
+        """The same of attention."""
+        compute = pairs * counts.pair_flops * self.rates.attention
+        memory = tokens * counts.attention_width * self.number_bytes * self.rates.byte
+        return (compute, 0.0) if compute >= memory else (0.0, memory)
+
+    def _launched(self, compute: float, memory: float, kernels: int) -> LayerTime:
+        """With what launching so many kernels adds."""
+        launch = kernels * self.hardware.eager_kernel_seconds
+        if self.hardware.device is Device.GPU:
+            launch = max(0.0, launch - compute - memory)
+        return LayerTime(compute, memory, launch)
+
+
+@lru_cache(maxsize=4096)
+def analytic_layers(
+    hardware: Hardware, shape: DecoderShape, precision: Precision
+) -> AnalyticLayers:
+    """The same object for equal arguments, so that estimates are found again."""
+    return AnalyticLayers(hardware, shape, precision)
+
+
+@lru_cache(maxsize=4096)
+def _block(layers: AnalyticLayers, cut: LayerCut) -> BlockCounts:
+    return block_counts(layers.shape, layers.number_bytes, cut)
+
+
+@lru_cache(maxsize=4096)
+def _table(layers: AnalyticLayers, cut: LayerCut) -> TableCounts:
+    return table_counts(layers.shape, cut)

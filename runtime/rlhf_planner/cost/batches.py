@@ -1,0 +1,115 @@
+"""What a call of a step works on, on average."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
+from rlhf_flow.step.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.columns import PER_TOKEN, Kind, column_spec
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.cost.generation import SplitGeneration
+from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.memory.generation import GenerationCall
+from rlhf_planner.problem.problem import PlanningProblem, Workload
+
+
+def prompt_lengths(workload: Workload) -> Lengths:
+    """Lengths of prompts."""
+    return Lengths(workload.expected_prompt_tokens, workload.max_prompt_tokens)
+
+
+def response_lengths(workload: Workload) -> Lengths:
+    """Lengths of responses."""
+    return Lengths(workload.expected_response_tokens, workload.max_response_tokens)
+
+
+def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
+    """The rows that a call of the step reads, or makes if it generates: their expected number in
+    one run."""
+    workload, graph = problem.workload, problem.graphs[GraphName.STEP]
+    per_prompt = graph.rows[call.id].expected
+    sampled = _samples(graph, call)
+    return Batch(
+        rows=max(1, round(workload.prompts_per_step * per_prompt)),
+        prompt=prompt_lengths(workload),
+        response=response_lengths(workload),
+        rows_per_prompt=max(sampled, default=max(1, round(per_prompt))),
+    )
+
+
+class SplitBatch(NamedTuple):
+    """The rows of a call in two parts: those that ended early, and the others."""
+
+    early: Batch | None
+    """None: there are none."""
+    late: Batch | None
+    """None: there are none."""
+
+
+def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
+    """The rows of a call that reads responses. Short ones end first, so that the others have more
+    tokens than their share of rows.
+
+    Args:
+        batch: of the call.
+        generated: the call whose responses they are.
+    """
+    late = min(batch.rows, round(generated.rows_left))
+    if not late:
+        return SplitBatch(batch, None)
+    response, left = batch.response, generated.left
+    longer = Lengths(min(response.maximum, generated.tokens + left.mean), response.maximum)
+    if late == batch.rows:
+        return SplitBatch(None, batch)
+    early = batch.rows - late
+    mean = (batch.rows * response.mean - late * longer.mean) / early
+    shorter = Lengths(max(1.0, mean), response.maximum)
+    return SplitBatch(_part(batch, early, shorter), _part(batch, late, longer))
+
+
+def _part(batch: Batch, rows: int, response: Lengths) -> Batch:
+    """Some of the rows; as many of a prompt as there are on average."""
+    together = max(1, round(batch.rows_per_prompt * rows / batch.rows))
+    return Batch(rows, batch.prompt, response, together)
+
+
+def pretraining_batch(workload: Workload) -> Batch:
+    """A step's rows for pretraining, which nobody knows better to be of other lengths."""
+    return Batch(
+        rows=max(1, workload.pretraining_rows),
+        prompt=prompt_lengths(workload),
+        response=response_lengths(workload),
+    )
+
+
+def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall:
+    """The prompts of a call of the step that generates, and its responses to each."""
+    assert isinstance(call.options, GenerateOptions)
+    samples = call.options.samples
+    rows = call_batch(problem, call).rows
+    return GenerationCall(max(1, round(rows / samples)), samples)
+
+
+def num_token_columns(call: ModelCall) -> int:
+    """Columns that a call reads with a number for each token; what an operation of the user's own
+    made counts as one."""
+    kinds = [found.kind if (found := column_spec(name)) else None for name in call.reads]
+    return sum(kind in (None, Kind.TOKENS, *PER_TOKEN) for kind in kinds)
+
+
+def tokens_per_step(problem: PlanningProblem) -> float:
+    """Prompt and response tokens of a step: of all that is generated, else of what the policy is
+    trained on; rounds count as often as they are expected."""
+    graph, workload = problem.graphs[GraphName.STEP], problem.workload
+    calls = graph.calls_of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
+    each = workload.expected_prompt_tokens + workload.expected_response_tokens
+    rows = [call_batch(problem, call).rows * graph.expected_count(call.id) for call in calls]
+    return sum(rows) * each
+
+
+def _samples(graph: Graph, call: ModelCall) -> list[int]:
+    """Responses to each prompt of the generate calls whose responses a call works on."""
+    options = [graph.call(each).options for each in graph.responses.get(call.id, ())]
+    return [each.samples for each in options if isinstance(each, GenerateOptions)]

@@ -1,0 +1,114 @@
+"""Collectives and messages between ranks.
+
+Of a collective over n ranks on k nodes, with a result of S bytes (ring algorithm):
+
+    all-gather, reduce-scatter   max( (n - 1)/n S / link,  (k - 1)/k S / (n/k network) )
+    all-reduce                   twice as much
+
+The first term is what every rank receives. The second is what has to come into every node, where
+each of its n/k ranks has its share of the network: rings cross a node's border once for each of its
+network cards. Links within a node and between nodes work at the same time, so the slower counts.
+On top comes NCCL's own model of latency: a constant, and each step's hop, of which k - 1 are
+between nodes.
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH" (2005), section 4, for the rings; NCCL, src/graph/tuning.cc, for latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rlhf_api.plan import Mesh
+from rlhf_planner.cost.hardware import Hardware
+
+
+class Group(NamedTuple):
+    """Ranks that communicate, as many on each of their nodes."""
+
+    size: int
+    nodes: int = 1
+
+
+ALONE = Group(1)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What connects the devices of a pool."""
+
+    hardware: Hardware
+    devices_per_node: int
+
+    def group(self, first_rank: int, size: int, stride: int) -> Group:
+        """So many ranks, equally far apart."""
+        if size == 1:
+            return ALONE
+        if stride >= self.devices_per_node:
+            return Group(size, size)
+        last = first_rank + (size - 1) * stride
+        first_node = first_rank // self.devices_per_node
+        return Group(size, last // self.devices_per_node - first_node + 1)
+
+    def data_group(self, mesh: Mesh) -> Group:
+        """The replicas, or shards, of a training mesh."""
+        return self.group(mesh.first_rank, mesh.data, mesh.tensor * mesh.pipeline)
+
+    def tensor_group(self, mesh: Mesh) -> Group:
+        """The ranks that share layers."""
+        return self.group(mesh.first_rank, mesh.tensor, mesh.tensor_stride)
+
+    def stage_group(self, mesh: Mesh) -> Group:
+        """The pipeline stages of a replica."""
+        return self.group(mesh.first_rank, mesh.pipeline, mesh.tensor)
+
+    def all_gather_seconds(self, num_bytes: float, group: Group) -> float:
+        """Every rank has a part of so many bytes, and gets all."""
+        size, nodes = group
+        if size == 1:
+            return 0.0
+        hardware = self.hardware
+        link = hardware.link_bytes_per_second * hardware.link_efficiency
+        seconds = (size - 1) / size * num_bytes / link if size > nodes else 0.0
+        if nodes > 1:
+            network = hardware.network_bytes_per_second * hardware.network_efficiency
+            received = (nodes - 1) / nodes * num_bytes
+            seconds = max(seconds, received / (size / nodes * network))
+        return seconds + hardware.collective_seconds + self._hops(group)
+
+    def reduce_scatter_seconds(self, num_bytes: float, group: Group) -> float:
+        """Every rank has so many bytes, and gets a part of their sum: an all-gather backwards."""
+        return self.all_gather_seconds(num_bytes, group)
+
+    def all_reduce_seconds(self, num_bytes: float, group: Group) -> float:
+        """Every rank has so many bytes, and gets their sum."""
+        if group.size == 1:
+            return 0.0
+        twice = 2 * self.all_gather_seconds(num_bytes, group)
+        return twice - self.hardware.collective_seconds  # one kernel does both
+
+    def send_seconds(self, num_bytes: float, *, crosses_nodes: bool) -> float:
+        """A message from one rank to another."""
+        hardware = self.hardware
+        if crosses_nodes:
+            rate = hardware.network_bytes_per_second * hardware.network_efficiency
+            hop = hardware.network_latency_seconds
+        else:
+            rate = hardware.link_bytes_per_second * hardware.link_efficiency
+            hop = hardware.link_latency_seconds
+        return num_bytes / rate + hop + hardware.collective_seconds
+
+    def receive_seconds(self, within: float, between: float) -> float:
+        """So many bytes from ranks of the same node, and after them so many from other nodes, to
+        every rank at the same time."""
+        hardware = self.hardware
+        link = hardware.link_bytes_per_second * hardware.link_efficiency
+        network = hardware.network_bytes_per_second * hardware.network_efficiency
+        return within / link + between / network
+
+    def _hops(self, group: Group) -> float:
+        size, nodes = group
+        hardware = self.hardware
+        within = (size - nodes) * hardware.link_latency_seconds
+        return within + (nodes - 1) * hardware.network_latency_seconds

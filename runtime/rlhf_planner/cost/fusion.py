@@ -1,0 +1,89 @@
+"""A plan whose generation overlaps with what reads responses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhf_api.calls import FINISH, CallId, CallKind
+from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
+from rlhf_api.plan_fusion import StageFusion
+from rlhf_api.plan_text import describe_devices
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.placement.transitions import beside_generation
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What overlaps with the end of a step's generation."""
+
+    generate: CallId
+    """The call whose last responses are finished apart."""
+    mesh: Mesh
+    """The engines that finish them: some of the generation's, or all."""
+    threshold_rows: int
+    """Responses that are left, at most, when they begin to."""
+    calls: tuple[CallId, ...]
+    """That begin with the responses that have ended, in program order."""
+
+
+def describe_fusion(fusion: Fusion) -> str:
+    """What a fusion does, for people."""
+    mesh = fusion.mesh
+    return (
+        f"when at most {fusion.threshold_rows} responses are left, {mesh.data} engine"
+        f"{'' if mesh.data == 1 else 's'} on {describe_devices(mesh.ranks, mesh.pool)} finish them "
+        f"so that {', '.join(fusion.calls)} can begin with the others"
+    )
+
+
+def fusion_of(plan: Plan) -> Fusion | None:
+    """What overlaps with the end of generation in a plan's step. None: nothing."""
+    for generation in plan.generations:
+        if generation.fusion is not None:
+            own = [each for each in plan.calls if each.role == generation.role]
+            step = {each.kind: each for each in own if each.graph is GraphName.STEP}
+            generate, finish = step[CallKind.GENERATE], step[CallKind.FINISH]
+            assert finish.mesh is not None
+            staged = generation.fusion
+            return Fusion(generate.call, finish.mesh, staged.threshold_rows, staged.calls)
+    return None
+
+
+def fused_plan(plan: Plan, graph: Graph, fusion: Fusion) -> Plan:
+    """A plan with the call that finishes responses, and what begins before it ends.
+
+    Args:
+        plan: without a fusion.
+        graph: of the step.
+        fusion: what the runtime can run; see `fusable_calls`.
+    """
+    generate = plan.call(GraphName.STEP, fusion.generate)
+    assert generate is not None
+    staged = StageFusion(threshold_rows=fusion.threshold_rows, calls=fusion.calls)
+    return plan.model_copy(
+        update={
+            "calls": tuple(_with_finish(plan, graph, fusion)),
+            "generations": tuple(
+                each.model_copy(update={"fusion": staged}) if each.role == generate.role else each
+                for each in plan.generations
+            ),
+        }
+    )
+
+
+def _with_finish(plan: Plan, graph: Graph, fusion: Fusion) -> Iterator[CallPlan]:
+    for planned in plan.calls:
+        yield planned
+        if (planned.graph, planned.call) == (GraphName.STEP, fusion.generate):
+            finish = beside_generation(graph.call(planned.call), FINISH, CallKind.FINISH)
+            yield planned.model_copy(
+                update={
+                    "call": finish.id,
+                    "method": finish.method,
+                    "kind": finish.kind,
+                    "mesh": fusion.mesh,
+                    "reads": (),
+                    "writes": (),
+                }
+            )

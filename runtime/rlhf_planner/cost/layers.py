@@ -1,0 +1,225 @@
+"""What a layer takes on one rank: the seam between the time model and where its numbers come from.
+
+Two things implement it: `AnalyticLayers`, from data sheets, and measured profiles. It is all that
+the rest asks of a device's computation, so that a profile has to measure three kinds of layers in
+five ways, over tokens and sizes of tensor groups.
+
+Source of the choice of kinds: ReaL (arXiv 2406.14088), its profiler-assisted estimator.
+
+What a layer computes, reads and writes on one rank: counts from a model's dimensions.
+
+With h the hidden size, q and kv the widths of all query and of all key heads, i the width of the
+feed-forward layer, b the bytes of a number and t the ranks that share the layer:
+
+    weights      h (q + 2 kv) + q h + 3 h i, over t: multiply-adds of a token. Keys and values of
+                 fewer heads than ranks are held several times (key_value_heads_per_rank).
+    widths       numbers that products of matrices read and write for a token, weights apart:
+                 (h + (q + 2 kv)/t) + (q/t + h) + (h + 2i/t) + (i/t + h)
+    attention    4 q/t FLOP for each pair of tokens: scores, and the sum of values
+                 (FlashAttention-2, arXiv 2307.08691, section 4.1)
+
+Elementwise kernels move bytes. PyTorch runs each operation of Hugging Face's Llama by itself:
+
+    norm         28 bytes per number of its input: squared (8), averaged (4), scaled (8), times the
+                 weight (8); in bfloat16 36: times the weight (4), and two casts (6 each)
+    rotary       10 b per number of queries and keys: two products (2b each), the halves swapped
+                 (3b), the sum (3b)
+    residual     3 b per number, twice;  SiLU and product: 5 b per number of i
+
+Megatron's layers do about the same here, as its own norms need kernels that are built on GPUs
+(docs/adr/0020-megatron-computes-torch-optimizes.md). vLLM has one kernel for each: norm with
+residual (4 b), rotary in place (2 b), the cache's write (4 b for each key or value), SiLU and
+product (3 b).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from rlhf_planner.memory.generation import key_value_heads_per_rank
+from rlhf_planner.memory.items import FLOAT32_BYTES
+from rlhf_planner.memory.megatron import vocabulary_rows
+from rlhf_sizing.shape import DecoderShape
+
+
+class LayerKind(StrEnum):
+    """The kinds of layers of a decoder."""
+
+    EMBEDDING = "embedding"
+    """Tokens to vectors."""
+    BLOCK = "block"
+    """Attention and feed-forward, with their norms."""
+    HEAD = "head"
+    """The output projection and what is made of its logits. A head of one number for each token
+    takes nothing beside a block, and is left out."""
+
+
+class LayerCut(NamedTuple):
+    """How a layer is cut over ranks."""
+
+    tensor: int = 1
+    """Ranks that share it."""
+    sequence_parallel: bool = False
+    """Whether they share the tokens, too, where the layer is not cut."""
+
+
+WHOLE = LayerCut()
+
+
+class LayerTime(NamedTuple):
+    """Seconds of a layer on a rank, without communication; their sum is what it takes.
+
+    A measured profile, which cannot tell them apart, puts all into the one that is likely.
+    """
+
+    compute: float = 0.0
+    """Limited by FLOP/s."""
+    memory: float = 0.0
+    """Limited by the memory's bandwidth."""
+    launch: float = 0.0
+    """The device waits for the host."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.compute + self.memory + self.launch
+
+    def plus(self, other: LayerTime, times: float = 1.0) -> LayerTime:
+        """Both, the other so many times."""
+        return LayerTime(
+            self.compute + other.compute * times,
+            self.memory + other.memory * times,
+            self.launch + other.launch * times,
+        )
+
+
+NOTHING = LayerTime()
+
+
+class LayerSeconds(Protocol):
+    """What layers of one model take on one kind of device, in one number format.
+
+    Equal only to itself or to what gives equal answers: estimates are cached by it.
+    """
+
+    def __hash__(self) -> int:
+        """As of what it is equal to."""
+
+    def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
+        """A forward pass of training or inference.
+
+        Args:
+            kind: of layer.
+            cut: how it is cut.
+            tokens: that run through it at once, padding included; for the head those that are
+                predicted.
+            pairs: of tokens of which one looks at the other, that attention computes.
+        """
+
+    def backward(
+        self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float, recompute: bool
+    ) -> LayerTime:
+        """The backward pass; with `recompute` after another forward pass. Arguments as above."""
+
+    def optimizer(self, num_parameters: float) -> float:
+        """Clipping and one AdamW step of so many float32 parameters on a rank: seconds."""
+
+    def prefill(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
+        """A generation engine's pass over prompts. Arguments as above."""
+
+    def decode(
+        self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
+    ) -> LayerTime:
+        """A generation engine's pass over the last token of each sequence; of the head with
+        sampling.
+
+        Args:
+            kind: of layer.
+            cut: how it is cut.
+            sequences: that are under way.
+            cached_tokens: of all of them together.
+        """
+
+
+RESIDUALS = 2
+"""Sums with the residual stream in a block."""
+EAGER_KERNELS, NORM_KERNELS = 23, 6
+"""Kernels of a block's forward pass in PyTorch, without norms; and of a norm. Counted by hand in
+transformers' Llama: 7 products, 10 of rotary positions, 2 of attention, 2 of the activation, 2 of
+the residuals."""
+FUSED_KERNELS = 10
+"""Kernels of a block in vLLM: 4 products, 2 norms, and one each for rotary positions, the cache's
+write, attention and the activation."""
+
+
+class BlockCounts(NamedTuple):
+    """Of one block on a rank."""
+
+    weights: float
+    """Multiply-adds of a token, and numbers of the weights."""
+    widths: float
+    """Numbers that products of matrices read and write for a token, beside weights."""
+    pair_flops: float
+    """FLOP of attention for each pair of tokens."""
+    attention_width: float
+    """Numbers that attention reads and writes for a token."""
+    eager_bytes: float
+    """Bytes of a token that elementwise kernels move in PyTorch."""
+    fused_bytes: float
+    """The same in vLLM."""
+    cached_bytes: float
+    """Bytes of a token's keys and values."""
+    kernels: int
+    """That PyTorch launches for a forward pass."""
+
+
+class TableCounts(NamedTuple):
+    """Of the embedding, or of the output projection, on a rank."""
+
+    hidden: int
+    rows: float
+    """Of the vocabulary, that the rank has."""
+
+
+@lru_cache(maxsize=4096)
+def block_counts(shape: DecoderShape, number_bytes: int, cut: LayerCut) -> BlockCounts:
+    """Counts of a block.
+
+    Args:
+        shape: of the model.
+        number_bytes: of a number in the computation.
+        cut: how the block is cut.
+    """
+    tensor, hidden = cut.tensor, shape.hidden_size
+    query = shape.query_size / tensor
+    key = key_value_heads_per_rank(shape, tensor) * shape.head_dim
+    middle = shape.intermediate_size / tensor
+    norms = shape.norms_per_layer
+    heads_norm = query + key if shape.query_key_norm else 0
+    own = hidden / (tensor if cut.sequence_parallel else 1)
+    norm, number = norm_bytes(number_bytes), number_bytes
+    return BlockCounts(
+        weights=hidden * (2 * query + 2 * key) + 3 * hidden * middle,
+        widths=4 * hidden + 2 * query + 2 * key + 3 * middle,
+        pair_flops=4 * query,
+        attention_width=2 * query + 2 * key,
+        eager_bytes=(norms * own + heads_norm) * norm
+        + (RESIDUALS * 3 * own + 10 * (query + key) + 5 * middle) * number,
+        fused_bytes=(4 * norms * hidden + 2 * (query + key) + 4 * 2 * key + 3 * middle) * number,
+        cached_bytes=2 * key * number,
+        kernels=EAGER_KERNELS + NORM_KERNELS * (norms + (2 if shape.query_key_norm else 0)),
+    )
+
+
+@lru_cache(maxsize=4096)
+def table_counts(shape: DecoderShape, cut: LayerCut) -> TableCounts:
+    """Counts of the embedding, and of the output projection."""
+    return TableCounts(shape.hidden_size, vocabulary_rows(shape, cut.tensor))
+
+
+def norm_bytes(number_bytes: int) -> int:
+    """Bytes that PyTorch moves for each number of a norm's input."""
+    casts = 0 if number_bytes == FLOAT32_BYTES else 2 * (FLOAT32_BYTES + number_bytes)
+    return 8 + 4 + 8 + 2 * number_bytes + casts

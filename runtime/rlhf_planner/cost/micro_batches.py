@@ -1,0 +1,256 @@
+"""How long prompts and responses are, where only their mean and maximum are known.
+
+An assumption, not a finding: the share of sequences that are longer than t is
+
+    S(t) = (1 - t / T)^k,  k = T / mean - 1,  0 <= t <= T
+
+with the maximum T. Its mean is the given one for every k. k = 0: all are of the maximum length;
+k = 1: all lengths are equally likely; larger ones: most are short and few are long, as of a beta
+distribution of the parameters 1 and k, scaled by T. Lengths are taken to be continuous, and those
+of prompts and responses to be independent.
+
+A replica's share of a batch, as the runtime cuts it into sequences and micro-batches.
+
+Rows. Replicas get equally many rows, that with most of them counts. Rows of a prompt share it in
+one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
+sequence cost l + c l^2 / (6 h) with a mask, c of the device, and l + l^2 / (12 h) without. The rule
+of the runtime's `group_into_sequences` is applied to mean lengths.
+
+Padding. Sequences are sorted by length, a micro-batch is padded to its longest, and holds as many
+as fit: if all are equal whole ones, else half of one is left free on average. With M padded tokens
+that it then has, and s sequences of l tokens on average, of which the longest has x more, m
+micro-batches hold about
+
+    P = s l + s x / m  padded tokens, and m M = P, so that
+    m = ( s l + sqrt((s l)^2 + 4 M s x) ) / (2 M)
+
+but at least one; a sequence longer than M is alone. s x / m is exact for one micro-batch, and for
+more of them where lengths are spread evenly.
+
+Pairs. Attention computes l^2 / 2 of them for a sequence with plain causal order, l^2 with a mask,
+each of which counts c times.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from rlhf_planner.memory.items import RoleModel
+from rlhf_sizing.costs import MASKED_COST, SequenceCost
+
+EQUAL = 1e-6
+"""An exponent below which all lengths count as equal: the gamma functions lose their digits."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of prompts, or of responses, in tokens.
+
+    Raises:
+        ValueError: a mean that is not above 0, or above the maximum.
+    """
+
+    mean: float
+    maximum: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mean <= self.maximum < math.inf:
+            raise ValueError(
+                f"lengths are impossible: got a mean of {self.mean} and a maximum of "
+                f"{self.maximum} tokens, allowed a mean above 0 and at most the maximum; correct "
+                "one of them"
+            )
+
+    @property
+    def exponent(self) -> float:
+        """k: 0 where all are of the maximum length."""
+        return self.maximum / self.mean - 1
+
+    @property
+    def mean_square(self) -> float:
+        """E[X^2] = 2 T^2 / ((k + 1) (k + 2)), which is the integral of 2 t S(t)."""
+        k = self.exponent
+        return 2 * self.maximum**2 / ((k + 1) * (k + 2))
+
+    @property
+    def variance(self) -> float:
+        """E[X^2] - mean^2."""
+        return max(0.0, self.mean_square - self.mean**2)
+
+    @property
+    def mean_age(self) -> float:
+        """What one under way has behind it on average, where each that ends is followed by another:
+        E[X^2] / (2 mean), the mean age of a renewal process."""
+        return self.mean_square / (2 * self.mean)
+
+    def survival(self, tokens: float) -> float:
+        """S(t): the share that is longer."""
+        if tokens >= self.maximum:
+            return 0.0
+        return float((1 - tokens / self.maximum) ** self.exponent) if tokens > 0 else 1.0
+
+    def exceeded_by(self, share: float) -> float:
+        """The length that a share u of all exceeds, from S(t) = u: t = T (1 - u^(1/k)); u in
+        (0, 1]."""
+        if self.exponent < EQUAL:
+            return self.maximum
+        return float(self.maximum * (1 - share ** (1 / self.exponent)))
+
+    def after(self, tokens: float) -> Lengths:
+        """What is still to come of those that are longer than so much, less than the maximum: S(t +
+        x) / S(t) is of the same form, with the same k and the maximum T - t."""
+        left = self.maximum - tokens
+        return Lengths(left / (self.exponent + 1), left)
+
+    def expected_running(self, number: float, tokens: float) -> float:
+        """How many of so many are longer: those that run after so many steps."""
+        return number * self.survival(tokens)
+
+    def expected_maximum(self, number: float) -> float:
+        """The longest of so many, on average.
+
+        1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n such V is distributed as
+        beta(1, n), so that E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
+        """
+        if self.exponent < EQUAL:
+            return self.maximum
+        power = 1 / self.exponent
+        logarithm = (
+            math.lgamma(1 + power) + math.lgamma(number + 1) - math.lgamma(number + 1 + power)
+        )
+        return self.maximum * (1 - math.exp(logarithm))
+
+    def expected_peak(self, start: float) -> float:
+        """The most that one of them holds on average, at any time, when all begin at once with
+        `start` tokens: the maximum over t of S(t) (start + t), which is at
+        t = (T - k start) / (k + 1), or at once where that is negative."""
+        at = max(0.0, (self.maximum - self.exponent * start) / (self.exponent + 1))
+        if self.exponent < EQUAL:
+            return start + self.maximum
+        return self.survival(at) * (start + at)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a call is given, over all of its ranks."""
+
+    rows: int
+    """Prompts with a response each."""
+    prompt: Lengths
+    response: Lengths
+    rows_per_prompt: int = 1
+    """Responses to each prompt."""
+
+
+class MicroBatches(NamedTuple):
+    """What a replica runs for one update, in equal parts."""
+
+    number: int
+    tokens: float
+    """Of each, padding included."""
+    pairs: float
+    """Of tokens of each of which one looks at the other, in those that plain causal order computes
+    in the same time."""
+    predicted: float
+    """Response tokens of each."""
+
+
+@lru_cache(maxsize=16384)
+def micro_batches(
+    batch: Batch,
+    updates: int,
+    data: int,
+    micro_batch_tokens: int,
+    longest_shared_tokens: int,
+    cost: SequenceCost,
+) -> MicroBatches:
+    """The micro-batches of the replica that has most of them.
+
+    Args:
+        batch: of a call.
+        updates: parts of it, each for an optimizer step.
+        data: replicas.
+        micro_batch_tokens: padded tokens at once.
+        longest_shared_tokens: of a sequence with several responses; 0 where none is shared.
+        cost: of a sequence of the model.
+    """
+    rows = -(-batch.rows // (updates * data))
+    together = min(batch.rows_per_prompt, rows)
+    joined = responses_per_sequence(
+        batch.prompt.mean,
+        batch.response.mean,
+        together,
+        cost,
+        longest_shared_tokens,
+    )
+    sequences = rows / joined
+    prompt, response = batch.prompt, batch.response
+    mean = prompt.mean + joined * response.mean
+    square = mean**2 + prompt.variance + joined * response.variance
+    longer = math.hypot(
+        prompt.expected_maximum(sequences) - prompt.mean,
+        math.sqrt(joined) * (response.expected_maximum(sequences) - response.mean),
+    )
+    real = sequences * mean
+    is_equal = square == mean**2
+    most = _filled(micro_batch_tokens, mean, is_equal=is_equal)
+    number = (real + math.sqrt(real**2 + 4 * most * sequences * longer)) / (2 * most)
+    padded = real + sequences * longer / max(1.0, number)
+    count = max(1, math.ceil(number - 1e-9))
+    seen = cost.masked_cost * square if joined > 1 else square / 2
+    return MicroBatches(
+        count,
+        padded / count,
+        sequences * seen * padded / real / count,
+        rows * response.mean / count,
+    )
+
+
+def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> MicroBatches:
+    """The same for a role."""
+    return micro_batches(
+        batch,
+        updates,
+        model.mesh.data,
+        model.micro_batch_tokens,
+        model.longest_shared_tokens,
+        SequenceCost(model.shape.hidden_size, MASKED_COST[model.device]),
+    )
+
+
+def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
+    """Padded tokens of a micro-batch that is full."""
+    return max(mean, limit // mean * mean if is_equal else limit - mean / 2)
+
+
+@lru_cache(maxsize=4096)
+def responses_per_sequence(
+    prompt: float, response: float, rows_per_prompt: int, cost: SequenceCost, longest: int
+) -> float:
+    """Responses that share a prompt, on average over the sequences of a prompt.
+
+    Args:
+        prompt: its tokens.
+        response: tokens of each.
+        rows_per_prompt: responses to it.
+        cost: of a sequence of the model.
+        longest: tokens of a sequence with several responses, at most.
+    """
+    length, joined = prompt + response, 1
+    alone = cost.alone(length)
+    while joined < rows_per_prompt and length + response <= longest:
+        if cost.shared(length + response) - cost.shared(length) >= alone:
+            break
+        length += response
+        joined += 1
+
+    def sequences(rows: int) -> int:
+        """Of so many responses that may share one."""
+        together = cost.shared(prompt + rows * response) < rows * alone
+        return 1 if rows and together else rows
+
+    whole, rest = divmod(rows_per_prompt, joined)
+    return rows_per_prompt / (whole * sequences(joined) + sequences(rest))

@@ -1,0 +1,282 @@
+"""Seconds of what plans put between calls: offloading, copies of weights, columns of data.
+
+    offload, load   bytes of weights, master weights and moments over the host's link; where only
+                    what follows from master weights leaves, writing and gathering it anew
+    copy            a local copy where both roles are cut alike, else all of a rank's share over the
+                    links: of k nodes 1/k within one
+    columns         numbers of 4 bytes through the object store and, to other nodes, the network
+
+Source: docs/adr/0021-roles-leave-their-devices.md for what moves.
+
+Seconds of a RESHARD call: weights from the ranks that train to those that generate.
+
+Every rank wants its part of the model. Of it a rank keeps what it trains; the rest comes from ranks
+of its node, where one has it, else from other nodes, once for each node, and is forwarded there
+(docs/guides/resharding.md). Counted from the same parts of weights that `generation_groups` counts:
+
+    between nodes   what is wanted and no rank of the node trains, over the ranks that want it there
+    within a node   what is wanted, but what is kept and what came from other nodes
+
+both of the rank that gets most, or what each rank that trains sends on average, whichever is more.
+The one comes after the other. Memory is read and written besides: what is wanted is gathered or
+copied (2 b) and checked by checksums (b), and so is what was trained.
+
+Ranks of up to four nodes are counted, the first two, the middle and the last: parts repeat.
+
+Source: HybridFlow (arXiv 2409.19256), section 5.4, for what is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from rlhf_api.calls import IDLE
+from rlhf_api.plan import Mesh, OffloadDepth
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_planner.cost.collectives import Links
+from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.seconds import CallSeconds, write_seconds
+from rlhf_planner.memory.engine_groups import TrainedModel
+from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
+from rlhf_planner.memory.megatron import stage_parameters
+from rlhf_planner.memory.offloading import COPIED
+from rlhf_planner.memory.roles import role_items
+from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import (
+    EMBEDDING,
+    Part,
+    all_weights,
+    num_training_layouts,
+    trained_weights,
+)
+
+DISPATCH_SECONDS = 2e-3
+"""From a call's order to its first work on a rank, through Ray. An estimate."""
+STORE_BYTES_PER_SECOND = 2e9
+"""Of a column into the object store and out of it. An estimate."""
+COLUMN_BYTES = 4
+"""Of a number of a column, such as a token or a log-probability."""
+
+
+@lru_cache(maxsize=16384)
+def host_copy_bytes(model: RoleModel) -> int:
+    """Bytes of a role on each of its devices of which the host has a copy."""
+    return sum(item.bytes for item in role_items(model, (IDLE,)) if item.what in COPIED)
+
+
+def offload_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> CallSeconds:
+    """A role leaves its devices.
+
+    Args:
+        model: the role.
+        depth: how much of it.
+        links: of its pool.
+    """
+    if depth is not OffloadDepth.EVERYTHING:
+        return CallSeconds()
+    return CallSeconds(host_copy=links.hardware.host_seconds(host_copy_bytes(model)))
+
+
+def load_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> CallSeconds:
+    """It comes back; arguments as above."""
+    if depth is OffloadDepth.DERIVED:
+        return _written(model, links)
+    return offload_seconds(model, depth, links)
+
+
+def copy_seconds(source: RoleModel, target: RoleModel, links: Links) -> CallSeconds:
+    """A role takes over another's weights, on the same ranks.
+
+    Args:
+        source: the other role.
+        target: the role.
+        links: of their pool.
+    """
+    mesh = target.mesh
+    own = target.num_parameters / mesh.num_devices
+    if target.engine is TrainingEngineType.MEGATRON:
+        own = stage_parameters(target, 0) / (mesh.data if _shares_masters(target) else 1)
+    number = FLOAT32_BYTES if target.is_trained else target.compute_bytes
+    written = _written(target, links)
+    memory = written.memory + links.hardware.memory_seconds(2 * own * number)
+    if (source.engine, source.mesh) == (target.engine, target.mesh):
+        return CallSeconds(memory=memory, data_communication=written.data_communication)
+    nodes = links.group(mesh.first_rank, mesh.num_devices, 1).nodes
+    received = own * number
+    return CallSeconds(
+        memory=memory,
+        data_communication=written.data_communication,
+        transfer=links.receive_seconds(received / nodes, received - received / nodes),
+    )
+
+
+def columns_seconds(
+    batch: Batch, columns: int, ranks: int, links: Links, *, crosses_nodes: bool
+) -> CallSeconds:
+    """Columns of response tokens that a call reads.
+
+    Args:
+        batch: of the call.
+        columns: of numbers of tokens that it reads.
+        ranks: that share them.
+        links: of their pool.
+        crosses_nodes: whether they come from other nodes.
+    """
+    size = columns * batch.rows * batch.response.mean * COLUMN_BYTES / ranks
+    seconds = DISPATCH_SECONDS + size / STORE_BYTES_PER_SECOND
+    if crosses_nodes:
+        seconds += links.send_seconds(size, crosses_nodes=True)
+    return CallSeconds(transfer=seconds)
+
+
+def _shares_masters(model: RoleModel) -> bool:
+    return model.is_trained and model.distributed_optimizer
+
+
+def _written(model: RoleModel, links: Links) -> CallSeconds:
+    """Weights of the computation made from master weights; none where they are the same, or where
+    FSDP makes them for each pass."""
+    if model.engine is TrainingEngineType.FSDP or not model.is_trained:
+        return CallSeconds()
+    held = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
+    own = held / (model.mesh.data if _shares_masters(model) else 1)
+    gathered = 0.0
+    if _shares_masters(model):
+        group = links.data_group(model.mesh)
+        gathered = links.all_gather_seconds(held * model.compute_bytes, group)
+    return CallSeconds(
+        memory=write_seconds(own, model.compute_bytes, links), data_communication=gathered
+    )
+
+
+class Received(NamedTuple):
+    """Elements that a rank generates with, by where they come from."""
+
+    kept: float
+    within: float
+    """From other ranks of its node."""
+    between: float
+    """From other nodes."""
+
+    @property
+    def wanted(self) -> float:
+        """All."""
+        return self.kept + self.within + self.between
+
+
+class Traffic(NamedTuple):
+    """Elements that cross links for a transition."""
+
+    within: float
+    """Of the rank with most of them."""
+    between: float
+    """Of the rank with most of them."""
+    wanted: float
+    """That a rank generates with, at most."""
+
+
+@lru_cache(maxsize=16384)
+def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSeconds:
+    """A transition of a role's weights.
+
+    Args:
+        model: as its ranks train it.
+        engines: the ranks that generate.
+        links: of their pool.
+    """
+    traffic = reshard_traffic(model, engines, links.devices_per_node)
+    hardware, number = links.hardware, model.number_bytes
+    rounds = -(-(traffic.within + traffic.between) // TRANSFER_BUCKET_ELEMENTS)
+    is_fsdp = model.engine is TrainingEngineType.FSDP
+    trained = model.shape.num_parameters / num_training_layouts(model.mesh, model.engine)
+    moved = 3 * traffic.wanted * number + trained * (FLOAT32_BYTES if is_fsdp else number)
+    return CallSeconds(
+        transfer=links.receive_seconds(traffic.within * number, traffic.between * number)
+        + rounds * hardware.collective_seconds,
+        memory=hardware.memory_seconds(moved),
+    )
+
+
+@lru_cache(maxsize=16384)
+def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -> Traffic:
+    """What a transition moves; arguments as above."""
+    ranks = [
+        received
+        for node in _nodes(engines, devices_per_node)
+        for received in received_on(model, engines, node, devices_per_node)
+    ]
+    spread = len(engines.ranks) / len(ranks) / len(model.mesh.ranks)
+    return Traffic(
+        within=max(max(r.within for r in ranks), sum(r.within for r in ranks) * spread),
+        between=max(max(r.between for r in ranks), sum(r.between for r in ranks) * spread),
+        wanted=max(r.wanted for r in ranks),
+    )
+
+
+def received_on(
+    model: TrainedModel, engines: Mesh, node: int, devices_per_node: int
+) -> list[Received]:
+    """What each rank of a node that generates gets.
+
+    Args:
+        model: as its ranks train it.
+        engines: the ranks that generate.
+        node: one of theirs.
+        devices_per_node: of the pool.
+    """
+    here = range(node * devices_per_node, (node + 1) * devices_per_node)
+    indexes = {rank: engines.tensor_index(rank) for rank in here if rank in engines.ranks}
+    layouts = num_training_layouts(model.mesh, model.engine)
+    places = {
+        rank: (rank - model.mesh.first_rank) % layouts for rank in here if rank in model.mesh.ranks
+    }
+    counts = list(indexes.values())
+    found = []
+    on_node: dict[int, float] = {}
+    for rank, index in indexes.items():
+        if index not in on_node:
+            on_node[index] = _held(model, engines.tensor, index, frozenset(places.values()))
+        wanted = _wanted(model.shape, engines.tensor, index)
+        own = frozenset({places[rank]} if rank in places else ())
+        kept = _held(model, engines.tensor, index, own)
+        between = (wanted - on_node[index]) / counts.count(index)
+        found.append(Received(kept, max(0.0, wanted - kept - between), between))
+    return found
+
+
+def _nodes(engines: Mesh, devices_per_node: int) -> Iterable[int]:
+    first, last = engines.ranks.start, engines.ranks.stop - 1
+    nodes = range(first // devices_per_node, last // devices_per_node + 1)
+    return sorted({*nodes[:2], nodes[len(nodes) // 2], nodes[-1]})
+
+
+@lru_cache(maxsize=16384)
+def _wanted(shape: DecoderShape, tensor: int, index: int) -> int:
+    """Elements of an engine's part."""
+    heads = shape.num_key_value_heads
+    return sum(
+        weights.number * weights.tensor_part(index, tensor, heads).num_elements
+        for weights in all_weights(shape)
+    )
+
+
+@lru_cache(maxsize=16384)
+def _held(model: TrainedModel, tensor: int, index: int, places: frozenset[int]) -> float:
+    """Elements of an engine's part that ranks at some places of training hold together: equal parts
+    of the same layers once."""
+    heads = model.shape.num_key_value_heads
+    seen: set[tuple[str, int, Part]] = set()
+    total = 0
+    for place in places:
+        for weights, held in trained_weights(model.shape, model.mesh, model.engine, place):
+            stage = 0 if weights.name == EMBEDDING else place // model.mesh.tensor
+            if model.engine is TrainingEngineType.FSDP:
+                stage = 0
+            if (weights.name, stage, held) in seen:
+                continue
+            seen.add((weights.name, stage, held))
+            total += weights.number * held.overlap(weights.tensor_part(index, tensor, heads))
+    return total

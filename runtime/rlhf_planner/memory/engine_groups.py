@@ -1,0 +1,173 @@
+"""Which ranks are a generation engine together: those to which the fewest weights must be sent.
+
+A rank that generates with the part of the model that it trains is sent the rest only. The ranks of
+an engine are equally far apart. Under tensor parallelism that leads to HybridFlow's groups, t / t_g
+apart, under FSDP to ranks a whole part of the model apart.
+
+Source: HybridFlow (arXiv 2409.19256), section 5.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from rlhf_api.plan import Mesh
+from rlhf_api.plan_text import describe_groups
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import all_weights, num_training_layouts, trained_weights
+
+
+class TrainedModel(NamedTuple):
+    """A model that generates, as ranks hold it for training."""
+
+    shape: DecoderShape
+    mesh: Mesh
+    """Of training."""
+    number_bytes: int
+    """Of a weight in generation."""
+    engine: TrainingEngineType
+    """What trains it."""
+    elsewhere: Mesh | None = None
+    """The ranks that generate, where they are not those that train."""
+
+    @property
+    def generating(self) -> Mesh:
+        """The ranks that generate."""
+        return self.elsewhere or self.mesh
+
+
+def engine_meshes(
+    models: Mapping[str, TrainedModel], tensor: int, devices_per_node: int
+) -> dict[str, Mesh]:
+    """The engines of each role that generates on a pool.
+
+    Of the groupings with engines within nodes that which moves the fewest bytes; of several such
+    that of the closest ranks. Roles on the same ranks have the same engines: vLLM has one set of
+    groups in a process.
+
+    Args:
+        models: of each role that generates there; `groupings` has some for its mesh.
+        tensor: ranks of an engine.
+        devices_per_node: of the pool.
+    """
+    together: dict[range, list[TrainedModel]] = {}
+    for model in models.values():
+        together.setdefault(model.generating.ranks, []).append(model)
+    chosen = {
+        ranks: _best(of_ranks, groupings(of_ranks[0].generating, tensor, devices_per_node))
+        for ranks, of_ranks in together.items()
+    }
+    return {role: chosen[model.generating.ranks] for role, model in models.items()}
+
+
+def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
+    """Choices are in the order of their strides."""
+    return max(choices, key=lambda engines: sum(kept_bytes(each, engines) for each in models))
+
+
+@lru_cache(maxsize=4096)
+def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mesh, ...]:
+    """The meshes of engines within nodes, one for each stride at which there are such.
+
+    Args:
+        generating: the ranks.
+        tensor: ranks of an engine.
+        devices_per_node: of the pool.
+    """
+    return tuple(_groupings(generating, tensor, devices_per_node))
+
+
+@lru_cache(maxsize=4096)
+def can_group(generating: Mesh, tensor: int, devices_per_node: int) -> bool:
+    """Whether there is one; arguments as of `groupings`."""
+    return any(True for _ in _groupings(generating, tensor, devices_per_node))
+
+
+def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator[Mesh]:
+    data, rest = divmod(generating.num_devices, tensor)
+    if rest:
+        return
+    for stride in range(1, (data if tensor > 1 else 1) + 1):
+        if data % stride:
+            continue
+        mesh = Mesh(
+            pool=generating.pool,
+            first_rank=generating.first_rank,
+            data=data,
+            tensor=tensor,
+            tensor_stride=stride,
+        )
+        if _is_within_nodes(mesh, devices_per_node):
+            yield mesh
+
+
+def _is_within_nodes(engines: Mesh, devices_per_node: int) -> bool:
+    """Whether no engine is on two nodes. Blocks of strides times ranks follow each other and lie on
+    nodes as those before them after so many ranks as both have in common."""
+    reach = (engines.tensor - 1) * engines.tensor_stride
+    block = engines.tensor * engines.tensor_stride
+    first, period = engines.first_rank, math.lcm(block, devices_per_node)
+    return reach < devices_per_node and all(
+        rank // devices_per_node == (rank + reach) // devices_per_node
+        for start in range(first, min(first + period, engines.ranks.stop), block)
+        for rank in (start, start + engines.tensor_stride - 1)
+    )
+
+
+@lru_cache(maxsize=4096)
+def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
+    """Bytes that the ranks generate with and train themselves, so that nobody sends them.
+
+    Args:
+        model: as its ranks train it.
+        engines: on the ranks that generate; others than those that train have nothing to keep.
+    """
+    num_layouts = num_training_layouts(model.mesh, model.engine)
+    first = max(engines.first_rank, model.mesh.first_rank)
+    both = range(first, min(engines.ranks.stop, model.mesh.ranks.stop))
+    period = math.lcm(num_layouts, engines.tensor * engines.tensor_stride)
+    total = 0
+    for rank in both[:period]:  # the others are as these, one period after the other
+        place = (rank - model.mesh.first_rank) % num_layouts
+        number = len(range(rank, both.stop, period))
+        total += number * _kept_elements(model, engines, place, engines.tensor_index(rank))
+    return total * model.number_bytes
+
+
+def _kept_elements(model: TrainedModel, engines: Mesh, place: int, index: int) -> int:
+    """Elements of an engine's part that the rank at a place of training holds."""
+    heads = model.shape.num_key_value_heads
+    return sum(
+        weights.number * held.overlap(weights.tensor_part(index, engines.tensor, heads))
+        for weights, held in trained_weights(model.shape, model.mesh, model.engine, place)
+    )
+
+
+@lru_cache(maxsize=4096)
+def held_bytes(model: TrainedModel, engines: Mesh) -> int:
+    """Bytes of all weights that the ranks generate with."""
+    heads = model.shape.num_key_value_heads
+    elements = sum(
+        weights.number * weights.tensor_part(index, engines.tensor, heads).num_elements
+        for weights in all_weights(model.shape)
+        for index in range(engines.tensor)
+    )
+    return elements * engines.data * model.number_bytes
+
+
+def grouping_reason(role: str, model: TrainedModel, engines: Mesh) -> str:
+    """Why a role's engines, of several ranks each, are of these ones."""
+    share = kept_bytes(model, engines) / held_bytes(model, engines)
+    reason = (
+        f"engines of {role} are ranks {describe_groups(engines)}, which train {share:.0%} of what "
+        "they generate with: "
+    )
+    if engines.tensor_stride == 1:
+        return f"{reason}no groups of ranks further apart on a node train more"
+    neighbours = engines.model_copy(update={"tensor_stride": 1})
+    less = kept_bytes(model, neighbours) / held_bytes(model, neighbours)
+    return f"{reason}groups of neighbours train {less:.0%}"

@@ -1,0 +1,215 @@
+"""Memory of one device under Megatron-core: a part of each layer of a pipeline stage.
+
+The numbers are those of the fullest stage. That is the first, which has the embedding and most
+micro-batches under way, or the last, which has the output layer and the logits; what is held always
+and what a phase works on are taken from whichever has more of it.
+"""
+
+from __future__ import annotations
+
+from rlhf_api.calls import Phase
+from rlhf_api.plan import ModelHead
+from rlhf_api.plan_memory import MemoryUse
+from rlhf_planner.memory.items import (
+    ADAM_BYTES,
+    FLOAT32_BYTES,
+    Item,
+    RoleModel,
+    RolePhases,
+    shard_bytes,
+)
+from rlhf_sizing.costs import block_bytes
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import padded_vocabulary
+
+
+def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
+    """Rows of the embedding on each tensor rank, padding included."""
+    return padded_vocabulary(shape.vocab_size, tensor) // tensor
+
+
+def layer_parameters(shape: DecoderShape, tensor: int) -> int:
+    """Parameters of one layer on each tensor rank: matrices and their biases are cut, norms are
+    not."""
+    head_norms = 2 * shape.head_dim if shape.query_key_norm else 0
+    norms = shape.norms_per_layer * shape.hidden_size + head_norms
+    return (shape.block_parameters - norms) // tensor + norms
+
+
+def stage_parameters(model: RoleModel, stage: int) -> int:
+    """Parameters of a pipeline stage on each tensor rank. Where input and output share the
+    embedding, both ends of the pipeline hold it."""
+    shape, mesh = model.shape, model.mesh
+    table = vocabulary_rows(shape, mesh.tensor) * shape.hidden_size
+    count = shape.num_layers // mesh.pipeline * layer_parameters(shape, mesh.tensor)
+    if stage == 0:
+        count += table
+    if stage == mesh.pipeline - 1:
+        is_there = model.head is ModelHead.LM and shape.tied_embeddings and stage == 0
+        output = shape.hidden_size if model.head is ModelHead.SCALAR else table
+        count += shape.hidden_size + (0 if is_there else output)
+    return count
+
+
+def layer_token_bytes(model: RoleModel) -> int:
+    """Bytes that one layer keeps per token for its backward pass, without recomputation.
+
+    Each norm keeps its input and the normalized one in float32, its output in the compute format
+    and a float32 for each row. Attention keeps the fused projections, rotated queries and keys, its
+    output and a float32 for each head, and the angles' cosines and sines for queries and keys. The
+    feed-forward layer keeps gate, up, the activated gate, up again and the product. Equal, to the
+    byte, to what PyTorch's saved-tensor hooks count for a `Stage` on CPUs. Norms are shared by
+    tensor ranks with sequence parallelism only, angles never.
+    """
+    shape, number, tensor = model.shape, model.compute_bytes, model.mesh.tensor
+    norms = shape.norms_per_layer * (
+        shape.hidden_size * (2 * FLOAT32_BYTES + number) + FLOAT32_BYTES
+    )
+    heads, width = shape.num_attention_heads, shape.query_size + shape.key_value_size
+    cut = 3 * width * number + heads * FLOAT32_BYTES + 5 * shape.intermediate_size * number
+    if shape.query_key_norm:
+        # In float32 their input is the projections, which are kept already.
+        copies = 1 if number == FLOAT32_BYTES else 2
+        cut += (copies * width + heads + shape.num_key_value_heads) * FLOAT32_BYTES
+    angles = 4 * shape.head_dim * number
+    return -(-norms // _sequence_parts(model)) + -(-cut // tensor) + angles
+
+
+def activation_bytes(model: RoleModel, stage: int) -> int:
+    """Bytes of the activations of all micro-batches that are under way on a stage when a backward
+    pass begins; with recomputation of their layers' inputs and one layer of one of them."""
+    kept = _layer_tokens_under_way(model, stage) * _kept_token_bytes(model)
+    return kept + (model.peak_tokens * layer_token_bytes(model) if model.recompute else 0)
+
+
+def micro_batch_bytes(model: RoleModel) -> int:
+    """Bytes that a stage keeps of one micro-batch from its forward pass to its backward pass."""
+    layers = model.shape.num_layers // model.mesh.pipeline
+    return model.peak_tokens * layers * _kept_token_bytes(model)
+
+
+def _kept_token_bytes(model: RoleModel) -> int:
+    """Bytes of a token that a layer keeps: with recomputation its input."""
+    if not model.recompute:
+        return layer_token_bytes(model)
+    return -(-model.shape.hidden_size * model.compute_bytes // _sequence_parts(model))
+
+
+def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
+    """Bytes of what the output layer works on, of one micro-batch: a block of the scores over this
+    tensor rank's part of the vocabulary, and the layer's input, which the last norm makes, of all
+    tokens and of those that predict. Backward the input's gradient, which is summed in float32,
+    and that of the layer's weights, without the vocabulary's padding and with it."""
+    shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
+    own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
+    if model.head is ModelHead.SCALAR or stage != model.mesh.pipeline - 1:
+        # The first stage's embedding gets a gradient of all its rows.
+        return own * shape.hidden_size * number if with_gradients and stage == 0 else 0
+    norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
+    forward = tokens * (norm + 2 * shape.hidden_size * number)
+    block = block_bytes(model.device, tokens, own)
+    if not with_gradients:
+        return block + forward
+    gradients = tokens * (FLOAT32_BYTES + number) + 2 * own * number
+    return block + forward + shape.hidden_size * gradients
+
+
+def gathered_bytes(model: RoleModel) -> int:
+    """Bytes of the buffer in which tensor ranks put a sequence together that they share: one for
+    all layers, which Megatron never gives back."""
+    if model.mesh.tensor == 1 or not model.sequence_parallel:
+        return 0
+    return model.peak_tokens * model.shape.hidden_size * model.compute_bytes
+
+
+def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
+    """Bytes of attention masks: a micro-batch's of booleans, and in each layer what attention adds
+    to scores. At most, that is if every response shares its prompt.
+
+    Args:
+        model: the role.
+        layer_tokens: tokens, counted once for each layer that keeps its mask of them.
+    """
+    seen = model.longest_shared_tokens
+    return (model.peak_tokens + layer_tokens * model.compute_bytes) * seen
+
+
+def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
+    """What a role needs on each of its devices, apart from generation."""
+    ends = {0, model.mesh.pipeline - 1}
+    infer = max((_forward(model, stage) for stage in ends), key=sum)
+    train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)
+    used_for = (MemoryUse.ACTIVATIONS, MemoryUse.LOGITS, MemoryUse.MASKS)
+    return [
+        *_states(model, phases.all, phases.derived),
+        (MemoryUse.GRADIENTS, _fullest(model) * FLOAT32_BYTES, phases.train),
+        (MemoryUse.GATHERED, gathered_bytes(model), phases.all),
+        *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
+        *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
+    ]
+
+
+def megatron_checkpoint_bytes(model: RoleModel) -> int:
+    """Bytes of the copy of a saved role's state: the float32 weights and moments that a rank holds,
+    or a frozen role's weights."""
+    kinds = (MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
+    saved = kinds if model.is_trained else (MemoryUse.WEIGHTS,)
+    return sum(size for what, size, _ in _states(model, (), ()) if what in saved)
+
+
+def _states(model: RoleModel, phases: tuple[Phase, ...], derived: tuple[Phase, ...]) -> list[Item]:
+    """What is held always, unless it is offloaded.
+
+    Args:
+        model: the role.
+        phases: in which it is on its devices.
+        derived: those in which what follows from its master weights is.
+    """
+    count = _fullest(model)
+    if not model.is_trained:
+        return [(MemoryUse.WEIGHTS, count * model.compute_bytes, phases)]
+    sharing = model.mesh.data if model.distributed_optimizer else 1
+    optimizer = (MemoryUse.OPTIMIZER, shard_bytes(count, sharing, ADAM_BYTES), phases)
+    if model.compute_bytes == FLOAT32_BYTES:  # weights are their own masters
+        return [(MemoryUse.MASTER_WEIGHTS, count * FLOAT32_BYTES, phases), optimizer]
+    masters = shard_bytes(count, sharing, FLOAT32_BYTES)
+    weights = (MemoryUse.WEIGHTS, count * model.compute_bytes, derived)
+    return [weights, (MemoryUse.MASTER_WEIGHTS, masters, phases), optimizer]
+
+
+def _fullest(model: RoleModel) -> int:
+    """Parameters on each rank of the stage that has most of them."""
+    return max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
+
+
+def _forward(model: RoleModel, stage: int) -> tuple[int, int, int]:
+    """Activations, logits and masks of a forward pass, which keeps nothing."""
+    return (
+        model.peak_tokens * layer_token_bytes(model),
+        logits_bytes(model, stage, with_gradients=False),
+        masks_bytes(model, model.peak_tokens),
+    )
+
+
+def _forward_and_backward(model: RoleModel, stage: int) -> tuple[int, int, int]:
+    """Activations, logits and masks of training."""
+    at_once = model.peak_tokens if model.recompute else _layer_tokens_under_way(model, stage)
+    return (
+        activation_bytes(model, stage),
+        logits_bytes(model, stage, with_gradients=True),
+        masks_bytes(model, at_once),
+    )
+
+
+def _layer_tokens_under_way(model: RoleModel, stage: int) -> int:
+    """Tokens whose backward pass through a stage is still to come, counted once for each of its
+    layers. With one forward and one backward in turns these are of one micro-batch for each stage
+    from this one on, unless there are fewer."""
+    pipeline = model.mesh.pipeline
+    tokens = min((pipeline - stage) * model.peak_tokens, model.batch_tokens)
+    return tokens * (model.shape.num_layers // pipeline)
+
+
+def _sequence_parts(model: RoleModel) -> int:
+    """Parts into which tensor ranks cut what they would otherwise all hold."""
+    return model.mesh.tensor if model.sequence_parallel else 1

@@ -1,0 +1,232 @@
+"""What the memory model has to know of every role with a model.
+
+Memory of one device: what each role's weights, training and inference need, by its engine.
+
+All memory of a group's devices but that of generation, phase by phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
+from rlhf_api.plan import Mesh, OffloadDepth
+from rlhf_api.plan_memory import MemoryItem, MemoryUse
+from rlhf_api.spec.models import TrainingEngineType
+from rlhf_api.spec.resources import Device
+from rlhf_planner.memory.fsdp import fsdp_checkpoint_bytes, fsdp_items
+from rlhf_planner.memory.items import RoleModel, RolePhases, process_items
+from rlhf_planner.memory.megatron import megatron_checkpoint_bytes, megatron_items
+from rlhf_planner.memory.offloading import (
+    OffloadChoice,
+    phases_on_device,
+    required_standby,
+    roles_on_device,
+)
+from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
+from rlhf_planner.problem.problem import ModelFacts, PlanningProblem, Workload
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
+
+MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
+"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
+the device idle."""
+
+
+def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_tokens: int) -> int:
+    """Longest sequence of a prompt and several of its responses; 0 where none is shared."""
+    if rows_per_prompt == 1:
+        return 0
+    everything = workload.max_prompt_tokens + rows_per_prompt * workload.max_response_tokens
+    return min(everything, MAX_SHARED_TOKENS, micro_batch_tokens)
+
+
+def rank_tokens(
+    workload: Workload, rows_per_prompt: int, num_ranks: int, rows_together: int
+) -> int:
+    """Tokens of a rank's share of a step's batch when every sequence is as long as it can be.
+
+    Args:
+        workload: what the job works on.
+        rows_per_prompt: of the batch.
+        num_ranks: that share it.
+        rows_together: rows of a prompt that are on one rank.
+    """
+    rows = max(workload.prompts_per_step * rows_per_prompt, workload.other_rows)
+    parts = num_ranks * rows_together
+    return -(-rows // parts) * rows_together * workload.max_sequence_tokens
+
+
+def role_models(
+    problem: PlanningProblem,
+    meshes: Mapping[str, Mesh],
+    default_tokens: Mapping[str, int],
+    recomputed: Collection[str] = (),
+) -> tuple[RoleModel, ...]:
+    """Every role that holds weights.
+
+    Args:
+        problem: what is planned.
+        meshes: the ranks of each of these roles.
+        default_tokens: of a micro-batch of each, where that is not decided already.
+        recomputed: roles whose activations are computed again for the backward pass.
+    """
+
+    return tuple(
+        role_model(
+            problem,
+            facts,
+            meshes[facts.role],
+            default_tokens[facts.role],
+            facts.role in recomputed,
+        )
+        for facts in problem.models.values()
+    )
+
+
+def role_model(
+    problem: PlanningProblem, facts: ModelFacts, mesh: Mesh, default_tokens: int, recompute: bool
+) -> RoleModel:
+    """A role on its ranks; arguments as above, for it alone."""
+    sizes = _sizes(problem.workload, facts, mesh, default_tokens)
+    return RoleModel(
+        role=facts.role,
+        mesh=mesh,
+        device=problem.device,
+        head=facts.head,
+        is_trained=facts.is_trained,
+        generates=facts.generates,
+        shape=facts.shape,
+        precision=facts.precision,
+        micro_batch_tokens=sizes.micro_batch,
+        peak_tokens=sizes.peak,
+        batch_tokens=sizes.batch,
+        longest_shared_tokens=sizes.longest_shared,
+        is_saved=facts.is_saved,
+        recompute=recompute,
+        engine=facts.engine,
+        sequence_parallel=facts.sequence_parallel,
+        distributed_optimizer=facts.distributed_optimizer,
+    )
+
+
+class _Sizes(NamedTuple):
+    """Padded tokens on a rank."""
+
+    micro_batch: int
+    """At once, unless a sequence is longer."""
+    peak: int
+    """Of the largest micro-batch that the job can have."""
+    batch: int
+    """Of all that a call can bring it."""
+    longest_shared: int
+    """Of a prompt and several responses; 0 where none is shared."""
+
+
+def _sizes(workload: Workload, facts: ModelFacts, mesh: Mesh, default_tokens: int) -> _Sizes:
+    tokens = facts.fixed.micro_batch_tokens or default_tokens
+    batch = rank_tokens(workload, facts.rows_per_prompt, mesh.data, facts.rows_together)
+    longest = workload.max_sequence_tokens  # one that is longer than a micro-batch runs alone
+    shared = longest_shared_tokens(workload, facts.rows_per_prompt, tokens)
+    return _Sizes(tokens, min(max(tokens, longest), batch), batch, shared)
+
+
+def role_items(
+    model: RoleModel,
+    phases: tuple[Phase, ...],
+    depth: OffloadDepth = OffloadDepth.NOTHING,
+    own: Collection[Phase] = (),
+) -> tuple[MemoryItem, ...]:
+    """What a role needs on each of its devices, apart from generation.
+
+    Args:
+        model: the role.
+        phases: all phases of these devices.
+        depth: how much of it leaves them while others work there.
+        own: the phases in which it is whole, where some of it leaves.
+    """
+    infer, train = (
+        (phase,) if (phase := call_phase(model.role, kind)) in phases else ()
+        for kind in (CallKind.INFER, CallKind.TRAIN)
+    )
+    whole = tuple(phase for phase in phases if phase in own)
+    held = whole if depth is OffloadDepth.EVERYTHING else phases
+    derived = phases if depth is OffloadDepth.NOTHING else whole
+    role_phases = RolePhases(held, derived, infer, train)
+    is_megatron = model.engine is TrainingEngineType.MEGATRON
+    items = megatron_items(model, role_phases) if is_megatron else fsdp_items(model, role_phases)
+    return tuple(
+        MemoryItem(role=model.role, what=what, bytes=size, phases=where)
+        for what, size, where in items
+        if size and where
+    )
+
+
+def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
+    """The copy of a saved role's state, where devices and host share their memory."""
+    if not model.is_saved:
+        return ()
+    is_megatron = model.engine is TrainingEngineType.MEGATRON
+    size = megatron_checkpoint_bytes(model) if is_megatron else fsdp_checkpoint_bytes(model)
+    item = MemoryItem(role=model.role, what=MemoryUse.CHECKPOINT, bytes=size, phases=phases)
+    return (item,)
+
+
+MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
+"""Kinds of calls for which a device may hold a role."""
+
+
+def job_phases(
+    problem: PlanningProblem, group: DeviceGroup, offloaded: Collection[str] = ()
+) -> tuple[Phase, ...]:
+    """The phases in which the memory of a group's devices differs: those of calls that they run,
+    the transition of new weights, and copies from or to a role that is offloaded."""
+    calls = [
+        call_phase(call.role, call.kind)
+        for graph in problem.graphs.values()
+        for call in graph.calls_of_kind(*MODEL_CALLS)
+        if call.role is not None
+        and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
+    ]
+    engines = [
+        call_phase(role, kind)
+        for role, facts in problem.models.items()
+        if facts.generates
+        for kind, here in (
+            (CallKind.RESHARD, {*group.roles, *group.generating}),
+            (CallKind.GENERATE, group.generating),
+        )
+        if role in here
+    ]
+    copies = [
+        call_phase(call.role, call.kind)
+        for graph in problem.graphs.values()
+        for call in graph.calls_of_kind(CallKind.COPY)
+        if call.role is not None
+        and call.role in group.roles
+        and roles_on_device(call) & {*offloaded}
+    ]
+    return tuple(dict.fromkeys([*engines, *calls, *copies])) or (IDLE,)
+
+
+def static_memory(
+    problem: PlanningProblem,
+    group: DeviceGroup,
+    models: Sequence[RoleModel],
+    offload: OffloadChoice,
+) -> GroupMemory:
+    """All memory of a group's devices but that of generation."""
+    pool, phases = group.pool, job_phases(problem, group, offload.roles)
+    calls = [call for graph in problem.graphs.values() for call in graph.calls]
+    items = [
+        *process_items(pool.device, pool.memory_bytes_per_device, phases),
+        *required_standby(problem.fixed, pool, phases),
+    ]
+    for model in models:
+        if model.role not in group.roles:
+            continue
+        own = phases_on_device(model.role, calls)
+        items += role_items(model, phases, offload.depth_of(model.role), own)
+        if pool.device is Device.CPU and problem.fixed.saves_while_training:
+            items += checkpoint_items(model, phases)
+    return GroupMemory(group, phases, tuple(items))

@@ -1,0 +1,85 @@
+"""Where a role's weights go to its generation engines in a pass, and where these give their memory
+back: calls of the plan that no step makes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from rlhf_api.calls import RELEASE, RESHARD, CallKind
+from rlhf_flow.step.calls import ModelCall
+
+LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
+"""Calls that need next to no memory of a device."""
+ShareRanks = Callable[[ModelCall, ModelCall], bool]
+"""Whether two calls run on some of the same ranks."""
+
+
+def with_transitions(
+    calls: Sequence[ModelCall],
+    releases: Collection[str],
+    share_ranks: ShareRanks,
+) -> list[ModelCall]:
+    """The calls of a graph with those between training and generation.
+
+    A role's weights are resharded before it generates, unless they are known to be there: from a
+    call before, since which nothing has changed them. What a region (`flow.every`, `flow.repeat`)
+    leaves behind is not known, as it may run or not; nor is what the last pass does.
+
+    Args:
+        calls: in program order.
+        releases: roles whose engines give weights and cache back after they have generated, unless
+            they are the next that need memory on their ranks.
+        share_ranks: whether two calls run on some of the same ranks.
+
+    Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
+    """
+    made: list[ModelCall] = []
+    current: set[str] = set()
+    region = ""
+    for number, call in enumerate(calls):
+        if region_of(call) != region:
+            region = region_of(call)
+            current.clear()
+        current -= {role for role in current if call.changes(role)}
+        if call.kind is not CallKind.GENERATE:
+            made.append(call)
+            continue
+        assert call.role is not None
+        if call.role not in current:
+            made.append(beside_generation(call, RESHARD, CallKind.RESHARD))
+        made.append(call)
+        if call.role in releases and not _generates_next(call, calls[number + 1 :], share_ranks):
+            made.append(beside_generation(call, RELEASE, CallKind.RELEASE))
+            current.discard(call.role)
+        else:
+            current.add(call.role)
+    return made
+
+
+def region_of(call: ModelCall) -> str:
+    """The region that a call stands in; empty outside of all."""
+    return call.id.rpartition("/")[0]
+
+
+def beside_generation(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
+    """A call that belongs to a role's generation, named after it."""
+    region, slash, site = call.id.rpartition("/")
+    _, number, count = site.partition("#")
+    name = f"{region}{slash}{call.role}.{method}{number}{count}"
+    return ModelCall(name, call.role, method, kind, (), ())
+
+
+def _generates_next(
+    call: ModelCall,
+    following: Sequence[ModelCall],
+    share_ranks: ShareRanks,
+) -> bool:
+    """Whether the next call that needs memory on the ranks of one that generates is of the same
+    role, generates, and runs whenever this one does."""
+    for other in following:
+        if region_of(other) != region_of(call):
+            return False
+        if other.kind in LIGHT or not share_ranks(call, other):
+            continue
+        return other.kind is CallKind.GENERATE and other.role == call.role
+    return False

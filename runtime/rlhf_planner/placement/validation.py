@@ -1,0 +1,126 @@
+"""What a step asks for and this version does not have.
+
+What the generation engine can serve of a model, as far as the model's dimensions say it.
+
+Roles that take over another role's weights: where both must be, and of which shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import Mesh, Pool
+from rlhf_api.plan_text import describe_devices
+from rlhf_api.spec.resources import Device
+from rlhf_flow.errors import NotOffered
+from rlhf_planner.placement.placement import CallPlace, RolePlace
+from rlhf_planner.problem.problem import PlanningProblem
+
+
+def check_offered(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> None:
+    """Refuse steps that no runtime runs yet.
+
+    Args:
+        problem: what is planned.
+        places: where each role with a model is.
+
+    Raises:
+        NotOffered: with the call, and what to write instead.
+    """
+    generating = [role for role, facts in problem.models.items() if facts.generates]
+    by_name = {pool.name: pool for pool in problem.pools}
+    for first, second in combinations(generating, 2):
+        one, other = places[first].generation, places[second].generation
+        check_engines(first, one, second, other, by_name[one.mesh.pool])
+
+
+def check_engines(first: str, one: CallPlace, second: str, other: CallPlace, pool: Pool) -> None:
+    """Refuse two roles whose engines would share processes that cannot have both.
+
+    vLLM keeps one set of groups in a process, which a second engine takes over: it has to be on the
+    same ranks, and of the same size.
+    """
+    here, there = one.mesh, other.mesh
+    if not here.overlaps(there):
+        return
+    if pool.device is Device.GPU:
+        raise NotOffered(
+            "several roles that generate on the same GPUs are not offered yet, where an engine "
+            f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
+            "one; generate with one of them, or place them apart with placement.groups"
+        )
+    if here.ranks != there.ranks:
+        raise NotOffered(
+            "roles that generate on some of the same devices are not offered yet: got "
+            f"{first} on {describe_devices(here.ranks, here.pool)} and {second} on "
+            f"{describe_devices(there.ranks, there.pool)}, allowed the same devices for both, or "
+            "none in common; change placement.groups"
+        )
+    if one.tensor != other.tensor:
+        raise NotOffered(
+            "roles that generate on the same devices have engines of one size: got tensor "
+            f"{one.tensor or 'left out'} for {first} and {other.tensor or 'left out'} for "
+            f"{second}, allowed the same for both; change placement.groups"
+        )
+
+
+CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes for which vLLM's CPU build has an attention kernel; on others its first token fails.
+On GPUs one of its backends takes every size. Source: vLLM 0.32, v1/attention/backends/cpu_attn.py
+(which leaves 48 out, for which there is a kernel) and platforms/cuda.py."""
+
+
+def check_served(problem: PlanningProblem) -> None:
+    """Refuse a role that generates with a model that the engine has no kernel for.
+
+    Raises:
+        NotOffered: with the sizes that there are.
+    """
+    if problem.device is not Device.CPU:
+        return
+    for role, facts in problem.models.items():
+        if facts.generates and facts.shape.head_dim not in CPU_HEAD_SIZES:
+            raise NotOffered(
+                f"{role} generates with a model whose attention vLLM cannot compute on CPUs: got "
+                f"heads of {facts.shape.head_dim}, allowed "
+                f"{', '.join(map(str, CPU_HEAD_SIZES))}; choose a model with such heads "
+                "(head_dim in its config.json), or generate on GPUs"
+            ).at("spec", "models", role, "source")
+
+
+def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
+    """Refuse copies between models that differ, or that are on other devices.
+
+    Args:
+        problem: what is planned.
+        meshes: the ranks of each role with a model.
+
+    Raises:
+        NotOffered: with the call, and what to change.
+    """
+    calls = [
+        call for graph in problem.graphs.values() for call in graph.calls_of_kind(CallKind.COPY)
+    ]
+    for call in calls:
+        target, source = call.role, call.copied_role
+        assert target is not None and source is not None
+        one, other = problem.models[source].shape, problem.models[target].shape
+        if one != other:
+            raise NotOffered(
+                f"{call.id} cannot copy between models of other shapes: got {one} of "
+                f"{source} and {other} of {target}, allowed the same; let "
+                f"models.{target}.source be {{sameAs: {source}}}"
+            )
+        _check_meshes(call.id, source, meshes[source], target, meshes[target])
+
+
+def _check_meshes(call: str, source: str, one: Mesh, target: str, other: Mesh) -> None:
+    if (one.pool, one.ranks) != (other.pool, other.ranks):
+        raise NotOffered(
+            f"{call} cannot copy between other devices yet: got {source} on "
+            f"{describe_devices(one.ranks, one.pool)} and {target} on "
+            f"{describe_devices(other.ranks, other.pool)}, allowed the same for both; put "
+            "them into one group of placement.groups"
+        )

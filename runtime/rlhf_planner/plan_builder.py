@@ -1,0 +1,247 @@
+"""Why a plan is as it is, one sentence for each decision. Pure.
+
+The plan of a job that fits, as data.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GenerationPlan, GraphName, Plan, RolePlan
+from rlhf_api.plan_memory import MemoryPlan, phase_peaks
+from rlhf_api.plan_text import format_bytes
+from rlhf_api.spec.placement import PlacementType
+from rlhf_flow.jobs.job_graphs import job_roles
+from rlhf_planner.feasibility import FittedJob
+from rlhf_planner.memory.choices import memory_reasons
+from rlhf_planner.memory.engine_groups import grouping_reason
+from rlhf_planner.memory.engine_size import with_groups
+from rlhf_planner.memory.generation import (
+    KV_BLOCK_TOKENS,
+    EngineChoice,
+    GenerationChoice,
+    GenerationLoad,
+    Loads,
+    kv_bytes,
+)
+from rlhf_planner.memory.offloading import FASTEST, offload_reasons, with_standby
+from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
+from rlhf_planner.plan_calls import CallMeshes, call_plans
+from rlhf_planner.problem.problem import Fixed, PlanningProblem
+from rlhf_planner.simulation.step_tasks import passes_ahead
+
+
+def plan_reasons(
+    fixed: Fixed,
+    groups: Sequence[DeviceGroup],
+    choices: Sequence[GenerationChoice],
+    loads: Loads,
+) -> tuple[str, ...]:
+    """Why roles are where they are, and how they generate.
+
+    Args:
+        fixed: what is decided already.
+        groups: all devices.
+        choices: how roles generate on each pool.
+        loads: what was asked of the engines of each role.
+    """
+    kind = fixed.placement.type
+    reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
+    for choice in choices:
+        for engine in choice.engines:
+            reasons += _engine_reasons(fixed, engine, loads[engine.role])
+        if choice.engines:
+            reasons.append(
+                "generation's weights and cache are freed while no call generates: they do not fit "
+                "beside the other phases"
+                if any(engine.release for engine in choice.engines)
+                else f"generation's weights and cache stay: {_why_they_stay(choice)}"
+            )
+    return tuple(reasons)
+
+
+def _why_they_stay(choice: GenerationChoice) -> str:
+    if choice.release:
+        return "nothing else is on the devices that generate"
+    return "they fit beside all other phases"
+
+
+def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
+    """What devices hold, for people: roles, without or with nothing but their generation."""
+    roles = [
+        f"{role} without its generation"
+        if role in engines and role not in group.generating
+        else role
+        for role in group.roles
+    ]
+    return [
+        *roles,
+        *(f"generation of {r}" for r in group.generating if r in engines and r not in group.roles),
+    ]
+
+
+def _placement_reason(
+    group: DeviceGroup, num_groups: int, kind: PlacementType, engines: Collection[str]
+) -> str:
+    if num_groups == 1:
+        return f"every role is on every device of pool {group.pool.name}: calls take turns"
+    held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
+    why = {
+        PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
+        PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
+        PlacementType.AUTO: "the planner's choice",
+    }
+    return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
+
+
+def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> Iterator[str]:
+    yield (
+        f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
+        + _size_reason(load)
+    )
+    if engine.mesh.tensor > 1:
+        yield grouping_reason(engine.role, load.trained, engine.mesh)
+    yield (
+        f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
+        + _cache_reason(fixed, engine, load)
+    )
+
+
+def _size_reason(load: GenerationLoad) -> str:
+    """Why engines span as many ranks."""
+    if load.is_chosen:
+        return FASTEST
+    if load.tensor:
+        return f"as {load.tensor_field} says"
+    return "the smallest power of two with which everything fits"
+
+
+def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> str:
+    """Why a role's cache has its size."""
+    if fixed.kv_cache_bytes is not None:
+        return "rollout.kvCacheMemory says so"
+    sequences = load.sequences(engine.mesh.data)
+    which = (
+        "as many as rollout.maxConcurrentSequences"
+        if sequences == load.max_concurrent_sequences
+        else "as many as an engine gets at once"
+    )
+    needed = kv_bytes(load, engine.mesh.tensor, sequences)
+    if engine.kv_cache_bytes >= needed:
+        return f"all that {sequences} longest sequences need, {which}"
+    return (
+        f"what is left over while generation holds its memory; {sequences} longest sequences, "
+        f"{which}, would need {format_bytes(needed)}"
+    )
+
+
+def _with_groups(found: FittedJob) -> FittedJob:
+    """The same with engines of those ranks to which fewest weights must be sent."""
+    generations = tuple(
+        with_groups(choice, loads, pool.devices_per_node)
+        for choice, loads, pool in zip(
+            found.generations, found.loads, found.placed.problem.pools, strict=True
+        )
+    )
+    return replace(found, generations=generations)
+
+
+def fitted_plan(found: FittedJob) -> Plan:
+    """The plan of a job that fits, with engines of those ranks to which fewest weights are sent."""
+    found = _with_groups(found)
+    placed, choice, engines = found.placed, found.choice, found.engines
+    problem = placed.problem
+    held = tuple(each for pool in found.generations for each in pool.memory)
+    memory, standby, standby_reason = with_standby(problem.fixed, held)
+    meshes = CallMeshes(placed.meshes, engines, problem.policy)
+    return Plan(
+        job=problem.name,
+        pools=problem.pools,
+        roles=_role_plans(found),
+        calls=call_plans(problem, meshes, choice.offload),
+        inputs={name: graph.inputs for name, graph in problem.graphs.items()},
+        policy=problem.policy,
+        generations=tuple(_generation_plan(problem, engine) for engine in engines.values()),
+        memory=tuple(map(_memory_plan, memory)),
+        passes_ahead=passes_ahead(problem.graphs[GraphName.STEP]),
+        standby=standby,
+        reasons=(
+            *plan_reasons(
+                problem.fixed, placed.groups, found.generations, ChainMap(*map(dict, found.loads))
+            ),
+            *memory_reasons(problem, found.models, choice, placed.is_chosen),
+            *offload_reasons(
+                choice.offload,
+                problem.device,
+                [each.items for each in memory],
+                placed.is_chosen,
+            ),
+            standby_reason,
+        ),
+    )
+
+
+def _memory_plan(memory: GroupMemory) -> MemoryPlan:
+    group = memory.group
+    return MemoryPlan(
+        pool=group.pool.name,
+        first_rank=group.first_rank,
+        num_devices=group.num_devices,
+        capacity_bytes=group.pool.memory_bytes_per_device,
+        items=memory.items,
+        peaks=phase_peaks(memory.items),
+    )
+
+
+def _role_plans(found: FittedJob) -> tuple[RolePlan, ...]:
+    problem, by_name = found.placed.problem, {model.role: model for model in found.models}
+    plans = []
+    for role in job_roles(problem.graphs):
+        if role not in by_name:
+            plans.append(RolePlan(role=role))
+            continue
+        model = by_name[role]
+        plans.append(
+            RolePlan(
+                role=role,
+                head=model.head,
+                is_trained=model.is_trained,
+                generates=model.generates,
+                origin=problem.models[role].origin,
+                mesh=model.mesh,
+                engine=model.engine,
+                num_parameters=model.num_parameters,
+                precision=model.precision,
+                micro_batch_tokens=model.micro_batch_tokens,
+                recomputes=model.is_trained and model.recompute,
+                is_saved=model.is_saved,
+                offload=found.choice.offload.depth_of(role),
+            )
+        )
+    return tuple(plans)
+
+
+def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> GenerationPlan:
+    return GenerationPlan(
+        role=engine.role,
+        mesh=engine.mesh,
+        kv_cache_bytes=engine.kv_cache_bytes,
+        max_concurrent_sequences=problem.workload.max_concurrent_sequences,
+        max_sequence_tokens=problem.workload.max_sequence_tokens,
+        release_during_training=engine.release,
+        kv_block_tokens=KV_BLOCK_TOKENS[problem.device],
+        max_samples_per_prompt=_max_samples(problem, engine.role),
+    )
+
+
+def _max_samples(problem: PlanningProblem, role: str) -> int:
+    made = [
+        graph.rows[call.id].maximum
+        for graph in problem.graphs.values()
+        for call in graph.calls_of_kind(CallKind.GENERATE)
+        if call.role == role
+    ]
+    return max(made)

@@ -1,0 +1,97 @@
+"""The calls of a plan: those of the graphs, and between them those that move weights and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import CallPlan, Mesh
+from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.memory.generation import EngineChoice
+from rlhf_planner.memory.offloading import OffloadChoice, with_offloading
+from rlhf_planner.placement.transitions import with_transitions
+from rlhf_planner.problem.problem import PlanningProblem
+
+
+@dataclass(frozen=True)
+class CallMeshes:
+    """Where calls run."""
+
+    training: Mapping[str, Mesh]
+    """The ranks that hold each role's model."""
+    engines: Mapping[str, EngineChoice]
+    """Of each role that generates."""
+    policy: str
+    """The role beside which numerics without a model run, as it trains on them."""
+
+    def of(self, call: ModelCall) -> Mesh | None:
+        """A call's mesh; None where no rank runs it."""
+        match call.kind:
+            case CallKind.SCORE | CallKind.SAVE:
+                return None
+            case CallKind.GENERATE | CallKind.RESHARD | CallKind.RELEASE:
+                assert call.role is not None
+                return self.engines[call.role].mesh
+            case _:
+                return self.training[call.role or self.policy]
+
+    def source_of(self, call: ModelCall) -> Mesh | None:
+        """From which ranks a call brings weights; None where it brings none."""
+        return self.training[str(call.role)] if call.kind is CallKind.RESHARD else None
+
+    def share_ranks(self, one: ModelCall, other: ModelCall) -> bool:
+        """Whether two calls of a step run on some of the same ranks."""
+        return _in_common(self.of(one), self.of(other))
+
+    def needs_ranks_of(self, call: ModelCall, role: str) -> bool:
+        """Whether a call runs on some of the ranks that hold a role's model."""
+        held = self.training[role]
+        return any(_in_common(held, used) for used in (self.of(call), self.source_of(call)))
+
+
+def call_plans(
+    problem: PlanningProblem, meshes: CallMeshes, offload: OffloadChoice
+) -> tuple[CallPlan, ...]:
+    """Every call of every graph, in program order.
+
+    Args:
+        problem: what is planned.
+        meshes: where calls run.
+        offload: which roles are offloaded between their calls.
+    """
+    releases = {role for role, engine in meshes.engines.items() if engine.release}
+
+    def completed(graph: Graph) -> list[ModelCall]:
+        calls = with_transitions(graph.calls, releases, meshes.share_ranks)
+        return with_offloading(calls, offload.roles, meshes.needs_ranks_of)
+
+    return tuple(
+        CallPlan(
+            graph=name,
+            call=call.id,
+            role=call.role,
+            method=call.method,
+            kind=call.kind,
+            mesh=meshes.of(call),
+            source_mesh=meshes.source_of(call),
+            reads=call.reads,
+            writes=call.writes,
+            mini_batches=mini_batches(problem, call),
+            expected_count=graph.expected_count(call.id),
+        )
+        for name, graph in problem.graphs.items()
+        for call in completed(graph)
+    )
+
+
+def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
+    """Parts of a batch; a loss that makes one update has it whole."""
+    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
+        return 1
+    return problem.workload.updates_per_epoch
+
+
+def _in_common(one: Mesh | None, other: Mesh | None) -> bool:
+    return one is not None and other is not None and one.overlaps(other)

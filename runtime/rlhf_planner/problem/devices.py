@@ -1,0 +1,318 @@
+"""The devices that a plan may use: from a manifest's node pool, or from this machine.
+
+The GPUs of this machine, as the NVIDIA driver's own command lists them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlhf_api.plan import Pool
+from rlhf_api.quantity import quantity_value
+from rlhf_api.reading.suggestions import nearest
+from rlhf_api.spec.hardware import HardwareSpec
+from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleGroup
+from rlhf_api.spec.resources import Device, NodePool
+from rlhf_flow.errors import DevicesUnknown
+
+GIB = 2**30
+
+GPU_MEMORY_BYTES: Mapping[str, int] = {
+    name: gigabytes * 10**9
+    for name, gigabytes in {
+        "T4": 16,
+        "V100-16G": 16,
+        "V100-32G": 32,
+        "A10": 24,
+        "A10G": 24,
+        "L4": 24,
+        "RTX-4090": 24,
+        "A100-40G": 40,
+        "A40": 48,
+        "L40S": 48,
+        "RTX-A6000": 48,
+        "A100-80G": 80,
+        "H100": 80,
+        "H100-80G": 80,
+        "H200": 141,
+        "B200": 180,
+    }.items()
+}
+"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; a driver reports a few
+percent more, on which no plan counts."""
+
+_MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
+"""What names of GPUs may begin with."""
+_MEMORY = re.compile(r"\d+G")
+"""The part of a name that is its memory."""
+
+HOST_RESERVE_BYTES = GIB
+"""Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
+measured."""
+
+
+def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
+    """The devices of a manifest's node pools.
+
+    Raises:
+        DevicesUnknown: no pool, one whose memory per device cannot be found out, or one of an
+            unknown GPU of which the manifest says too little.
+    """
+    if not pools:
+        raise DevicesUnknown(
+            "no devices to plan for: got no resources.nodePools; add a pool, or plan for this "
+            "machine with --devices"
+        )
+    return tuple(_pool(pool, index) for index, pool in enumerate(pools))
+
+
+def _pool(pool: NodePool, index: int) -> Pool:
+    if pool.device is Device.GPU and pool.gpu not in GPU_MEMORY_BYTES and pool.hardware is not None:
+        try:
+            check_described(pool.name, pool.gpu, pool.hardware)
+        except DevicesUnknown as error:
+            raise error.at("spec", "resources", "nodePools", index, "hardware") from None
+    return Pool(
+        name=pool.name,
+        device=pool.device,
+        nodes=pool.nodes,
+        devices_per_node=pool.devices_per_node,
+        memory_bytes_per_device=_memory_of(pool, index),
+        gpu=pool.gpu,
+        hardware=pool.hardware,
+    )
+
+
+def check_described(name: str, gpu: str | None, hardware: HardwareSpec | None) -> None:
+    """Refuse an unknown GPU of which the manifest says too little to tell how fast it is.
+
+    Args:
+        name: of its pool.
+        gpu: its model, as the manifest names it.
+        hardware: what the manifest says.
+
+    Raises:
+        DevicesUnknown: with what is missing.
+    """
+    needed = {
+        "bfloat16Teraflops": hardware and hardware.bfloat16_teraflops,
+        "memoryGigabytesPerSecond": hardware and hardware.memory_gigabytes_per_second,
+    }
+    if missing := [field for field, value in needed.items() if value is None]:
+        near = " or ".join(similar_gpus(gpu or ""))
+        advice = f"; or did you mean gpu: {near}?" if near else ""
+        raise DevicesUnknown(
+            f"hardware of pool {name} is not all that has to be known of a GPU without a preset: "
+            f"got gpu {gpu or 'none'} without {' and '.join(missing)}, allowed hardware with "
+            f"{' and '.join(needed)}; add {' and '.join(missing)}{advice}"
+        )
+
+
+def device_of(pools: Sequence[Pool]) -> Device:
+    """What ranks of a job compute on: the same in all of its pools."""
+    pool, *_ = pools
+    return pool.device
+
+
+def limit_devices(devices: Pool, placement: PlacementSpec) -> Pool:
+    """The devices that placement.maxDevices leaves: some of one node, or whole nodes."""
+    limit = placement.max_devices
+    if limit is None or limit >= devices.num_devices:
+        return devices
+    per_node = min(limit, devices.devices_per_node)
+    taken = {"nodes": limit // per_node, "devices_per_node": per_node}
+    return devices.model_copy(update=taken)
+
+
+def local_inventory(num_devices: int, machine_bytes: int) -> Pool:
+    """Ranks on the CPUs of one machine.
+
+    Args:
+        num_devices: ranks.
+        machine_bytes: memory of the machine, as `machine_memory_bytes` reads it.
+    """
+    each = max(machine_bytes - HOST_RESERVE_BYTES, 0) // num_devices
+    return Pool(
+        name="local",
+        device=Device.CPU,
+        nodes=1,
+        devices_per_node=num_devices,
+        memory_bytes_per_device=each,
+    )
+
+
+def devices_asked_for(placement: PlacementSpec) -> int:
+    """Devices that the pools of a placement's groups need at least; 1 without groups."""
+    return sum(_needed(groups) for groups in _by_pool(placement).values())
+
+
+def split_machine(machine: Pool, placement: PlacementSpec) -> tuple[Pool, ...]:
+    """A machine's devices as the pools that a placement names; what is more than groups ask for is
+    shared by the pools of groups that take the rest of theirs: evenly, or one more for the first.
+
+    Raises:
+        DevicesUnknown: too few devices.
+    """
+    pools = _by_pool(placement)
+    spare = machine.num_devices - devices_asked_for(placement)
+    if spare < 0:
+        raise DevicesUnknown(
+            f"the groups of roles need more devices than there are: got {machine.num_devices}, "
+            f"allowed at least {devices_asked_for(placement)}; ask for more with --devices, or "
+            "lower devices or firstDevice of placement.groups"
+        )
+    growing = [
+        name
+        for name, groups in pools.items()
+        if not groups or any(group.devices is None for group in groups)
+    ]
+    share, rest = divmod(spare, len(growing)) if growing else (0, 0)
+    more = {name: share + (number < rest) for number, name in enumerate(growing)}
+    return tuple(
+        machine.model_copy(
+            update={
+                "name": name or machine.name,
+                "devices_per_node": _needed(groups) + more.get(name, 0),
+            }
+        )
+        for name, groups in pools.items()
+    )
+
+
+def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
+    """The groups of each pool that they name; one pool, without groups, for other placements."""
+    if placement.type is not PlacementType.MANUAL:
+        return {None: []}
+    named = list(dict.fromkeys(group.pool for group in placement.groups if group.pool is not None))
+    only = named[0] if named else None
+    pools: dict[str | None, list[RoleGroup]] = {}
+    for group in placement.groups:
+        pools.setdefault(group.pool or only, []).append(group)
+    return pools
+
+
+def _needed(groups: Iterable[RoleGroup]) -> int:
+    return max((group.first_device + (group.devices or 1) for group in groups), default=1)
+
+
+def _memory_of(pool: NodePool, index: int) -> int:
+    if pool.memory_per_device is not None:
+        return quantity_value(pool.memory_per_device)
+    where = f"resources.nodePools {pool.name}"
+    if pool.device is Device.CPU:
+        if pool.resources.memory is None:
+            raise DevicesUnknown(
+                f"the memory of a CPU device is unknown: got {where} without it; set "
+                "memoryPerDevice, or resources.memory of its pods"
+            ).at("spec", "resources", "nodePools", index)
+        return quantity_value(pool.resources.memory) // pool.devices_per_node
+    if pool.gpu is None or pool.gpu not in GPU_MEMORY_BYTES:
+        near = " or ".join(similar_gpus(pool.gpu or ""))
+        advice = f"did you mean {near}? Else" if near else "name one of these or"
+        raise DevicesUnknown(
+            f"the memory of a device is unknown: got gpu {pool.gpu or 'none'} in {where}, allowed "
+            f"{', '.join(GPU_MEMORY_BYTES)}; {advice} set memoryPerDevice, and hardware for "
+            "plans that are chosen by time"
+        ).at("spec", "resources", "nodePools", index, "gpu")
+    return GPU_MEMORY_BYTES[pool.gpu]
+
+
+def similar_gpus(name: str) -> list[str]:
+    """The known GPUs that a name can mean: as a driver or a cloud writes it (NVIDIA-H100-80GB-HBM3,
+    nvidia-tesla-t4), without its memory (A100), or mistyped."""
+    plain = _plain(name)
+    longest = max(
+        (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
+    )
+    calls_of_kind = [known for known in GPU_MEMORY_BYTES if _begins(known, plain)]
+    if longest or calls_of_kind:
+        return [longest] if longest else calls_of_kind
+    near = nearest(plain, list(GPU_MEMORY_BYTES))
+    return [near] if near else []
+
+
+def known_gpu(name: str) -> str | None:
+    """The known GPU that a driver's name means (NVIDIA A100-SXM4-80GB); None where it has not all
+    parts of a known one's, but for its memory."""
+    parts = _plain(name).split("-")
+    found = [
+        known
+        for known in similar_gpus(name)
+        if all(part in parts or _MEMORY.fullmatch(part) for part in known.split("-"))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    """A GPU's name as known ones are written, without its maker."""
+    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
+    return re.sub(r"(\d+)GB\b", r"\1G", plain)
+
+
+def _begins(text: str, word: str) -> bool:
+    """Whether a name is a word, or begins with it and goes on after a dash."""
+    return bool(word) and f"{text}-".startswith(f"{word}-")
+
+
+COMMAND = "nvidia-smi"
+FORMAT = "--format=csv,noheader,nounits"
+MIB = 2**20
+
+
+def gpu_memory_bytes() -> tuple[int, ...]:
+    """Memory of each GPU; empty on a machine without any, or without the driver's command."""
+    return parse_memory(_asked("memory.total"))
+
+
+def gpu_name() -> str | None:
+    """The model of this machine's GPUs, as plans name it; None where they differ, or are not
+    known."""
+    names = {known_gpu(line) for line in _asked("name").splitlines() if line.strip()}
+    return names.pop() if len(names) == 1 else None
+
+
+def _asked(field: str) -> str:
+    """The command's answer, a line for each GPU; empty where there is none."""
+    if shutil.which(COMMAND) is None:
+        return ""
+    query = (COMMAND, f"--query-gpu={field}", FORMAT)
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def parse_memory(text: str) -> tuple[int, ...]:
+    """Bytes from the command's lines, a number of MiB each; other lines mean that there is none."""
+    lines = [line.strip() for line in text.splitlines()]
+    return tuple(int(line) * MIB for line in lines if line.isdigit())
+
+
+def gpu_inventory(
+    memory_bytes: tuple[int, ...], num_devices: int | None, gpu: str | None = None
+) -> Pool:
+    """The first GPUs of this machine, by default all.
+
+    Args:
+        memory_bytes: of each.
+        num_devices: how many.
+        gpu: their model, where it is known.
+
+    Raises:
+        DevicesUnknown: more are asked for than there are.
+    """
+    count = len(memory_bytes) if num_devices is None else num_devices
+    if count > len(memory_bytes):
+        raise DevicesUnknown(
+            f"this machine has fewer GPUs than asked for: got --devices {count}, allowed at most "
+            f"{len(memory_bytes)}; ask for fewer"
+        )
+    return Pool(
+        name="local",
+        device=Device.GPU,
+        nodes=1,
+        devices_per_node=count,
+        memory_bytes_per_device=min(memory_bytes[:count]),
+        gpu=gpu,
+    )

@@ -1,0 +1,235 @@
+"""From a manifest to what is planned: the one place where the planner reads it.
+
+What a manifest lacks to be planned without its code and models: what `rlhf fill` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.plan import GraphName, ModelHead, Pool
+from rlhf_api.problems import FieldPath
+from rlhf_api.quantity import quantity_value
+from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
+from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
+from rlhf_flow.errors import ShapeUnknown
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_algorithms
+from rlhf_flow.jobs.registry import resolve_precision
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.problem.devices import device_of, limit_devices
+from rlhf_planner.problem.model_shapes import KNOWN_MODELS, difference_of, source_shape
+from rlhf_planner.problem.problem import (
+    Fixed,
+    FixedStrategy,
+    Graphs,
+    ModelFacts,
+    PlanningProblem,
+    Workload,
+)
+from rlhf_planner.problem.profile import Profile
+from rlhf_sizing.shape import DecoderShape
+
+
+def problem_of(
+    job: RLHFJob,
+    graphs: Graphs,
+    pools: Sequence[Pool],
+    shapes: Mapping[str, DecoderShape],
+    profile: Profile | None = None,
+) -> PlanningProblem:
+    """What is to be planned of a job.
+
+    Args:
+        job: the manifest.
+        graphs: traced from it.
+        pools: its devices, all of one kind; placement.maxDevices may leave fewer.
+        shapes: of every role with a model.
+        profile: measured on such devices, if there is one.
+    """
+    roles = job_roles(graphs)
+    return PlanningProblem(
+        name=job.name,
+        graphs=graphs,
+        models={
+            role: _facts(job, graphs, role, found, found.head, shapes[role], pools)
+            for role, found in roles.items()
+            if found.head is not None
+        },
+        pools=tuple(limit_devices(pool, job.spec.placement) for pool in pools),
+        workload=_workload(job),
+        fixed=_fixed(job),
+        profile=profile,
+    )
+
+
+def _facts(
+    job: RLHFJob,
+    graphs: Graphs,
+    role: str,
+    found: JobRole,
+    head: ModelHead,
+    shape: DecoderShape,
+    pools: Sequence[Pool],
+) -> ModelFacts:
+    step, model = graphs[GraphName.STEP], job.spec.model_for(role)
+    training, origin = model.training, model.source.same_as or role
+    return ModelFacts(
+        role=role,
+        origin=origin,
+        trained_as=role if role in job.spec.models else "actor",
+        head=head,
+        shape=shape,
+        precision=resolve_precision(training.precision, device_of(pools)),
+        engine=training.engine,
+        is_trained=found.is_trained,
+        generates=found.generates,
+        is_saved=_is_saved(job, origin, found, policy_role(step)),
+        rows_per_prompt=step.max_rows(role),
+        rows_together=_rows_together(step, role),
+        sequence_parallel=training.parallelism.sequence,
+        distributed_optimizer=training.distributed_optimizer,
+        fixed=_strategy(training, _offload(job, role, found)),
+    )
+
+
+def _strategy(training: TrainingSpec, offload: Offload) -> FixedStrategy:
+    return FixedStrategy(
+        tensor=training.parallelism.tensor,
+        pipeline=training.parallelism.pipeline,
+        micro_batch_tokens=training.micro_batch_tokens,
+        recompute=training.activation_recompute,
+        offload=offload,
+    )
+
+
+def _offload(job: RLHFJob, role: str, found: JobRole) -> Offload:
+    """What the manifest says of a role. Nothing can be derived of one that is only read: if it has
+    that from the actor, whose model it starts from, nothing is said of it."""
+    wanted = job.spec.model_for(role).training.offload
+    is_taken_over = role not in job.spec.manifest_models and not found.is_trained
+    return Offload.AUTO if is_taken_over and wanted is Offload.DERIVED else wanted
+
+
+def _is_saved(job: RLHFJob, origin: str, role: JobRole, policy: str) -> bool:
+    """Whether the weights of a role with a model cannot be had from their source any more: it is
+    trained, takes over another role's, or took the policy's after a warm start."""
+    has_warm_start = job.spec.schedule.warm_start is not None
+    takes_policys = origin == job.spec.origin_role(policy)
+    return role.is_trained or role.takes_weights or (has_warm_start and takes_policys)
+
+
+def _rows_together(graph: Graph, role: str) -> int:
+    """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
+    one."""
+    compared = [
+        graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
+    ]
+    return max(compared, default=1)
+
+
+def _workload(job: RLHFJob) -> Workload:
+    schedule, rollout, held_out = job.spec.schedule, job.spec.rollout, job.spec.data.evaluation
+    return Workload(
+        prompts_per_step=schedule.prompts_per_step,
+        warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
+        pretraining_rows=job.spec.pretraining_rows_per_step or 0,
+        held_out_prompts=None if held_out is None else held_out.max_rows,
+        max_prompt_tokens=rollout.max_prompt_tokens,
+        max_response_tokens=rollout.max_response_tokens,
+        expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
+        expected_response_tokens=rollout.expected_response_tokens
+        or rollout.max_response_tokens / 2,
+        max_concurrent_sequences=rollout.max_concurrent_sequences,
+        updates_per_epoch=schedule.updates_per_epoch,
+    )
+
+
+def _fixed(job: RLHFJob) -> Fixed:
+    rollout, has_warm_start = job.spec.rollout, job.spec.schedule.warm_start is not None
+    memory = rollout.kv_cache_memory
+    return Fixed(
+        placement=job.spec.placement,
+        engine_tensor=rollout.parallelism.tensor,
+        kv_cache_bytes=None if memory is None else quantity_value(memory),
+        kv_cache_memory=memory,
+        standby=job.spec.failure_policy.standby,
+        # The last copy has no step beside it.
+        saves_while_training=job.spec.checkpoint.every_steps > 0 or has_warm_start,
+        stage_fusion=rollout.stage_fusion,
+        stage_fusion_threshold=rollout.stage_fusion_threshold,
+    )
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A field of a manifest, and what it should say."""
+
+    path: FieldPath
+    """Of the field."""
+    value: Any
+    """Plain values under wire names."""
+    about: str
+    """What it is, in a few words."""
+
+
+def shapes_to_fill(job: RLHFJob, cache: Path) -> Iterator[Filling]:
+    """The shapes that a manifest lacks, or that are not those of its models.
+
+    Args:
+        job: the manifest, with paths as they are seen here.
+        cache: the hub cache of this machine.
+
+    Raises:
+        ShapeUnknown: a model that nothing here knows, and whose shape the manifest does not give.
+    """
+    for role, given in job.spec.manifest_models.items():
+        shape, source = given.model.shape, given.model.source
+        is_known = source.path is None and (
+            source.hugging_face is None or source.hugging_face in KNOWN_MODELS
+        )
+        if shape is None and is_known:
+            continue
+        try:
+            found = source_shape(job, role, cache).to_spec()
+        except ShapeUnknown as error:
+            if shape is not None:
+                continue
+            raise error.at("spec", *given.location) from error.__cause__
+        if shape is None or difference_of(shape, found) is not None:
+            yield Filling(("spec", *given.location, "shape"), _plain(found), _about(found))
+
+
+def graph_to_fill(job: RLHFJob) -> Iterator[Filling]:
+    """The graph of a custom algorithm's step, traced by its code.
+
+    Args:
+        job: the manifest, without the graph that it has.
+
+    Raises:
+        FlowError: a step that cannot be traced, or that cannot work.
+        InvalidGraph: one that a manifest cannot hold.
+        ManifestError: rewards that do not fit its roles.
+    """
+    if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
+        return
+    step = trace_algorithms(job)[GraphName.STEP]
+    graph = build_manifest_graph(job, step.algorithm, step.graph)
+    calls, roles = (
+        f"{len(each)} {noun}{'' if len(each) == 1 else 's'}"
+        for each, noun in ((graph.calls, "call"), (graph.roles, "role"))
+    )
+    yield Filling(FIELD, _plain(graph), f"{calls} of {roles}")
+
+
+def _plain(model: Any) -> Any:
+    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+def _about(shape: ModelShape) -> str:
+    family = "" if shape.family is None else f"{shape.family.value}, "
+    return f"{family}{shape.num_layers} layers of {shape.hidden_size}"

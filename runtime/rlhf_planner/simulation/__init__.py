@@ -1,0 +1,1 @@
+"""Simulated steps: tasks on exclusive devices and the arcs between them."""

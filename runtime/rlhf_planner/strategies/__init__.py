@@ -1,0 +1,1 @@
+"""The family of plans that are compared: placements and cuts of models."""

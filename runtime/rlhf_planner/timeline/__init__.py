@@ -1,0 +1,1 @@
+"""Charts of a simulated step, as plain text and as SVG."""
