@@ -176,7 +176,7 @@ def _finishing_engines(plan: Plan, role: str, mesh: Mesh) -> tuple[int, ...]:
     )
     assert finish is not None
     firsts = [finish.rank_at(number, 0, 0) for number in range(finish.data)]
-    return tuple(Coordinates.of(rank, mesh).data for rank in firsts)
+    return tuple(Coordinates.in_mesh(rank, mesh).data for rank in firsts)
 
 
 def _unfinished_shard(prompts: Prompts, generated: Generated) -> Shard:

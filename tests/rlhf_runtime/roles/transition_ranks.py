@@ -104,7 +104,7 @@ class Setting:
         make = ENGINES[case.engine]
         self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
         generates = world.rank in case.engines.ranks
-        self.at = Coordinates.of(world.rank, case.engines) if generates else None
+        self.at = Coordinates.in_mesh(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
         self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
