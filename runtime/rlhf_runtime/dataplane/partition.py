@@ -122,7 +122,9 @@ class Window:
     """The part among those of the window."""
 
 
-def window(groups: range, rows_per_group: int, share: Share, whole_groups: bool = False) -> Window:
+def window(
+    groups: range, rows_per_group: int, share: Share, complete_groups: bool = False
+) -> Window:
     """The window of a part: rows in proportion to the parts that it has.
 
     Where groups are many, or are to be whole, none is in two windows.
@@ -130,7 +132,7 @@ def window(groups: range, rows_per_group: int, share: Share, whole_groups: bool 
     first = share.number - share.number % WINDOW_PARTS
     end = min(first + WINDOW_PARTS, share.count)
     place = Share(share.number - first, end - first)
-    if whole_groups or len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
+    if complete_groups or len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
         return Window(_of_groups(groups, rows_per_group, first, end, share.count), place)
     count = len(groups) * rows_per_group
     positions = range(count * first // share.count, count * end // share.count)
@@ -143,7 +145,7 @@ def _of_groups(groups: range, rows_per_group: int, first: int, end: int, count: 
     return RowSpan(groups, rows_per_group, range(*bounds))
 
 
-def balanced(index: ShardIndex, parts: int, whole_groups: bool = False) -> list[Rows]:
+def balanced(index: ShardIndex, parts: int, complete_groups: bool = False) -> list[Rows]:
     """Rows for each part so that tokens are balanced: the longest first, to the least loaded part.
 
     Where groups are many they stay whole, so that responses can share their prompt's computation,
@@ -153,7 +155,7 @@ def balanced(index: ShardIndex, parts: int, whole_groups: bool = False) -> list[
     if parts == 1:
         return [np.sort(index.rows)]
     distinct, group_of = np.unique(index.groups, return_inverse=True)
-    if not whole_groups and len(distinct) < WHOLE_GROUPS_PER_PART * parts:
+    if not complete_groups and len(distinct) < WHOLE_GROUPS_PER_PART * parts:
         owner = _deal(index.lengths, index.rows, parts)
     else:
         tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))

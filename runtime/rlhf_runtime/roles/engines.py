@@ -40,7 +40,9 @@ def _engine_type(training: TrainingSpec) -> Callable[..., TrainingEngine]:
             return FsdpEngine
         case TrainingEngineType.MEGATRON:
             # Seconds to import, and only here.
-            from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
+            from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 
-            cutting = Cutting(training.parallelism.sequence, training.distributed_optimizer)
-            return partial(MegatronEngine, cutting=cutting)
+            sharding = ShardingOptions(
+                training.parallelism.sequence, training.distributed_optimizer
+            )
+            return partial(MegatronEngine, sharding=sharding)

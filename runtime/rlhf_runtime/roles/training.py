@@ -96,20 +96,20 @@ def micro_batches(
     engine: TrainingEngine,
     max_padded_tokens: int,
     rows: Rows | None = None,
-    whole_groups: bool = False,
+    complete_groups: bool = False,
 ) -> list[MicroBatch]:
     """Rows of a mini-batch, by default all, as micro-batches for an engine, in which the tokens
-    that count are predicted; with `whole_groups` rows of a prompt are in one, however many tokens
-    these have."""
+    that count are predicted; with `complete_groups` rows of a prompt are in one, however many
+    tokens these have."""
     parts = cut(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
         engine.packing(max_padded_tokens),
         rows,
-        whole_groups,
+        complete_groups,
     )
-    return [part.only(batch.own_tokens.flags[part.tokens]) for part in parts]
+    return [part.select(batch.own_tokens.flags[part.tokens]) for part in parts]
 
 
 def compared_micro_batches(
@@ -119,7 +119,7 @@ def compared_micro_batches(
     those over which rows are split whose tokens together are too many for one."""
     whole: list[MicroBatch] = []
     too_large: list[MicroBatch] = []
-    for part in micro_batches(batch, engine, max_padded_tokens, rows, whole_groups=True):
+    for part in micro_batches(batch, engine, max_padded_tokens, rows, complete_groups=True):
         fits = part.token_ids.numel() <= max_padded_tokens or len(part.rows) == 1
         (whole if fits else too_large).append(part)
     if not too_large:

@@ -22,7 +22,7 @@ from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.workers.inputs import Inputs
 
@@ -105,7 +105,7 @@ class UnfinishedRows:
         if keeps:
             self._kept, prompts, running = prompts, prompts.take(running[:0]), running[:0]
         else:
-            requests.drop()
+            requests.abort()
         return _left_shard(prompts, requests.generated(running))
 
     def share_of(self, inputs: Inputs) -> Prompts:

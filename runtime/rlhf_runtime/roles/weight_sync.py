@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf_api.plan import GraphName
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel

@@ -90,8 +90,7 @@ class Rank(Watched):
     @watched_by_effort
     def join(self, served: tuple[str, int]) -> None:
         """Enter the world whose store is served there. Collective."""
-        from rlhf_runtime.engines.parallel import make_contexts
-        from rlhf_runtime.engines.rank_group import make_rank_groups
+        from rlhf_runtime.engines.parallel import make_contexts, make_rank_groups
         from rlhf_runtime.engines.world import World, reach_store
 
         setup = self._setup
@@ -304,7 +303,7 @@ class Rank(Watched):
         held = {
             (role, what): num_bytes
             for role, engine in self._engines().items()
-            for what, num_bytes in engine.held_bytes().items()
+            for what, num_bytes in engine.bytes_on_device().items()
         }
         return OutOfMemory(
             out_of_memory_text(

@@ -95,7 +95,7 @@ def test_groups_that_are_to_be_whole_are_in_one_window(
     groups: range, samples: int, count: int
 ) -> None:
     windows = [
-        window(groups, samples, Share(first, count), whole_groups=True).span.rows()
+        window(groups, samples, Share(first, count), complete_groups=True).span.rows()
         for first in range(0, count, WINDOW_PARTS)
     ]
     assert np.concatenate(windows).tolist() == all_rows(groups, samples)
@@ -159,7 +159,7 @@ def test_many_groups_stay_whole_and_few_are_split() -> None:
 @settings(deadline=None)
 @given(grouped_indexes(), PARTS)
 def test_whole_groups_are_balanced_however_few_there_are(index: ShardIndex, count: int) -> None:
-    parts = balanced(index, count, whole_groups=True)
+    parts = balanced(index, count, complete_groups=True)
     assert sorted(np.concatenate(parts).tolist()) == index.rows.tolist()
     held = [set(index.groups[rows].tolist()) for rows in parts]
     assert sum(map(len, held)) == len(set().union(*held)), "a group lies in several parts"

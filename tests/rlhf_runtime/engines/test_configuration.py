@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_runtime.engines.configuration import read_config
+from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.errors import UnsupportedModel
 
 

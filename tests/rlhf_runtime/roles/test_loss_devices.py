@@ -73,9 +73,9 @@ def parts_of(batch: MiniBatch) -> list[MicroBatch]:
         columns["response_tokens"],
         batch.groups,
         packing,
-        whole_groups=True,
+        complete_groups=True,
     )
-    return [part.only(batch.own_tokens.flags[part.tokens]) for part in parts]
+    return [part.select(batch.own_tokens.flags[part.tokens]) for part in parts]
 
 
 @pytest.mark.parametrize("has_mask", [False, True])
