@@ -30,9 +30,9 @@ from rlhf_runtime.reshard.views import Views
 from .megatron_models import CONFIGS, PLAIN, TIED, WIDE, make_model, write_model
 
 
-def fused(architecture: Architecture, path: str, place: TensorShard) -> torch.Tensor:
+def fused(architecture: Architecture, path: str, shard: TensorShard) -> torch.Tensor:
     """A rank's storage of a parameter, of the size that Megatron gives it."""
-    size, sizes = place.tensor_size, architecture.sizes
+    size, sizes = shard.size, architecture.sizes
     rows = {
         Cut.GROUPS: (sizes["query"] + 2 * sizes["key"]) // size,
         Cut.PAIRS: 2 * sizes["intermediate"] // size,
@@ -47,13 +47,13 @@ def fused(architecture: Architecture, path: str, place: TensorShard) -> torch.Te
 
 def model_views(architecture: Architecture, tensor: int, size: int) -> Views:
     """Of a tensor rank that has all layers."""
-    place = TensorShard(tensor, size)
+    shard = TensorShard(tensor, size)
     return group_views(
         part
         for path, parameter, layer in architecture.parameters()
         if not (architecture.is_tied and path == "output_layer.weight")
         for part in weight_slices(
-            fused(architecture, path, place), parameter, layer, architecture, place
+            fused(architecture, path, shard), parameter, layer, architecture, shard
         )
     )
 
@@ -178,7 +178,7 @@ def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "'yarn'"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-            "'dynamic' of 1 of a head, allowed default, linear, llama3 of whole heads",
+            "'dynamic' of 1 of a head, allowed default, linear, llama3 of full heads",
         ),
     ],
 )
