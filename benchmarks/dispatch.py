@@ -29,17 +29,18 @@ from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.reports import CallReport, Statistics
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
-from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.local_ray import start_local_ray, stop_local_ray
 from rlhf_runtime.controller.worker_groups import WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, OrderedBatch, Statistics
 from rlhf_runtime.workers.process import resident_bytes
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "01-sort-grpo.yaml"
@@ -60,16 +61,16 @@ class Worker:
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as the controller sends it."""
-        order = Order.read(header, own)
+        request = CallRequest.from_message(header, own)
         start = time.time()
-        inputs = Inputs(order, shards, Coordinates.of(self._rank, MESH))
-        if order.call.method == "take":
+        inputs = CallInputs(request, shards, Coordinates.in_mesh(self._rank, MESH))
+        if request.call.method == "take":
             touch(inputs.load(inputs.rows())["block"].values)
         span = Span(
-            f"rank {self._rank}", order.call.role or "", order.call.method, start, time.time()
+            f"rank {self._rank}", request.call.role or "", request.call.method, start, time.time()
         )
-        report = CallReport(order.call.id, Statistics(), (span,), resident_bytes()).message()
-        if order.call.method != "make":
+        report = CallReport(request.call.id, Statistics(), (span,), resident_bytes()).to_bytes()
+        if request.call.method != "make":
             return report
         return report, Shard(inputs.index.find(inputs.rows()), {"block": Column(self._block)})
 
@@ -111,12 +112,12 @@ def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None
     """A round of `column` and one of `empty` through the controller."""
     makers, takers = (WorkerGroup(_actors(Worker)) for _ in range(2))
     (host,) = _actors(Bare, 1)
-    base, few = (as_batch((), [_rows(host, rows)], Extent(rows)) for rows in (ROWS, RANKS))
+    base, few = (as_batch((), [_rows(host, rows)], BatchShape(rows)) for rows in (ROWS, RANKS))
     groups: dict[str | None, WorkerGroup] = {"maker": makers, "taker": takers}
 
     def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
-        order = Order(wanted, 1, GraphName.STEP, "benchmark", (OrderedBatch(batch.extent),))
-        sent = groups[wanted.role].submit(order, [batch], MESH)
+        request = CallRequest(wanted, 1, GraphName.STEP, "benchmark", (InputBatch(batch.shape),))
+        sent = groups[wanted.role].submit(request, [batch], MESH)
         backend.reports.extend(sent.reports)
         return batch if sent.result is None else batch | sent.result
 

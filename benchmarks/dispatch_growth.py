@@ -15,10 +15,10 @@ from outcome import bound, note, print_json, print_table
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
-from rlhf_runtime.dataplane.partition import Extent
-from rlhf_runtime.workers.orders import Order, OrderedBatch
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.workers.process import resident_bytes
 
 ACTORS = (2, 8, 32, 64)
@@ -118,19 +118,19 @@ class Sender:
             sent: told the name of each call after it was sent.
         """
         size = len(self.ranks.workers)
-        extent = Extent(PROMPTS_PER_RANK * size)
-        prompts = ShardRef(self.anything, range(extent.num_rows))
-        batch = as_batch(("prompt",), [prompts], extent)
+        shape = BatchShape(PROMPTS_PER_RANK * size)
+        prompts = ShardRef(self.anything, range(shape.num_rows))
+        batch = as_batch(("prompt",), [prompts], shape)
         seconds: dict[str, float] = {}
         results: list[Any] = []
         for call in STEP:
             is_score = call.kind is CallKind.SCORE
             parts = MINI_BATCHES if call is TRAIN else 1
-            batches = (OrderedBatch(batch.extent),)
-            order = Order(call, 1, GraphName.STEP, "benchmark", batches, parts)
+            batches = (InputBatch(batch.shape),)
+            request = CallRequest(call, 1, GraphName.STEP, "benchmark", batches, parts)
             mesh = None if is_score else Mesh(pool="ranks", data=size)
             begin = time.thread_time()
-            submitted = (self.host if is_score else self.ranks).submit(order, [batch], mesh)
+            submitted = (self.host if is_score else self.ranks).submit(request, [batch], mesh)
             seconds[call.id] = time.thread_time() - begin
             sent(call.id)
             results += submitted.reports

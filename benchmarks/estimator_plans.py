@@ -8,7 +8,6 @@ from pathlib import Path
 from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import CPU
@@ -17,9 +16,10 @@ from rlhf_planner.cost.micro_batches import Batch, Lengths
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_bytes
 from rlhf_planner.memory.items import RoleModel
-from rlhf_planner.memory.roles import MAX_SHARED_TOKENS
 from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.profiling.subjects import Subject
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
+from rlhf_sizing.shape import DecoderShape
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
 

@@ -131,7 +131,7 @@ class Runner:
         import torch
 
         from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-        from rlhf_runtime.engines.training import LossTerm, ReadLogProbs
+        from rlhf_runtime.engines.training import ReadLogProbs, WeightedLoss
         from rlhf_runtime.profiling.training import SETTINGS
 
         if self._parallel.is_first:
@@ -143,7 +143,7 @@ class Runner:
         parts = self._parts(job, engine, 1)[0]
         found = {INFER: self._rounds(lambda: engine.infer(parts, ReadLogProbs(), _forget))}
         updates = [
-            LossTerm(ReadLogProbs(), part, lambda outputs, _: -outputs.values.mean())
+            WeightedLoss(ReadLogProbs(), part, lambda outputs, _: -outputs.values.mean())
             for part in self._parts(job, engine, job.mini_batches)
         ]
         found[TRAIN] = self._rounds(lambda: [engine.update([term]) for term in updates])

@@ -18,12 +18,12 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.cost.hardware import HARDWARE, Hardware
 from rlhf_planner.plan import resolve_shapes
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_sizing.shape import DecoderShape
 
 GPU, GPUS_PER_NODE, GPU_BYTES = "A100-80G", 8, 80 * 2**30
 NODE_BITS_PER_SECOND = 200e9

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.engine_groups import TrainedModel, engine_meshes
 from rlhf_runtime.reshard.accounting import tensor_parallel_pieces
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.slices import cut
+from rlhf_sizing.shape import DecoderShape
 
 ELEMENT_BYTES = 4
 

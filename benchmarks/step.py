@@ -41,9 +41,9 @@ from rlhf_runtime.controller.job_run import step_record
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.controller.passes import keep_ahead
 from rlhf_runtime.controller.site import OneMachine, Site
-from rlhf_runtime.controller.steps import Stepper, Submitted
+from rlhf_runtime.controller.steps import PassRunner, SubmittedPass
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
-from rlhf_runtime.forkserver.standing import server_for
+from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -118,8 +118,8 @@ class OurRun:
         self._workers = Workers(job, plan, settings, site)
         self._workers.build(journal.started)
         rates = training_settings(job.spec, plan.policy, traced.graph)
-        self._workers.on_role(plan.policy, "use_optimizer", plan.policy, rates)
-        self._stepper = Stepper(self._workers, {GraphName.STEP: traced.graph})
+        self._workers.call_role(plan.policy, "use_optimizer", plan.policy, rates)
+        self._stepper = PassRunner(self._workers, {GraphName.STEP: traced.graph})
         self._step = 0
         self.records: list[dict[str, float]] = []
 
@@ -133,11 +133,11 @@ class OurRun:
         """End the workers."""
         self._workers.close()
 
-    def _send(self, _number: int) -> tuple[int, Submitted]:
+    def _send(self, _number: int) -> tuple[int, SubmittedPass]:
         self._step += 1
         return self._step, self._stepper.train(self._algorithm, self._step)
 
-    def _finish(self, sent: tuple[int, Submitted]) -> None:
+    def _finish(self, sent: tuple[int, SubmittedPass]) -> None:
         step, submitted = sent
         record = step_record(step, self._stepper.wait(submitted), self._rewards)
         self._journal.step(record)
@@ -176,7 +176,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
         threads_per_rank=threads,
         timeout_seconds=600.0,
     )
-    fork_server, _ = server_for(plan.device, plan.standby)
+    fork_server, _ = choose_fork_server(plan.device, plan.standby)
     site = OneMachine(fork_server)
     try:
         site.open(plan.pools)

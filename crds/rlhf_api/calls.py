@@ -49,6 +49,9 @@ TRANSITIONS = frozenset(
 )
 """Calls that the plan makes, and no step."""
 
+RESHARD, FINISH, RELEASE, LOAD, OFFLOAD = "reshard", "finish", "release", "load", "offload"
+"""Their methods."""
+
 
 EFFECTS = {
     CallKind.SAVE: "a file",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import dropwhile, takewhile
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
+from rlhf_api.plan_versions import upgraded_from_2
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -258,6 +259,8 @@ class GenerationPlan(Contract):
     """Longest prompt plus longest response."""
     release_during_training: bool
     """Whether generation weights and cache are freed whenever no call generates."""
+    kv_block_tokens: Count
+    """Tokens of a block of the key-value cache."""
     max_samples_per_prompt: Count
     """Responses to one prompt, in the role's call that makes most."""
     fusion: StageFusion | None = None
@@ -267,8 +270,8 @@ class GenerationPlan(Contract):
 class Plan(Contract):
     """The decisions that a job runs by."""
 
-    version: Literal[2] = 2
-    """Of this form; a reader refuses others."""
+    version: Literal[3] = 3
+    """Version of this format. Plans of version 2 can be read; others are refused."""
     job: Name
     """The job's name."""
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
@@ -286,6 +289,8 @@ class Plan(Contract):
     """The generation engines, of each role that generates."""
     memory: Annotated[tuple[MemoryPlan, ...], Field(min_length=1, max_length=64)]
     """Memory of a device, for each group of devices that hold the same roles."""
+    passes_ahead: Annotated[int, Field(ge=0, le=16)]
+    """Passes that the driver sends before the pass that runs has ended."""
     standby: bool
     """Whether the workers' libraries stay in each node's memory, to start workers again from."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
@@ -294,6 +299,12 @@ class Plan(Contract):
     """How long steps are expected to take. None: not known; a reason says why."""
     search: PlanSearch | None = None
     """How the plan was found. None: by the first way to compute that fits, without a comparison."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        is_old = isinstance(data, dict) and data.get("version") == 2
+        return upgraded_from_2(data) if is_old else data
 
     @model_validator(mode="after")
     def _calls_are_unique_and_placed(self) -> Plan:

@@ -17,8 +17,6 @@ from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import hub_cache
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
 from rlhf_flow.jobs.job_graphs import job_roles, policy_of, trace_job
 from rlhf_flow.trace.graph import Graph
@@ -39,7 +37,6 @@ from rlhf_planner.problem.devices import (
     gpu_name,
     inventory_from_pools,
     local_inventory,
-    machine_memory_bytes,
     split_machine,
 )
 from rlhf_planner.problem.from_manifest import problem_of
@@ -49,6 +46,9 @@ from rlhf_planner.problem.profile import Profile
 from rlhf_planner.search.branch_and_bound import MAX_FITTED
 from rlhf_planner.search.pool_search import plan_of_a_part
 from rlhf_planner.search.search import search_problem, searched_plan
+from rlhf_sizing.config import hub_cache
+from rlhf_sizing.machine import machine_memory_bytes
+from rlhf_sizing.shape import DecoderShape
 
 
 def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:

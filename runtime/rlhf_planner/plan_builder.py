@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GenerationPlan, Plan, RolePlan
+from rlhf_api.plan import GenerationPlan, GraphName, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, phase_peaks
+from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.jobs.job_graphs import job_roles
 from rlhf_planner.feasibility import FittedJob
@@ -19,17 +20,18 @@ from rlhf_planner.memory.choices import memory_reasons
 from rlhf_planner.memory.engine_groups import grouping_reason
 from rlhf_planner.memory.engine_size import with_groups
 from rlhf_planner.memory.generation import (
+    KV_BLOCK_TOKENS,
     EngineChoice,
     GenerationChoice,
     GenerationLoad,
     Loads,
     kv_bytes,
 )
-from rlhf_planner.memory.items import format_bytes
 from rlhf_planner.memory.offloading import FASTEST, offload_reasons, with_standby
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.plan_calls import CallMeshes, call_plans
 from rlhf_planner.problem.problem import Fixed, PlanningProblem
+from rlhf_planner.simulation.step_tasks import passes_ahead
 
 
 def plan_reasons(
@@ -164,6 +166,7 @@ def fitted_plan(found: FittedJob) -> Plan:
         policy=problem.policy,
         generations=tuple(_generation_plan(problem, engine) for engine in engines.values()),
         memory=tuple(map(_memory_plan, memory)),
+        passes_ahead=passes_ahead(problem.graphs[GraphName.STEP]),
         standby=standby,
         reasons=(
             *plan_reasons(
@@ -229,6 +232,7 @@ def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> Generati
         max_concurrent_sequences=problem.workload.max_concurrent_sequences,
         max_sequence_tokens=problem.workload.max_sequence_tokens,
         release_during_training=engine.release,
+        kv_block_tokens=KV_BLOCK_TOKENS[problem.device],
         max_samples_per_prompt=_max_samples(problem, engine.role),
     )
 

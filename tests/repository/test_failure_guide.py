@@ -17,7 +17,7 @@ GUIDE = ROOT / "docs" / "guides" / "when-things-fail.md"
 PACKAGES = {
     "rlhf_api": "crds",
     "rlhf_flow": "runtime",
-    "rlhf_decoder": "runtime",
+    "rlhf_sizing": "runtime",
     "rlhf_planner": "runtime",
     "rlhf_runtime": "runtime",
     "rlhf_cli": "runtime",

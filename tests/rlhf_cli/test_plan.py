@@ -246,10 +246,10 @@ def test_a_custom_algorithm_comes_from_local_code(tmp_path: Path, last: str, cod
 PAIR = """
 from rlhf_flow import *
 from rlhf_flow.step.operations import Custom
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Protocol
 
-FIRST = Protocol(lambda at: Share(at.data, at.data_size), lambda at: at.rank == 0)
+FIRST = Protocol(lambda at: Slice(at.data, at.data_size), lambda at: at.rank == 0)
 
 
 def rated(columns):
@@ -392,8 +392,8 @@ def test_a_page_that_cannot_be_written_is_told(manifest: Path, tmp_path: Path) -
 
 def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from rlhf_cli.plan import plan_command; "
-        f"plan_command(Path({str(manifest)!r}), 2, 'table'); "
+        "import sys; from pathlib import Path; from rlhf_cli.commands.plan import plan; "
+        f"plan(Path({str(manifest)!r}), 2); "
         "print(sorted({'torch', 'ray', 'numpy', 'transformers', 'vllm'} & set(sys.modules)))"
     )
     result = subprocess.run(

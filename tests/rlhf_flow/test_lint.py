@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.jobs.lint import lint_job
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 
 from ..depth import examples
 from .conftest import MakeJob
@@ -336,5 +336,5 @@ def test_mini_batches_that_do_not_divide_a_step_are_told(
     found = [each for each in lint(schedule=schedule) if "does not divide" in each]
     assert bool(found) is (told is not None)
     assert all(re.search(told or "", each) for each in found)
-    sizes = [len(part) for part in Extent(8).mini_batches(-(-8 // asked))]
+    sizes = [len(part) for part in BatchShape(8).mini_batches(-(-8 // asked))]
     assert sorted(sizes) == {3: [2, 3, 3], 5: [4, 4], 4: [4, 4], 8: [8]}[asked]

@@ -218,7 +218,7 @@ def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() 
         assert environment(pod)["RLHF_FORK_SERVER"]
         hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
         assert hook[:2] == ["/bin/sh", "-c"]
-        assert hook[2] == f"python -P -m rlhf_runtime.forkserver.of_pod {device} || true"
+        assert hook[2] == f"python -P -m rlhf_runtime.forkserver.pod_server {device} || true"
 
 
 def test_secrets_are_references() -> None:

@@ -187,7 +187,7 @@ def test_a_plan_round_trips_through_json_and_is_deterministic(job: Any) -> None:
     text = made.model_dump_json(by_alias=True)
     assert Plan.model_validate_json(text) == made
     assert plan(job(), cpus()).model_dump_json(by_alias=True) == text
-    assert '"kvCacheBytes"' in text and '"version":2' in text
+    assert '"kvCacheBytes"' in text and '"version":3' in text
 
 
 def test_a_plan_of_another_version_is_refused(job: Any) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut, empty_micro_batch
+from rlhf_sizing.costs import SequenceCost
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

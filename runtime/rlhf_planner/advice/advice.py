@@ -15,7 +15,6 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.plan import Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, TrainingEngineType, TrainingParallelism
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.errors import PlanError
 from rlhf_planner.advice.changes import (
     Change,
@@ -35,6 +34,7 @@ from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import Graphs
 from rlhf_planner.strategies.parallelism import possible_cuts
+from rlhf_sizing.shape import DecoderShape
 
 SHORTEST_PART = 8
 """Lengths are not advised below this part of what was asked for: it would be another job."""

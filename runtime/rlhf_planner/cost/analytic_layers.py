@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.layers import (
     FUSED_KERNELS,
@@ -40,6 +39,7 @@ from rlhf_planner.cost.layers import (
     table_counts,
 )
 from rlhf_planner.memory.items import FLOAT32_BYTES
+from rlhf_sizing.shape import DecoderShape
 
 ATTENTION_BACKWARD = 2.5
 """Products of attention's backward pass for each of its forward pass: 5 for 2."""

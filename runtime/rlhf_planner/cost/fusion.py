@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhf_api.calls import CallId, CallKind
+from rlhf_api.calls import FINISH, CallId, CallKind
 from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
 from rlhf_api.plan_fusion import StageFusion
+from rlhf_api.plan_text import describe_devices
 from rlhf_flow.trace.graph import Graph
-from rlhf_planner.placement.placement import describe_devices
-from rlhf_planner.placement.transitions import FINISH, beside_generation
+from rlhf_planner.placement.transitions import beside_generation
 
 
 @dataclass(frozen=True)

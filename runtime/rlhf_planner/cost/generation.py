@@ -50,17 +50,13 @@ from math import inf
 
 from rlhf_api.plan import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.collectives import Group, Links
 from rlhf_planner.cost.layers import LayerCut, LayerKind, LayerSeconds, LayerTime
 from rlhf_planner.cost.micro_batches import Lengths
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
-from rlhf_planner.memory.generation import (
-    BATCHED_TOKENS,
-    GenerationCall,
-    GenerationLoad,
-    kv_token_bytes,
-)
+from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_token_bytes
+from rlhf_sizing.limits import BATCHED_TOKENS
+from rlhf_sizing.shape import DecoderShape
 
 _HALF = (
     (0.2386191860831969, 0.4679139345726910),

@@ -38,10 +38,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.generation import key_value_heads_per_rank
 from rlhf_planner.memory.items import FLOAT32_BYTES
 from rlhf_planner.memory.megatron import vocabulary_rows
+from rlhf_sizing.shape import DecoderShape
 
 
 class LayerKind(StrEnum):

@@ -23,7 +23,6 @@ from functools import lru_cache
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_planner.cost.analytic_layers import analytic_layers
 from rlhf_planner.cost.hardware import Hardware
@@ -36,6 +35,7 @@ from rlhf_planner.problem.profile import (
     Profile,
     TrainingCurves,
 )
+from rlhf_sizing.shape import DecoderShape
 
 AGAIN = "measure it: `rlhf profile FILE`"
 

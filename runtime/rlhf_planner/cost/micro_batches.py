@@ -38,8 +38,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from rlhf_decoder.costs import MASKED_COST, SequenceCost
 from rlhf_planner.memory.items import RoleModel
+from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 EQUAL = 1e-6
 """An exponent below which all lengths count as equal: the gamma functions lose their digits."""

@@ -35,23 +35,23 @@ from typing import NamedTuple
 from rlhf_api.calls import IDLE
 from rlhf_api.plan import Mesh, OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import (
+from rlhf_planner.cost.collectives import Links
+from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.seconds import CallSeconds, write_seconds
+from rlhf_planner.memory.engine_groups import TrainedModel
+from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
+from rlhf_planner.memory.megatron import stage_parameters
+from rlhf_planner.memory.offloading import COPIED
+from rlhf_planner.memory.roles import role_items
+from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import (
     EMBEDDING,
     Part,
     all_weights,
     num_training_layouts,
     trained_weights,
 )
-from rlhf_planner.cost.collectives import Links
-from rlhf_planner.cost.micro_batches import Batch
-from rlhf_planner.cost.seconds import CallSeconds, write_seconds
-from rlhf_planner.memory.engine_groups import TrainedModel
-from rlhf_planner.memory.generation import TRANSFER_BUCKET_ELEMENTS
-from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
-from rlhf_planner.memory.megatron import stage_parameters
-from rlhf_planner.memory.offloading import COPIED
-from rlhf_planner.memory.roles import role_items
 
 DISPATCH_SECONDS = 2e-3
 """From a call's order to its first work on a rank, through Ray. An estimate."""

@@ -15,12 +15,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
+from rlhf_api.plan_text import describe_groups
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import all_weights, num_training_layouts, trained_weights
-
-SHOWN_GROUPS = 4
-"""Of so many a message says which ranks they are."""
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import all_weights, num_training_layouts, trained_weights
 
 
 class TrainedModel(NamedTuple):
@@ -159,13 +157,6 @@ def held_bytes(model: TrainedModel, engines: Mesh) -> int:
         for index in range(engines.tensor)
     )
     return elements * engines.data * model.number_bytes
-
-
-def describe_groups(engines: Mesh) -> str:
-    """The ranks of each engine for people: `{0,2}, {1,3}`."""
-    groups = engines.tensor_groups
-    shown = [f"{{{','.join(map(str, group))}}}" for group in groups[:SHOWN_GROUPS]]
-    return ", ".join([*shown, *(["..."] if len(groups) > SHOWN_GROUPS else [])])
 
 
 def grouping_reason(role: str, model: TrainedModel, engines: Mesh) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rlhf_api.plan import Mesh, Pool
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import padded_vocabulary
+from rlhf_api.plan_text import format_bytes
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_planner.memory.engine_groups import TrainedModel, can_group, engine_meshes
 from rlhf_planner.memory.generation import (
@@ -22,9 +21,11 @@ from rlhf_planner.memory.generation import (
     kv_bytes,
     sending_items,
 )
-from rlhf_planner.memory.items import format_bytes, overflow_message
+from rlhf_planner.memory.items import overflow_message
 from rlhf_planner.placement.placement import GroupMemory
 from rlhf_planner.problem.problem import Fixed
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import padded_vocabulary
 
 
 def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryUse
-from rlhf_decoder.costs import block_bytes
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.items import (
     ADAM_BYTES,
     FLOAT32_BYTES,
@@ -15,6 +13,8 @@ from rlhf_planner.memory.items import (
     RolePhases,
     shard_bytes,
 )
+from rlhf_sizing.costs import block_bytes
+from rlhf_sizing.shape import DecoderShape
 
 
 def stored_bytes(model: RoleModel) -> int:

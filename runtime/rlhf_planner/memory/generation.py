@@ -15,12 +15,13 @@ from rlhf_api.plan import GraphName, Mesh, Pool
 from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import VOCABULARY_MULTIPLE
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.items import FLOAT32_BYTES, MIB, RoleModel
 from rlhf_planner.placement.placement import GroupMemory, RolePlace
 from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_sizing.limits import BATCHED_TOKENS, TRANSFER_BUCKET_ELEMENTS
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import VOCABULARY_MULTIPLE
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,8 @@ class GenerationChoice:
         )
 
 
-BATCHED_TOKENS = 8192
-"""Tokens that the engine runs through the model at once; more only for a longer sequence."""
-
 KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 32, Device.GPU: 16}
 """Tokens of a block of the cache. On CPUs vLLM's own choice of 128 is slower."""
-
-TRANSFER_BUCKET_ELEMENTS = 1 << 26
-"""Weights that travel between ranks at once: 64 M, 128 MiB of bfloat16 in either direction."""
 
 CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
 """Blocks of weights that are widened to integers while their checksums are computed."""

@@ -15,9 +15,10 @@ from math import ceil
 from rlhf_api.calls import Phase
 from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryUse, sum_by_phase
+from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
+from rlhf_sizing.shape import DecoderShape
 
 MIB = 2**20
 GIB = 2**30
@@ -133,16 +134,6 @@ def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem
         bytes=-(-STANDBY_BYTES // devices_per_node),
         phases=phases,
     )
-
-
-def format_bytes(size: int) -> str:
-    """A size in GiB, or in MiB where it is small."""
-    return f"{size / GIB:,.2f} GiB" if size >= GIB else f"{size / MIB:,.1f} MiB"
-
-
-def describe_item(item: MemoryItem) -> str:
-    """What an item is, such as `actor Optimizer`."""
-    return f"{item.role or 'process'} {item.what.value}"
 
 
 def overflow_message(items: tuple[MemoryItem, ...], capacity: int, setting: str) -> str:

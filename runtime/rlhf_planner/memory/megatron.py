@@ -10,9 +10,6 @@ from __future__ import annotations
 from rlhf_api.calls import Phase
 from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryUse
-from rlhf_decoder.costs import block_bytes
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import padded_vocabulary
 from rlhf_planner.memory.items import (
     ADAM_BYTES,
     FLOAT32_BYTES,
@@ -21,6 +18,9 @@ from rlhf_planner.memory.items import (
     RolePhases,
     shard_bytes,
 )
+from rlhf_sizing.costs import block_bytes
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import padded_vocabulary
 
 
 def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlhf_api.calls import CallKind, Phase, call_phase
+from rlhf_api.calls import LOAD, OFFLOAD, CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth, Pool
 from rlhf_api.plan_memory import MemoryItem, MemoryUse
+from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.models import Offload, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.step.calls import ModelCall
-from rlhf_planner.memory.items import format_bytes, standby_item
+from rlhf_planner.memory.items import standby_item
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.transitions import LIGHT, region_of
 from rlhf_planner.problem.problem import Fixed, ModelFacts, PlanningProblem
 
-LOAD, OFFLOAD = "load", "offload"
 """The methods of such calls."""
 
 COPIED = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)

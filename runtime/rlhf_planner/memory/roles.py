@@ -26,14 +26,11 @@ from rlhf_planner.memory.offloading import (
 )
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.problem.problem import ModelFacts, PlanningProblem, Workload
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
 """Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
 the device idle."""
-
-MAX_SHARED_TOKENS = 8192
-"""Longest sequence with several responses: its mask has the square of it, in bytes. Nor is one
-longer than a micro-batch."""
 
 
 def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_tokens: int) -> int:

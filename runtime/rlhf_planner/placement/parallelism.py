@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import Mesh, Pool
+from rlhf_api.plan_text import describe_devices
 from rlhf_api.problems import Problem
 from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
 from rlhf_api.spec.models import CUT_RULES
-from rlhf_decoder.config import MEGATRON_FAMILIES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
-from rlhf_planner.placement.placement import CallPlace, RolePlace, describe_devices
+from rlhf_planner.placement.placement import CallPlace, RolePlace
 from rlhf_planner.problem.problem import ModelFacts, PlanningProblem
+from rlhf_sizing.config import MEGATRON_FAMILIES
 
 
 class _Cut(NamedTuple):

@@ -14,6 +14,7 @@ from functools import cached_property
 from rlhf_api.calls import CallKind, Phase, call_phase
 from rlhf_api.plan import Mesh, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
+from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_flow.errors import InvalidPlacement, NotOffered
 
@@ -93,14 +94,6 @@ def place_roles(
                 "placement.groups[].pool names; name it there, or remove it"
             )
     return found
-
-
-def describe_devices(ranks: range, pool: str) -> str:
-    """Devices of a pool for people: `device 1 of pool a`, `devices 0 to 3 of pool a`."""
-    first, last = ranks.start, ranks.stop - 1
-    return f"device{'' if first == last else 's'} {first}" + (
-        f" of pool {pool}" if first == last else f" to {last} of pool {pool}"
-    )
 
 
 def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from rlhf_api.calls import CallKind
+from rlhf_api.calls import RELEASE, RESHARD, CallKind
 from rlhf_flow.step.calls import ModelCall
-
-RESHARD, FINISH, RELEASE = "reshard", "finish", "release"
-"""The methods of such calls."""
 
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
 """Calls that need next to no memory of a device."""

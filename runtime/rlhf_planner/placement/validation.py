@@ -12,9 +12,10 @@ from itertools import combinations
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh, Pool
+from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_planner.placement.placement import CallPlace, RolePlace, describe_devices
+from rlhf_planner.placement.placement import CallPlace, RolePlace
 from rlhf_planner.problem.problem import PlanningProblem
 
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rlhf_api.plan import Pool
 from rlhf_api.quantity import quantity_value
@@ -197,36 +196,6 @@ def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
 
 def _needed(groups: Iterable[RoleGroup]) -> int:
     return max((group.first_device + (group.devices or 1) for group in groups), default=1)
-
-
-def machine_memory_bytes(root: Path = Path("/")) -> int:
-    """Memory that processes of this machine, or of this container, can have together.
-
-    Args:
-        root: of the file system; another one in tests.
-
-    Raises:
-        DevicesUnknown: the machine does not say.
-    """
-    meminfo = root / "proc/meminfo"
-    try:
-        match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    if match is None:
-        raise DevicesUnknown(
-            f"the machine's memory is unknown: got no MemTotal in {meminfo}; give a pool with "
-            "memoryPerDevice"
-        )
-    total = int(match.group(1)) * 1024
-    limits = [
-        root / "sys/fs/cgroup/memory.max",
-        root / "sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ]
-    for limit in limits:
-        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-            total = min(total, int(text))
-    return total
 
 
 def _memory_of(pool: NodePool, index: int) -> int:

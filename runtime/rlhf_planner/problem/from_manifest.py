@@ -16,7 +16,6 @@ from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.document.manifest_graph import FIELD, document_of_graph
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of, trace_algorithms
@@ -33,6 +32,7 @@ from rlhf_planner.problem.problem import (
     Workload,
 )
 from rlhf_planner.problem.profile import Profile
+from rlhf_sizing.shape import DecoderShape
 
 
 def problem_of(

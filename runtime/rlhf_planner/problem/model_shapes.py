@@ -26,10 +26,10 @@ from rlhf_api.plan import GraphName
 from rlhf_api.problems import Problem
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import BuiltinModel, ModelShape
-from rlhf_decoder.config import cached_folder, read_shape, require_classifier
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.errors import ManifestOutdated, NoScores, ShapeUnknown
 from rlhf_flow.trace.graph import Graph
+from rlhf_sizing.config import cached_folder, read_shape, require_classifier
+from rlhf_sizing.shape import DecoderShape
 
 
 def _llama(layers: int, hidden: int, middle: int, heads: int, kv: int, dim: int) -> DecoderShape:

@@ -15,11 +15,11 @@ from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
 from rlhf_api.spec.rollout import StageFusionType
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.jobs.job_graphs import policy_of
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of
 from rlhf_planner.problem.profile import Profile
+from rlhf_sizing.shape import DecoderShape
 
 Graphs = Mapping[GraphName, Graph]
 """The graphs of a job."""

@@ -23,8 +23,8 @@ from pydantic import Field, ValidationError, model_validator
 from rlhf_api.base import Contract, Count, PositiveFloat, Text
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.errors import ProfileUnusable
+from rlhf_sizing.shape import DecoderShape
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

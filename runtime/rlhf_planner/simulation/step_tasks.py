@@ -170,6 +170,7 @@ def previous_calls(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 
 def passes_ahead(graph: Graph) -> int:
     """Passes that the driver sends before the one that runs is over."""
+    # Where a step waits for workers itself, the pass before would be reported a step too late.
     return 0 if graph.repeats else PASSES_AHEAD
 
 

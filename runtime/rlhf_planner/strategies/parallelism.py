@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from rlhf_api.plan import Mesh, Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.engine_size import is_possible, possible_sizes
 from rlhf_planner.placement.parallelism import torn_groups
 from rlhf_planner.placement.placement import CallPlace, RolePlace
 from rlhf_planner.problem.problem import ModelFacts, PlanningProblem
 from rlhf_planner.strategies.placements import Placement
+from rlhf_sizing.shape import DecoderShape
 
 
 class Cut(NamedTuple):

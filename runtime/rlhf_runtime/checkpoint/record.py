@@ -52,17 +52,17 @@ class CheckpointRecord:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def of_text(text: str) -> CheckpointRecord:
+    def from_text(text: str) -> CheckpointRecord:
         """The record that a file's text is.
 
         Raises:
             ValueError: it is none, or one of another version.
         """
         try:
-            given = json.loads(text)
-            if given["version"] != VERSION:
-                raise ValueError(f"of version {given['version']}, this is {VERSION}")
-            files = {name: SavedFile(**file) for name, file in given.pop("files").items()}
-            return CheckpointRecord(**given, files=files)
+            fields = json.loads(text)
+            if fields["version"] != VERSION:
+                raise ValueError(f"of version {fields['version']}, this is {VERSION}")
+            files = {name: SavedFile(**file) for name, file in fields.pop("files").items()}
+            return CheckpointRecord(**fields, files=files)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error

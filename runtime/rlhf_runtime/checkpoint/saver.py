@@ -7,7 +7,7 @@ that thread use a group of their own, so that they cannot meet those of training
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -16,13 +16,12 @@ import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.staging import DefaultStager
+from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
-from rlhf_runtime.checkpoint.staging import StagedInParts, Staging
+from rlhf_runtime.checkpoint.storage import filesystem_options, resolve_storage
 from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
@@ -31,18 +30,79 @@ State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
 
 
-MISFITS = (KeyError, RuntimeError, TypeError, ValueError)
+MISMATCH_ERRORS = (KeyError, RuntimeError, TypeError, ValueError)
 """What torch raises when a checkpoint is of another model."""
-LONGEST_SAVE = timedelta(days=1)
+MAX_SAVE_TIME = timedelta(days=1)
 """How much longer one rank may write than another. Who does nothing is noticed by others."""
+
+
+class StagerPool:
+    """Gives torch's stagers memory for copies, one copy at a time.
+
+    Pinning memory takes long, so what is pinned is kept for the next copy: as much as the state, as
+    long as what was copied lives. Other memory is given back once a copy is written.
+    """
+
+    def __init__(self, options: StagingOptions, keeps_memory: bool) -> None:
+        self._options = options
+        self._keeps_memory = keeps_memory
+        self._kept: DefaultStager | None = None
+
+    @staticmethod
+    def for_device(device_type: str) -> StagerPool:
+        """For state that is on devices of this type: "cuda" or "cpu"."""
+        pinned = device_type == "cuda"
+        options = StagingOptions(
+            use_pinned_memory=pinned,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=pinned,
+        )
+        return StagerPool(options, keeps_memory=pinned)
+
+    def acquire(self) -> DefaultStager:
+        """A stager for one copy; it belongs to the caller until it is given back."""
+        stager, self._kept = self._kept, None
+        return stager or DefaultStager(self._options)
+
+    def release(self, stager: DefaultStager) -> None:
+        """The copy is written, or never will be."""
+        if self._keeps_memory:
+            self._kept = stager
+        else:
+            stager.close()  # it holds the copy, in a cycle
+
+
+class PartwiseStager(AsyncStager):
+    """Copies state that need not be in one place at the same time."""
+
+    def __init__(self, parts: Iterable[Mapping[str, Any]], stager: DefaultStager) -> None:
+        """The parts have no name in common; the stager makes the copies."""
+        self._parts = parts
+        self._stager = stager
+
+    def stage(self, state_dict: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Copies of all parts, beside the state that torch has got."""
+        staged = dict(state_dict)
+        for part in self._parts:
+            copied = self._stager.stage(dict(part))
+            assert isinstance(copied, dict), "copies are made at once"
+            staged |= copied
+        return staged
+
+    def synchronize_staging(self) -> None:
+        """Nothing is left to wait for."""
+
+    def close(self) -> None:
+        """The stager is its owner's."""
 
 
 class Saver:
     """Writes checkpoints of this rank's state, one at a time. Every rank of the world has one."""
 
     def __init__(self, world: World) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        self._staging = Staging.on(world.device.type)
+        self._group = dist.new_group(backend="gloo", timeout=MAX_SAVE_TIME)
+        self._staging = StagerPool.for_device(world.device.type)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
@@ -55,12 +115,12 @@ class Saver:
             address: where.
         """
         assert self._written is None, "finish comes before begin"
-        stager, writer = self._staging.take(), DigestingWriter(address)
+        stager, writer = self._staging.acquire(), DigestingWriter(address)
         writing = async_save(
             {},
             storage_writer=writer,
             process_group=self._group,
-            async_stager=StagedInParts(parts, stager),
+            async_stager=PartwiseStager(parts, stager),
         )
         assert isinstance(writing, Future)  # the copy is made: only then training may go on
         self._written = self._thread.submit(self._files, writing, stager, writer)
@@ -88,18 +148,20 @@ class Saver:
         except Exception as error:  # every file system has errors of its own
             raise _not_written(f"{type(error).__name__}: {error}") from error
         finally:
-            self._staging.give_back(stager)
+            self._staging.release(stager)
 
 
-def parts_of(address: str) -> list[str]:
+def pool_addresses(address: str) -> list[str]:
     """Addresses of what each pool of ranks has written of a checkpoint, sorted.
 
     Raises:
         StorageFailed: it cannot be read.
     """
-    place = place_of(address)
+    location = resolve_storage(address)
     try:
-        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in place.fs.ls(place.path, False)]
+        names = [
+            path.rstrip("/").rsplit("/", 1)[-1] for path in location.fs.ls(location.path, False)
+        ]
     except Exception as error:  # every file system has errors of its own
         raise _not_read(address, f"{type(error).__name__}: {error}") from error
     return [f"{address}/{name}" for name in sorted(names) if name != RECORD_FILE]
@@ -121,7 +183,7 @@ def saved_shapes(address: str) -> dict[str, tuple[int, ...] | None]:
         StorageFailed: it cannot be read.
     """
     try:
-        metadata = FsspecReader(address, **options_of(address)).read_metadata()
+        metadata = FsspecReader(address, **filesystem_options(address)).read_metadata()
     except Exception as error:  # every file system has errors of its own
         raise _not_read(address, f"{type(error).__name__}: {error}") from error
     return {
@@ -140,7 +202,7 @@ def load(state: State, address: str) -> None:
     _load(state, address, alone=False)
 
 
-def load_alone(state: State, address: str) -> None:
+def load_without_world(state: State, address: str) -> None:
     """The same by one process, whether it is in a world or not. Tensors may have another dtype than
     was saved; of what was saved one box is held at a time."""
     with warnings.catch_warnings():
@@ -149,7 +211,7 @@ def load_alone(state: State, address: str) -> None:
 
 
 def _load(state: State, address: str, alone: bool) -> None:
-    reader = FsspecReader(address, **options_of(address))
+    reader = FsspecReader(address, **filesystem_options(address))
     try:
         load_in_place(state, storage_reader=reader, no_dist=alone)
     except CheckpointException as error:
@@ -157,7 +219,7 @@ def _load(state: State, address: str, alone: bool) -> None:
         for cause in causes:
             if not isinstance(cause, Exception):  # an interruption, which torch catches as well
                 raise cause from None
-        if all(isinstance(cause, MISFITS) for cause in causes):
+        if all(isinstance(cause, MISMATCH_ERRORS) for cause in causes):
             raise CheckpointFailed(f"{address} does not fit: {_causes(error)}") from error
         raise _not_read(address, _causes(error)) from error
 

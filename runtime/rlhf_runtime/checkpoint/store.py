@@ -23,19 +23,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Concatenate, ParamSpec, TypeVar
 
-from rlhf_runtime.checkpoint.places import place_of
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
+from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageTaken
 
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
 """With the run in object stores, without it where folders are renamed."""
-_ASIDE = ".saving-"
+_WORKING_PREFIX = ".saving-"
 OWNER_FILE = "owner.json"
 """Names the run that saves here."""
 _BLOCK_BYTES = 1 << 22
 _READERS = 4
 """Files that are checked at the same time."""
-_FAULTS = (AssertionError, AttributeError, NameError, TypeError)
+_OWN_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 """Errors of this software's, not of a file system."""
 
 Parameters = ParamSpec("Parameters")
@@ -47,11 +47,11 @@ def is_checkpoint_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Damaged(ValueError):
+class CheckpointDamaged(ValueError):
     """A checkpoint is not whole; the text names the file and what is wrong with it."""
 
 
-def damaged_text(step: int, error: Damaged) -> str:
+def damaged_text(step: int, error: CheckpointDamaged) -> str:
     """That another one is looked for."""
     return f"the checkpoint of step {step} cannot be used: {error}; looking for the one before it"
 
@@ -65,18 +65,18 @@ class Checkpoint:
     record: CheckpointRecord
 
 
-def _reaching(
+def _converting_storage_errors(
     method: Callable[Concatenate[CheckpointStore, Parameters], Result],
 ) -> Callable[Concatenate[CheckpointStore, Parameters], Result]:
     """Every file system has errors of its own: make one of ours of them."""
 
     @functools.wraps(method)
-    def told(
+    def wrapper(
         store: CheckpointStore, /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         try:
             return method(store, *args, **kwargs)
-        except (RuntimeFailure, Damaged, *_FAULTS):
+        except (RuntimeFailure, CheckpointDamaged, *_OWN_ERRORS):
             raise
         except Exception as error:
             raise StorageFailed(
@@ -85,7 +85,7 @@ def _reaching(
                 "or space"
             ) from error
 
-    return told
+    return wrapper
 
 
 class CheckpointStore:
@@ -97,27 +97,27 @@ class CheckpointStore:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        place = place_of(self.address)
-        self._fs, self._root = place.fs, place.path
-        self._renames, self._has_folders = place.is_local, place.has_folders
+        location = resolve_storage(self.address)
+        self._fs, self._root = location.fs, location.path
+        self._renames, self._has_folders = location.is_local, location.has_folders
         self._run = uuid.uuid4().hex[:8]
         self._own = {"run": self._run, "host": socket.gethostname(), "process": os.getpid()}
 
-    @_reaching
-    def probe(self) -> None:
+    @_converting_storage_errors
+    def check_writable(self) -> None:
         """Find out whether something can be written here."""
         probe = f"{self._root}/.probe-{self._run}"
         self._make_folder(self._root)
         self._fs.pipe_file(probe, b"")
         self._fs.rm(probe)
 
-    @_reaching
+    @_converting_storage_errors
     def claim(self) -> None:
         """Save here from now on, and nobody who has claimed it before."""
         self._make_folder(self._root)
         self._fs.pipe_file(f"{self._root}/{OWNER_FILE}", json.dumps(self._own).encode())
 
-    @_reaching
+    @_converting_storage_errors
     def begin(self, step: int) -> str:
         """The address for the files of a new checkpoint; what an earlier attempt left is gone.
 
@@ -130,7 +130,7 @@ class CheckpointStore:
         self._make_folder(f"{self._root}/{name}")
         return f"{self.address}/{name}"
 
-    @_reaching
+    @_converting_storage_errors
     def commit(self, record: CheckpointRecord) -> Checkpoint:
         """Make what was written since `begin` the checkpoint of its step.
 
@@ -145,8 +145,8 @@ class CheckpointStore:
                 file.flush()
                 os.fsync(file.fileno())
         if self._renames:
-            for each, saved in record.files.items():
-                self._require_written(f"{name}/{each}", saved)
+            for file_name, saved in record.files.items():
+                self._require_written(f"{name}/{file_name}", saved)
             for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
@@ -159,32 +159,32 @@ class CheckpointStore:
                 self._remove(other)
         return Checkpoint(f"{self.address}/{name}", record)
 
-    @_reaching
+    @_converting_storage_errors
     def abandon(self, step: int) -> None:
         """Remove what was written since `begin`."""
         self._remove(self._working_name(step))
 
-    @_reaching
+    @_converting_storage_errors
     def steps(self) -> list[int]:
         """Steps with a checkpoint, whole or not, the newest first."""
         return sorted(self._names(), reverse=True)
 
-    @_reaching
+    @_converting_storage_errors
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step, after a look at every byte.
 
         Raises:
             Damaged: it is not whole.
         """
-        faults = []
+        errors = []
         for name in self._names().get(step, []):
             try:
                 return self._read(name)
-            except Damaged as error:
-                faults.append(str(error))
-        raise Damaged("; ".join(dict.fromkeys(faults)) or "it is gone")
+            except CheckpointDamaged as error:
+                errors.append(str(error))
+        raise CheckpointDamaged("; ".join(dict.fromkeys(errors)) or "it is gone")
 
-    def newest(self, tell: Callable[[int, Damaged], None]) -> Checkpoint | None:
+    def newest(self, report: Callable[[int, CheckpointDamaged], None]) -> Checkpoint | None:
         """The newest whole checkpoint, after a look at every byte; None if there is none.
 
         Args:
@@ -193,12 +193,12 @@ class CheckpointStore:
         for step in self.steps():
             try:
                 return self.read(step)
-            except Damaged as error:
-                tell(step, error)
+            except CheckpointDamaged as error:
+                report(step, error)
         return None
 
-    @_reaching
-    def named(self, name: str) -> Checkpoint:
+    @_converting_storage_errors
+    def read_folder(self, name: str) -> Checkpoint:
         """The checkpoint in the folder of this name, after a look at every byte.
 
         Raises:
@@ -206,17 +206,17 @@ class CheckpointStore:
         """
         return self._read(name)
 
-    @_reaching
+    @_converting_storage_errors
     def record(self, step: int) -> CheckpointRecord | None:
         """What the checkpoint of a step says about itself; None if it is damaged or not whole."""
         for name in self._names().get(step, []):
             try:
                 return self._record(name)
-            except Damaged:
+            except CheckpointDamaged:
                 continue
         return None
 
-    @_reaching
+    @_converting_storage_errors
     def remove(self, step: int) -> None:
         """Delete the checkpoint of a step; the record goes first, so that no half counts.
 
@@ -228,12 +228,12 @@ class CheckpointStore:
             self._remove(f"{name}/{RECORD_FILE}")
             self._remove(name)
 
-    @_reaching
-    def sweep(self, step: int) -> None:
+    @_converting_storage_errors
+    def remove_unfinished(self, step: int) -> None:
         """Remove what attempts to save earlier steps have left."""
         if self._renames:
             for name in self._entries():
-                saving = name.startswith(_ASIDE) and _NAME.search(name)
+                saving = name.startswith(_WORKING_PREFIX) and _NAME.search(name)
                 if saving and int(saving[1]) < step:
                     self._remove(name)
 
@@ -256,14 +256,14 @@ class CheckpointStore:
 
     def _working_name(self, step: int) -> str:
         """The folder of this run's attempt to save a step."""
-        return (_ASIDE if self._renames else "") + f"step-{step:08d}-{self._run}"
+        return (_WORKING_PREFIX if self._renames else "") + f"step-{step:08d}-{self._run}"
 
     def _names(self) -> dict[int, list[str]]:
         """Folders of checkpoints, whole or not, by step."""
         names: dict[int, list[str]] = {}
         for name in self._entries():
-            if found := _NAME.fullmatch(name):
-                names.setdefault(int(found[1]), []).append(name)
+            if match := _NAME.fullmatch(name):
+                names.setdefault(int(match[1]), []).append(name)
         return names
 
     def _entries(self) -> list[str]:
@@ -277,25 +277,25 @@ class CheckpointStore:
         record = self._record(name)
         with ThreadPoolExecutor(_READERS) as readers:
             checks = readers.map(
-                lambda item: self._fault(f"{self._root}/{name}/{item[0]}", item[1]),
+                lambda item: self._file_error(f"{self._root}/{name}/{item[0]}", item[1]),
                 record.files.items(),
             )
-            faults = [
+            errors = [
                 f"{file} {fault}" for file, fault in zip(record.files, checks, strict=True) if fault
             ]
-        if faults:
-            raise Damaged("; ".join(faults))
+        if errors:
+            raise CheckpointDamaged("; ".join(errors))
         return Checkpoint(f"{self.address}/{name}", record)
 
     def _record(self, name: str) -> CheckpointRecord:
         try:
             with self._fs.open(f"{self._root}/{name}/{RECORD_FILE}", "rb") as file:
                 text = file.read()
-            return CheckpointRecord.of_text(text.decode())
+            return CheckpointRecord.from_text(text.decode())
         except FileNotFoundError:
-            raise Damaged(f"{RECORD_FILE} is missing: it was never finished") from None
+            raise CheckpointDamaged(f"{RECORD_FILE} is missing: it was never finished") from None
         except ValueError as error:
-            raise Damaged(f"{RECORD_FILE} is damaged: {error}") from error
+            raise CheckpointDamaged(f"{RECORD_FILE} is damaged: {error}") from error
 
     def _require_written(self, name: str, saved: SavedFile) -> None:
         """Let no checkpoint lack a file that somebody has deleted while it was written.
@@ -315,7 +315,7 @@ class CheckpointStore:
         with suppress(FileNotFoundError):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
 
-    def _fault(self, path: str, saved: SavedFile) -> str:
+    def _file_error(self, path: str, saved: SavedFile) -> str:
         """What is wrong with a file; empty if nothing is."""
         try:
             size = self._fs.size(path)

@@ -10,20 +10,20 @@ from typing import Any
 
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecWriter
 
-from rlhf_runtime.checkpoint.places import options_of, place_of
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
+from rlhf_runtime.checkpoint.storage import filesystem_options, resolve_storage
 
 
 class DigestingWriter(FsspecWriter):
     """Knows the sizes and digests of what it has written: nothing is read back."""
 
     def __init__(self, address: str) -> None:
-        place, options = place_of(address), options_of(address)
+        location, options = resolve_storage(address), filesystem_options(address)
         # Where a file has no descriptor, torch would sync the whole machine.
-        super().__init__(address, sync_files=place.is_local, **options)
+        super().__init__(address, sync_files=location.is_local, **options)
         self.written: dict[str, SavedFile] = {}
         """This rank's files, by name."""
-        files = _DigestingFileSystem(self.written, place.has_folders)
+        files = _DigestingFileSystem(self.written, location.has_folders)
         files.init_path(address, **options)
         self.fs = files  # type: ignore[assignment]
 

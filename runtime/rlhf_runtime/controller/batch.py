@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_flow.step.batch import BatchValue
+from rlhf_runtime.calls.requests import ColumnSource, Segment
 from rlhf_runtime.controller.nodes import Node
-from rlhf_runtime.dataplane.partition import Extent, Portion
-from rlhf_runtime.workers.orders import Part, Source
+from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ShardRef:
     """Among which its rows are; other shards may have some of these."""
     node: Node | None = None
     """Where it was made, if that is known."""
-    portion: Portion = Portion.ALL
+    subset: RowSubset = RowSubset.ALL
     """Of the batch, which it has rows of."""
 
 
@@ -40,7 +40,7 @@ class LateShards:
 
 
 @dataclass(frozen=True)
-class Held:
+class ColumnSegment:
     """What one call wrote, as rows of a batch."""
 
     early: Shards
@@ -57,16 +57,16 @@ class Held:
         """All that were sent so far."""
         return self.early if self.late is None else (*self.early, *self.late.shards)
 
-    def part(self, shards: Shards) -> Held:
+    def with_shards(self, shards: Shards) -> ColumnSegment:
         """Some of the shards."""
         return replace(self, early=shards, late=None)
 
 
 @dataclass(frozen=True)
-class ColumnAt:
+class ColumnLocation:
     """Where a column is."""
 
-    held: tuple[Held, ...]
+    segments: tuple[ColumnSegment, ...]
     """One after the other: several where batches were concatenated."""
     names: tuple[str, ...]
     """What each one's call named it."""
@@ -76,9 +76,9 @@ class ColumnAt:
 class Batch:
     """Columns over the same rows, all by reference; `base` lists them, and so does every column."""
 
-    base: tuple[Held, ...]
-    columns: Mapping[str, ColumnAt]
-    extent: Extent
+    base: tuple[ColumnSegment, ...]
+    columns: Mapping[str, ColumnLocation]
+    shape: BatchShape
 
     @property
     def fields(self) -> frozenset[str]:
@@ -88,7 +88,7 @@ class Batch:
     @property
     def shards(self) -> Shards:
         """Those that hold its rows: of what one call wrote."""
-        return tuple(shard for held in self.base for shard in held.shards)
+        return tuple(shard for segments in self.base for shard in segments.shards)
 
     def __or__(self, other: BatchValue, /) -> Batch:
         """Both's columns; where both have one, the other's. The rows must be the same."""
@@ -108,10 +108,10 @@ class Batch:
     def broadcast(self, like: BatchValue, /) -> Batch:
         """The columns with the rows of another batch that was generated from the same ones."""
         assert isinstance(like, Batch)
-        times = like.extent.rows_per_group // self.extent.rows_per_group
+        times = like.shape.rows_per_group // self.shape.rows_per_group
         columns = {
-            name: ColumnAt(
-                tuple(replace(each, repeat=each.repeat * times) for each in column.held),
+            name: ColumnLocation(
+                tuple(replace(each, repeat=each.repeat * times) for each in column.segments),
                 column.names,
             )
             for name, column in self.columns.items()
@@ -122,58 +122,64 @@ class Batch:
         """These rows, then those of another batch with the same columns, and as many rows for each
         prompt."""
         assert isinstance(other, Batch)
-        before = self.extent.num_groups
+        before = self.shape.num_groups
         columns = {
-            name: ColumnAt(
-                (*column.held, *_behind(before, other.columns[name].held)),
+            name: ColumnLocation(
+                (*column.segments, *_shifted(before, other.columns[name].segments)),
                 (*column.names, *other.columns[name].names),
             )
             for name, column in self.columns.items()
             if name in other.columns
         }
-        base = (*self.base, *_behind(before, other.base))
-        return Batch(base, columns, self.extent.then(other.extent))
+        base = (*self.base, *_shifted(before, other.base))
+        return Batch(base, columns, self.shape.concatenated(other.shape))
 
-    def of(self, portion: Portion) -> Batch:
+    def with_subset(self, subset: RowSubset) -> Batch:
         """The same columns, as far as they are of a portion of the rows."""
-        return self._with(lambda shard: shard.portion is portion)
+        return self._with(lambda shard: shard.subset is subset)
 
-    def only(self, kept: ShardRef) -> Batch:
+    def with_shard(self, kept: ShardRef) -> Batch:
         """The same columns, as far as they are in a shard."""
         return self._with(lambda shard: shard is kept)
 
     def _with(self, keeps: Callable[[ShardRef], bool]) -> Batch:
-        def part(held: tuple[Held, ...]) -> tuple[Held, ...]:
-            return tuple(each.part(tuple(filter(keeps, each.shards))) for each in held)
+        def part(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
+            return tuple(each.with_shards(tuple(filter(keeps, each.shards))) for each in segments)
 
         columns = {
-            name: replace(column, held=part(column.held)) for name, column in self.columns.items()
+            name: replace(column, segments=part(column.segments))
+            for name, column in self.columns.items()
         }
         return replace(self, base=part(self.base), columns=columns)
 
-    def pieces(self, field: str) -> list[ShardRef]:
+    def nonempty_shards(self, field: str) -> list[ShardRef]:
         """The shards that a column comes in, but those without rows."""
-        return [shard for held in self.columns[field].held for shard in held.shards if shard.rows]
+        return [
+            shard
+            for segments in self.columns[field].segments
+            for shard in segments.shards
+            if shard.rows
+        ]
 
-    def sources(self, fields: Sequence[str]) -> Sources:
+    def sources(self, fields: Sequence[str]) -> InputSources:
         """Where the given fields are; without fields, the rows."""
-        grouped: dict[tuple[Held, ...], dict[str, tuple[str, ...]]] = {}
-        for field in sorted(fields, key=lambda name: self.columns[name].held[0].repeat > 1):
+        grouped: dict[tuple[ColumnSegment, ...], dict[str, tuple[str, ...]]] = {}
+        for field in sorted(fields, key=lambda name: self.columns[name].segments[0].repeat > 1):
             column = self.columns[field]
-            grouped.setdefault(column.held, {})[field] = column.names
+            grouped.setdefault(column.segments, {})[field] = column.names
         if not grouped:
             grouped[self.base] = {}
-        return Sources(
+        return InputSources(
             tuple(
                 tuple(
-                    _Findable(
+                    _SegmentIndex(
                         each,
-                        self.extent.rows_per_group,
+                        self.shape.rows_per_group,
                         {field: stored[number] for field, stored in names.items()},
                     )
-                    for number, each in enumerate(held)
+                    for number, each in enumerate(segments)
                 )
-                for held, names in grouped.items()
+                for segments, names in grouped.items()
             )
         )
 
@@ -181,7 +187,7 @@ class Batch:
 def as_batch(
     names: Sequence[str],
     shards: Sequence[ShardRef],
-    extent: Extent,
+    shape: BatchShape,
     late: LateShards | None = None,
 ) -> Batch:
     """A batch of what one call wrote.
@@ -192,65 +198,69 @@ def as_batch(
         extent: of the rows.
         late: where others come later.
     """
-    held = (Held(tuple(shards), late),)
-    return Batch(held, {name: ColumnAt(held, (name,)) for name in names}, extent)
+    segments = (ColumnSegment(tuple(shards), late),)
+    return Batch(segments, {name: ColumnLocation(segments, (name,)) for name in names}, shape)
 
 
-def _behind(groups: int, held: Sequence[Held]) -> list[Held]:
-    return [replace(each, groups_before=each.groups_before + groups) for each in held]
+def _shifted(groups: int, segments: Sequence[ColumnSegment]) -> list[ColumnSegment]:
+    return [replace(each, groups_before=each.groups_before + groups) for each in segments]
 
 
-class _Findable:
+class _SegmentIndex:
     """The shards of one call, to be asked for those with some rows."""
 
-    def __init__(self, held: Held, rows_per_group: int, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, segments: ColumnSegment, rows_per_group: int, names: Mapping[str, str]
+    ) -> None:
         self._names = names
-        self._repeat, self._groups_before = held.repeat, held.groups_before
-        self._rows_before = held.groups_before * rows_per_group
-        self._shards = tuple(shard for shard in held.shards if shard.rows) or held.shards[:1]
+        self._repeat, self._groups_before = segments.repeat, segments.groups_before
+        self._rows_before = segments.groups_before * rows_per_group
+        self._shards = (
+            tuple(shard for shard in segments.shards if shard.rows) or segments.shards[:1]
+        )
         self._starts = [shard.rows.start for shard in self._shards]
         self._stops = [shard.rows.stop for shard in self._shards]
 
-    def within(self, rows: range) -> Shards:
+    def for_rows(self, rows: range) -> Shards:
         """Those that may hold a row of the batch between these bounds."""
         begin, end = rows.start - self._rows_before, rows.stop - self._rows_before
         first = bisect_right(self._stops, max(0, begin) // self._repeat)
         last = bisect_left(self._starts, -(-max(0, end) // self._repeat))
         return self._shards[first:last]
 
-    def any(self) -> Shards:
+    def first(self) -> Shards:
         """One, for who has no rows: from it it learns of what kind columns are."""
         return self._shards[:1]
 
-    def part(self, shards: Shards) -> Part:
+    def describe(self, shards: Shards) -> Segment:
         """What a worker is told of these."""
-        return Part(len(shards), self._names, self._repeat, self._groups_before)
+        return Segment(len(shards), self._names, self._repeat, self._groups_before)
 
 
 @dataclass(frozen=True)
-class Sources:
+class InputSources:
     """Where the columns of a call are, of all shards."""
 
-    sources: tuple[tuple[_Findable, ...], ...]
+    sources: tuple[tuple[_SegmentIndex, ...], ...]
 
-    def within(self, rows: range) -> tuple[list[Source], list[Any]]:
+    def for_rows(self, rows: range) -> tuple[list[ColumnSource], list[Any]]:
         """What a worker needs for some rows: the shards that may have them, at least one of each
         source, and Ray's references.
 
         Args:
             rows: bounds of the batch's rows.
         """
-        told: list[Source] = []
+        sources: list[ColumnSource] = []
         references: list[Any] = []
         for source in self.sources:
             parts = []
             for each in source:
-                if shards := each.within(rows):
-                    parts.append(each.part(shards))
+                if shards := each.for_rows(rows):
+                    parts.append(each.describe(shards))
                     references += [shard.reference for shard in shards]
             if not parts:
-                shards = source[0].any()
-                parts.append(source[0].part(shards))
+                shards = source[0].first()
+                parts.append(source[0].describe(shards))
                 references += [shard.reference for shard in shards]
-            told.append(Source(tuple(parts)))
-        return told, references
+            sources.append(ColumnSource(tuple(parts)))
+        return sources, references

@@ -12,20 +12,16 @@ from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import ENOUGH
+from rlhf_runtime.calls.reports import CallReport
+from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.controller.saved_lines import Save
-from rlhf_runtime.controller.scored import require_scores
-from rlhf_runtime.controller.worker_groups import Sent, WorkerGroup
-from rlhf_runtime.dataplane.partition import Extent, Portion
+from rlhf_runtime.controller.saved_lines import SaveCall
+from rlhf_runtime.controller.scoring import require_scores
+from rlhf_runtime.controller.worker_groups import SubmittedCall, WorkerGroup
+from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.errors import UnknownCall
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.orders import (
-    CallReport,
-    Order,
-    OrderedBatch,
-    returned_columns,
-)
 
 
 class StepData(Protocol):
@@ -49,24 +45,24 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
-    look: Hook = nothing
+    poll: Hook = nothing
     """Called every few seconds while workers are waited for."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
-    saves: list[Save] = field(default_factory=list)
+    saves: list[SaveCall] = field(default_factory=list)
     """The calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """How many each `flow.repeat` took."""
     _num_checked: int = 0
     """Reports of which is known that their calls have scores."""
-    _changes: Counter[str | None] = field(default_factory=Counter)
+    _weight_changes: Counter[str | None] = field(default_factory=Counter)
     """Calls so far that change the weights of each role."""
     _round: int = 0
     """The one whose calls are sent."""
     _prompts: list[Batch] = field(default_factory=list)
     """Those that were asked for, one batch after the other."""
     _pretraining: Batch | None = None
-    _late_parts: list[Callable[[], None]] = field(default_factory=list)
+    _deferred_sends: list[Callable[[], None]] = field(default_factory=list)
     """What sends the second parts of calls that began with some rows."""
 
     @property
@@ -76,12 +72,12 @@ class StepBackend:
 
     def no_rows(self) -> Batch:
         """A batch of no rows and no fields."""
-        return as_batch((), [], Extent(0))
+        return as_batch((), [], BatchShape(0))
 
     def pretraining(self) -> Batch:
         """The step's rows of data.pretraining."""
         if self._pretraining is None:
-            self._pretraining = self._received(self.data.pretraining())
+            self._pretraining = self._record_report(self.data.pretraining())
         return self._pretraining
 
     def run(
@@ -91,7 +87,7 @@ class StepBackend:
         batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
         if self._begins_early(call):
             return self._send_in_two_parts(call, batches[0])
-        self.send_late_parts()
+        self.send_deferred()
         before, after = self._transitions(call)
         for planned in before:
             self._send_transition(planned)
@@ -104,12 +100,12 @@ class StepBackend:
             self._send_transition(planned)
         return result
 
-    def send_late_parts(self) -> None:
+    def send_deferred(self) -> None:
         """Send what calls that began with some rows have left to do; no call of the step follows
         that begins so, or the step is over."""
-        for send in self._late_parts:
+        for send in self._deferred_sends:
             send()
-        self._late_parts.clear()
+        self._deferred_sends.clear()
 
     def _begins_early(self, call: ModelCall) -> bool:
         """Whether it begins before all responses have ended."""
@@ -122,32 +118,36 @@ class StepBackend:
         """Send a call that leaves the last responses to few engines, and what these do."""
         mesh = self._planned(call).mesh
         assert mesh is not None and finish.mesh is not None
-        begun = self._submit(call, [batch], Portion.ENDED)
+        finished = self._submit(call, [batch], RowSubset.FINISHED)
         engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
         moved = [
             shard
-            for rank, shard in zip(engines, begun.left, strict=True)
+            for rank, shard in zip(engines, finished.unfinished, strict=True)
             if rank not in finish.mesh.ranks
         ]
         fields = returned_columns(call)
         rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
-        ended = begun.rows
+        ended = finished.rows
         # Where nothing moves, an empty shard says of what kind columns are.
-        left = as_batch(fields, moved or begun.left[:1], ended.extent)
-        done = self._submit(rest, [left], Portion.LEFT).rows
-        return as_batch(fields, (*ended.shards, *done.shards), ended.extent)
+        unfinished = as_batch(fields, moved or finished.unfinished[:1], ended.shape)
+        done = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
+        return as_batch(fields, (*ended.shards, *done.shards), ended.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
         """Send a call over the rows that have ended; that over the others is sent later."""
         late = LateShards()
 
         def send_rest() -> None:
-            rest = self._submit(call, [batch.of(Portion.LEFT)], Portion.LEFT)
+            rest = self._submit(
+                call, [batch.with_subset(RowSubset.UNFINISHED)], RowSubset.UNFINISHED
+            )
             late.shards = rest.rows.shards
 
-        begun = self._submit(call, [batch.of(Portion.ENDED)], Portion.ENDED).rows
-        self._late_parts.append(send_rest)
-        return as_batch(returned_columns(call), begun.shards, batch.extent, late)
+        finished = self._submit(
+            call, [batch.with_subset(RowSubset.FINISHED)], RowSubset.FINISHED
+        ).rows
+        self._deferred_sends.append(send_rest)
+        return as_batch(returned_columns(call), finished.shards, batch.shape, late)
 
     def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
         if self.plan.call(self.graph, call.id) is None:
@@ -172,28 +172,28 @@ class StepBackend:
         return planned
 
     def _submit(
-        self, call: ModelCall, batches: Sequence[Batch], portion: Portion = Portion.ALL
-    ) -> Sent:
+        self, call: ModelCall, batches: Sequence[Batch], subset: RowSubset = RowSubset.ALL
+    ) -> SubmittedCall:
         planned = self._planned(call)
-        order = Order(
+        request = CallRequest(
             call,
             self.step,
             self.graph,
             self.incarnation,
-            tuple(OrderedBatch(each.extent) for each in batches),
+            tuple(InputBatch(each.shape) for each in batches),
             planned.mini_batches,
             self._round,
-            self._changes[call.role],
-            portion,
+            self._weight_changes[call.role],
+            subset,
         )
         if call.role is not None and call.changes(call.role):
-            self._changes[call.role] += 1
+            self._weight_changes[call.role] += 1
         if call.kind is CallKind.SAVE:
-            self.saves.append(Save(order, batches[0]))
-            return Sent([], None)
+            self.saves.append(SaveCall(request, batches[0]))
+            return SubmittedCall([], None)
         pool = None if planned.mesh is None else planned.mesh.pool
         group = self.worker_groups[pool]
-        sent = group.submit(order, batches, planned.mesh, planned.source_mesh)
+        sent = group.submit(request, batches, planned.mesh, planned.source_mesh)
         self.reports.extend(sent.reports)
         return sent
 
@@ -214,11 +214,11 @@ class StepBackend:
         rows: Batch | None = None
         for number in range(max_rounds):
             self._round = number
-            made = body(self.prompts if number == 0 else self._fresh_prompts())
-            assert isinstance(made, Batch)
-            rows = made if rows is None else rows.concat(made)
+            result = body(self.prompts if number == 0 else self._fresh_prompts())
+            assert isinstance(result, Batch)
+            rows = result if rows is None else rows.concat(result)
             self.rounds[region] = number + 1
-            if number + 1 < max_rounds and self._says_enough(until(rows)):
+            if number + 1 < max_rounds and self._is_enough(until(rows)):
                 break
         self._round = 0
         assert rows is not None
@@ -226,21 +226,21 @@ class StepBackend:
 
     def _fresh_prompts(self) -> Batch:
         """Prompts that the step was not given yet."""
-        self._prompts.append(self._received(self.data.prompts(len(self._prompts))))
+        self._prompts.append(self._record_report(self.data.prompts(len(self._prompts))))
         return self._prompts[-1]
 
-    def _says_enough(self, answer: BatchValue) -> bool:
+    def _is_enough(self, answer: BatchValue) -> bool:
         """Wait for a condition's answer, which is the same in all rows."""
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
-        shard = next(each for each in column.held[0].shards if each.rows)
-        *messages, found = wait_for([*self.reports, shard.reference], self.look)
+        shard = next(each for each in column.segments[0].shards if each.rows)
+        *messages, answer_shard = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
-        require_scores([CallReport.read(message) for message in fresh], self.step)
+        require_scores([CallReport.from_bytes(message) for message in fresh], self.step)
         self._num_checked = len(messages)
-        return bool(found.columns[column.names[0]].values.all())
+        return bool(answer_shard.columns[column.names[0]].values.all())
 
-    def _received(self, sent: tuple[Any, Batch]) -> Batch:
+    def _record_report(self, sent: tuple[Any, Batch]) -> Batch:
         report, batch = sent
         self.reports.append(report)
         return batch
@@ -251,7 +251,7 @@ class StepBackend:
         Raises:
             NothingScored: no response of a call could be scored.
         """
-        reports = [CallReport.read(message) for message in wait_for(self.reports, self.look)]
+        reports = [CallReport.from_bytes(message) for message in wait_for(self.reports, self.poll)]
         self.reports.clear()
         self._num_checked = 0
         require_scores(reports, self.step)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rlhf_api.spec.schedule import ScheduleSpec
 
-Sent = TypeVar("Sent")
+InFlight = TypeVar("InFlight")
 
 
 class PassKind(StrEnum):
@@ -25,7 +25,7 @@ class PassKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class PassAt:
+class ScheduledPass:
     """One pass of the workers."""
 
     kind: PassKind
@@ -34,7 +34,7 @@ class PassAt:
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveSchedule:
     """When state is saved."""
 
     every_steps: int
@@ -60,8 +60,11 @@ class ResumePoint:
 
 
 def training_passes(
-    schedule: ScheduleSpec, saving: Saving, evaluates: bool, resume_from: ResumePoint | None = None
-) -> Iterator[PassAt]:
+    schedule: ScheduleSpec,
+    saving: SaveSchedule,
+    evaluates: bool,
+    resume_from: ResumePoint | None = None,
+) -> Iterator[ScheduledPass]:
     """Every training step, with evaluations and checkpoints.
 
     There is an evaluation before the first step, after the last and as scheduled. A checkpoint is
@@ -74,23 +77,25 @@ def training_passes(
         resume_from: where the job goes on; None: from the start.
     """
     every, last = schedule.evaluate_every_steps, schedule.steps
-    commits: deque[PassAt] = deque()
+    commits: deque[ScheduledPass] = deque()
     if evaluates and resume_from == ResumePoint(last, is_evaluated=False):
-        yield PassAt(PassKind.EVALUATE, last)
+        yield ScheduledPass(PassKind.EVALUATE, last)
     for step in range(0 if resume_from is None else resume_from.step + 1, last + 1):
         if step:
-            yield PassAt(PassKind.TRAIN, step)
+            yield ScheduledPass(PassKind.TRAIN, step)
         while commits:
             yield commits.popleft()
         if evaluates and (step in (0, last) or (every and step % every == 0)):
-            yield PassAt(PassKind.EVALUATE, step)
+            yield ScheduledPass(PassKind.EVALUATE, step)
         if saving.is_due(step, last):
-            yield PassAt(PassKind.SAVE, step)
-            commits.append(PassAt(PassKind.COMMIT, step))
+            yield ScheduledPass(PassKind.SAVE, step)
+            commits.append(ScheduledPass(PassKind.COMMIT, step))
     yield from commits
 
 
-def until_stopped(passes: Iterable[PassAt], is_wanted: Callable[[], bool]) -> Iterator[PassAt]:
+def until_stopped(
+    passes: Iterable[ScheduledPass], is_stop_requested: Callable[[], bool]
+) -> Iterator[ScheduledPass]:
     """The passes up to the step after which a stop is wanted, with that step's state saved.
 
     Args:
@@ -99,19 +104,19 @@ def until_stopped(passes: Iterable[PassAt], is_wanted: Callable[[], bool]) -> It
     """
     last: dict[PassKind, int] = {}
     for one in passes:
-        if one.kind is PassKind.TRAIN and last and is_wanted():
+        if one.kind is PassKind.TRAIN and last and is_stop_requested():
             trained, saved = last.get(PassKind.TRAIN), last.get(PassKind.SAVE)
             if trained not in (None, saved):
                 saved = trained
-                yield PassAt(PassKind.SAVE, saved)
+                yield ScheduledPass(PassKind.SAVE, saved)
             if saved not in (None, last.get(PassKind.COMMIT)):
-                yield PassAt(PassKind.COMMIT, saved)
+                yield ScheduledPass(PassKind.COMMIT, saved)
             return
         yield one
         last[one.kind] = one.step
 
 
-def keep_ahead(sending: Iterable[Sent], wait: Callable[[Sent], None], ahead: int) -> None:
+def keep_ahead(sending: Iterable[InFlight], wait: Callable[[InFlight], None], ahead: int) -> None:
     """Send one thing after the other and wait for each, in order, `ahead` of them later.
 
     Args:
@@ -119,7 +124,7 @@ def keep_ahead(sending: Iterable[Sent], wait: Callable[[Sent], None], ahead: int
         wait: returns when a thing that was sent is over.
         ahead: things that are sent before the one that is waited for is over.
     """
-    in_flight: deque[Sent] = deque()
+    in_flight: deque[InFlight] = deque()
     for sent in sending:
         in_flight.append(sent)
         if len(in_flight) > ahead:

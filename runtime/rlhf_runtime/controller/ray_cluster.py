@@ -21,15 +21,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.controller.node_fork_servers import start_fork_server, unload_fork_server
 from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.controller.site import Reserved
+from rlhf_runtime.controller.site import ReservedPool
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
-from rlhf_runtime.workers.node_libraries import start_fork_server, unload_fork_server
 
 CLEAN_SECONDS = 60.0
 """How long what an earlier driver left may take to vanish."""
@@ -39,7 +39,7 @@ may need a new machine, and the machine the image."""
 NAMESPACE = "rlhf"
 INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 """Where Ray's Jobs API keeps an actor for every submission."""
-COUNTED = ("CPU", "GPU")
+COUNTED_RESOURCES = ("CPU", "GPU")
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class RayCluster:
 
     address: str
     """Of Ray's GCS; auto: as the environment says."""
-    nodes_seconds: float
+    nodes_deadline_seconds: float
     """How long nodes are waited for."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Hears what is waited for."""
     check_stop: Hook
     """Raises when the driver is to end; called while it waits."""
-    tell_alive: Hook
+    heartbeat: Hook
     """Hears that the driver lives, every few seconds while workers compute."""
     one_machine = False
 
@@ -63,16 +63,16 @@ class RayCluster:
         """Ray has a fork server make its workers."""
         return {"runtime_env": {"py_executable": shlex.join(launcher.command())}}
 
-    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Start the fork servers of nodes that have none, and wait for all.
 
         They outlive the driver, and end with the raylet of their node.
         """
-        wait_for(_on_nodes(start_fork_server, nodes), look)
+        wait_for(_on_nodes(start_fork_server, nodes), poll)
 
-    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Let the fork servers forget."""
-        wait_for(_on_nodes(unload_fork_server, nodes), look)
+        wait_for(_on_nodes(unload_fork_server, nodes), poll)
 
     def open(self, pools: Sequence[Pool]) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
@@ -82,33 +82,33 @@ class RayCluster:
             DirtyCluster: something is left for too long.
         """
         self._connect()
-        left = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
-            leftovers
+        obstacle = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
+            cluster_leftovers
         )
-        if left:
+        if obstacle:
             raise DirtyCluster(
-                f"an earlier driver's workers are still in the cluster: got {left} after "
+                f"an earlier driver's workers are still in the cluster: got {obstacle} after "
                 f"{CLEAN_SECONDS:g} s, allowed none; delete the cluster's worker pods, or the "
                 "whole cluster: the job goes on from its newest checkpoint"
             )
 
-    def beat(self) -> None:
+    def report_alive(self) -> None:
         """Tell the operator."""
-        self.tell_alive()
+        self.heartbeat()
 
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
 
-    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
         """Set the nodes of each pool aside as soon as they are there.
 
         Raises:
             NodesMissing: they do not come, in one deadline for all of them.
         """
-        deadline = time.monotonic() + self.nodes_seconds
+        deadline = time.monotonic() + self.nodes_deadline_seconds
         for pool in pools:
-            left = max(0.0, deadline - time.monotonic())
-            patience = self._patience(left, f"waiting for nodes of pool {pool.name}")
+            remaining = max(0.0, deadline - time.monotonic())
+            patience = self._patience(remaining, f"waiting for nodes of pool {pool.name}")
             try:
                 yield (
                     pool,
@@ -117,9 +117,9 @@ class RayCluster:
             except NotReserved as error:
                 raise NodesMissing(
                     f"nodes of pool {pool.name} are missing: got {error} after "
-                    f"{self.nodes_seconds:g} s; look at the events of the cluster's pods (no room, "
-                    "image, quota), or ask for less in resources.nodePools; startDeadlineSeconds "
-                    "sets how long they are waited for"
+                    f"{self.nodes_deadline_seconds:g} s; look at the events of the cluster's "
+                    "pods (no room, image, quota), or ask for less in "
+                    "resources.nodePools; startDeadlineSeconds sets how long they are waited for"
                 ) from None
 
     @staticmethod
@@ -148,10 +148,10 @@ class RayCluster:
             ) from error
 
     def _patience(self, seconds: float, what: str) -> Patience:
-        return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.check_stop)
+        return Patience(seconds, lambda text: self.report(f"{what}: {text}"), self.check_stop)
 
 
-def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[Reserved]) -> list[Any]:
+def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> list[Any]:
     """References to what a task gives on each node."""
     return [
         ray.remote(task)
@@ -166,7 +166,7 @@ def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[Reserved]) -> list
     ]
 
 
-def leftovers() -> str:
+def cluster_leftovers() -> str:
     """What another driver has left in the cluster, in a line; empty: nothing.
 
     Asked of Ray's GCS alone: it needs no dashboard, and no worker. This driver must not have
@@ -181,12 +181,12 @@ def leftovers() -> str:
         group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
     ]
     total, free = ray.cluster_resources(), ray.available_resources()
-    taken = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED}
-    found = [f"actor {name}" for name in sorted(actors)]
-    found += [f"{len(groups)} placement groups"] if groups else []
-    found += [
+    used = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED_RESOURCES}
+    leftovers = [f"actor {name}" for name in sorted(actors)]
+    leftovers += [f"{len(groups)} placement groups"] if groups else []
+    leftovers += [
         f"{amount:g} {name} taken"
-        for name, amount in taken.items()
+        for name, amount in used.items()
         if not math.isclose(amount, 0.0, abs_tol=1e-6)
     ]
-    return ", ".join(found)
+    return ", ".join(leftovers)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.hooks import Hook
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 END_SECONDS = 20.0
 """How long the driver has, once Ray has gone, to notice that by itself and to end in order."""
 
@@ -23,7 +23,7 @@ class RayWatch:
         self,
         require_ray: Hook,
         give_up: Callable[[RayFailed], None],
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
         end_seconds: float = END_SECONDS,
     ) -> None:
         """
@@ -35,7 +35,7 @@ class RayWatch:
         """
         self._require_ray = require_ray
         self._give_up = give_up
-        self._look_seconds = look_seconds
+        self._look_seconds = poll_seconds
         self._end_seconds = end_seconds
         self._stopped = threading.Event()
         self._closed = threading.Event()
@@ -45,13 +45,13 @@ class RayWatch:
         """Look from now on."""
         self._thread.start()
 
-    def stop_looking(self) -> None:
+    def stop_polling(self) -> None:
         """Look no more, for Ray is about to be ended; a failure that was seen stays one."""
         self._stopped.set()
 
     def close(self) -> None:
         """The driver has ended in time: nothing is given up any more."""
-        self.stop_looking()
+        self.stop_polling()
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -19,19 +19,19 @@ from ray.exceptions import (
 )
 
 from rlhf_api.errors import RlhfError
+from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.out_of_memory import is_out_of_memory
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """From one look at the workers to the next, while they are waited for."""
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 """What Ray colours its stacks with."""
 DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
 
-def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
+def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
 
     A worker that dies makes others raise in their collectives, often before its death is known: an
@@ -48,18 +48,18 @@ def wait_for(references: Sequence[Any], look: Hook = nothing) -> list[Any]:
     """
     while True:
         try:  # raises with the first error of any
-            values: list[Any] = ray.get(list(references), timeout=LOOK_SECONDS)
+            values: list[Any] = ray.get(list(references), timeout=POLL_SECONDS)
             return values
         except GetTimeoutError:
-            look()
+            poll()
         except RayError as error:
-            meaning = meaning_of(error)
+            meaning = unwrap_error(error)
             if isinstance(meaning, WorkerRaised):
                 meaning = _death_among(list(dict.fromkeys(references))) or meaning
             raise meaning from None
 
 
-def wait_for_end(references: Sequence[Any], look: Hook = nothing) -> None:
+def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
     """Wait until the calls behind references have ended, however they did.
 
     Args:
@@ -68,12 +68,12 @@ def wait_for_end(references: Sequence[Any], look: Hook = nothing) -> None:
     """
     pending = list(references)
     while pending:
-        _, pending = ray.wait(pending, num_returns=len(pending), timeout=LOOK_SECONDS)
+        _, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_SECONDS)
         if pending:
-            look()
+            poll()
 
 
-def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> Iterator[str]:
+def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = nothing) -> Iterator[str]:
     """Names of groups of references, each when all of its values are there.
 
     Args:
@@ -87,9 +87,9 @@ def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> I
     waiting = dict(groups)
     pending = everything
     while waiting:
-        ready, pending = ray.wait(pending, num_returns=1, timeout=LOOK_SECONDS)
+        ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_SECONDS)
         if not ready:
-            look()
+            poll()
         try:
             ray.get(ready)
         except RayError:
@@ -100,7 +100,7 @@ def as_they_come(groups: Mapping[str, Sequence[Any]], look: Hook = nothing) -> I
             yield name
 
 
-def meaning_of(error: RayError) -> RlhfError:
+def unwrap_error(error: RayError) -> RlhfError:
     """The error behind what Ray raises, through workers that passed another's error on."""
     cause: BaseException = error
     while isinstance(cause, RayTaskError) and isinstance(cause.cause, BaseException):
@@ -115,7 +115,7 @@ def meaning_of(error: RayError) -> RlhfError:
             "or a machine with more memory; `rlhf plan` shows what was expected"
         )
     if isinstance(error, RayTaskError):
-        stack = COLOURS.sub("", str(error))
+        stack = COLOR_CODES.sub("", str(error))
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{stack}")
     if isinstance(error, UnserializableException):
         return WorkerRaised(_raised_text(error))
@@ -126,7 +126,7 @@ def _raised_text(error: UnserializableException) -> str:
     """What a worker raised that cannot be made again from what was sent, as some errors with
     arguments of their own cannot: its last line first, then the stack of the worker."""
     _, _, sent = str(error).partition("Original exception:\n")
-    stack = COLOURS.sub("", sent).strip()
+    stack = COLOR_CODES.sub("", sent).strip()
     return f"a worker raised {stack.splitlines()[-1].strip() if stack else error}\n{stack}"
 
 
@@ -138,12 +138,12 @@ def _death_text(error: RayError) -> str:
     lines = str(error).strip().splitlines()
     properties: dict[str, str] = {}
     for line in lines:
-        if found := re.fullmatch(r"\t(\w+): (.*)", line):
-            properties[found[1]] = found[2]
+        if match := re.fullmatch(r"\t(\w+): (.*)", line):
+            properties[match[1]] = match[2]
     who = properties.get("name", "").partition(" in ")[0] or "a worker"
     process = f" (process {properties['pid']})" if "pid" in properties else ""
-    known = [line for line in lines if not line.startswith("\t")]
-    said, _, _ = "\n".join(known[1:] or known).partition(" Some common causes")
+    details = [line for line in lines if not line.startswith("\t")]
+    said, _, _ = "\n".join(details[1:] or details).partition(" Some common causes")
     return f"{who}{process} died: {said}"
 
 
@@ -156,7 +156,7 @@ def _death_among(references: list[Any]) -> RlhfError | None:
             try:
                 ray.get(reference)
             except RayError as error:
-                meaning = meaning_of(error)
+                meaning = unwrap_error(error)
                 if not isinstance(meaning, WorkerRaised):
                     return meaning
     return None

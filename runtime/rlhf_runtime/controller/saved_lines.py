@@ -7,48 +7,48 @@ from dataclasses import dataclass, replace
 
 from rlhf_flow.step.calls import SaveOptions
 from rlhf_flow.step.columns import LINES
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import Batch
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.hooks import Hook
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveCall:
     """A call that saves lines: nothing is sent for it."""
 
-    order: Order
+    request: CallRequest
     """The call; its batch without sources."""
     batch: Batch
 
     @property
     def name(self) -> str:
         """Under which it saves."""
-        options = self.order.call.options
+        options = self.request.call.options
         assert isinstance(options, SaveOptions)
         return options.name
 
-    def lines(self, look: Hook) -> bytes:
+    def lines(self, poll: Hook) -> bytes:
         """Its rows' lines, in the order of the rows. Waits for who makes them."""
-        extent = self.batch.extent
-        told, references = self.batch.sources((LINES,)).within(range(extent.num_rows))
-        order = replace(self.order, batches=(OrderedBatch(extent, tuple(told)),))
-        shards = wait_for(references, look)
-        inputs = Inputs(order, shards, Coordinates(data=0, data_size=1))
+        shape = self.batch.shape
+        sources, references = self.batch.sources((LINES,)).for_rows(range(shape.num_rows))
+        request = replace(self.request, batches=(InputBatch(shape, tuple(sources)),))
+        shards = wait_for(references, poll)
+        inputs = CallInputs(request, shards, Coordinates(data=0, data_size=1))
         texts = inputs.load(inputs.rows())[LINES].runs()
         return b"".join(text.tobytes() + b"\n" for text in texts if len(text))
 
 
-def lines_by_name(saves: Sequence[Save], look: Hook) -> Mapping[str, bytes]:
+def lines_by_name(saves: Sequence[SaveCall], poll: Hook) -> Mapping[str, bytes]:
     """What the calls of a step save under each name, call after call.
 
     Args:
         saves: in the order of the calls.
         look: called every few seconds of waiting.
     """
-    found: dict[str, bytes] = {}
-    for each in saves:
-        found[each.name] = found.get(each.name, b"") + each.lines(look)
-    return found
+    lines: dict[str, bytes] = {}
+    for call in saves:
+        lines[call.name] = lines.get(call.name, b"") + call.lines(poll)
+    return lines

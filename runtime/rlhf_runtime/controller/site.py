@@ -10,7 +10,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from rlhf_api.plan import Pool
-from rlhf_runtime.controller.cluster import require_local_ray, start_local_ray, stop_local_ray
+from rlhf_runtime.controller.local_ray import require_local_ray, start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.errors import NotEnoughResources
@@ -22,7 +22,7 @@ RESERVE_SECONDS = 60.0
 """How long a machine's Ray may take to set its devices aside; a moment where they are there."""
 
 
-Reserved = tuple[Pool, PlacementGroup]
+ReservedPool = tuple[Pool, PlacementGroup]
 """A pool, and its nodes, one bundle each."""
 
 
@@ -39,23 +39,23 @@ class Site(Protocol):
     def require_ray(self) -> None:
         """Raise where Ray itself has gone, and workers are waited for in vain."""
 
-    def beat(self) -> None:
+    def report_alive(self) -> None:
         """The driver lives: called every few seconds while workers compute."""
 
-    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
         """Set a bundle of each node aside for an incarnation of workers, pool by pool."""
 
     @property
     def worker_options(self) -> Mapping[str, Any]:
         """Of Ray's actors: what lets fork servers make them."""
 
-    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Have what workers import in memory on each of the reserved nodes, to fork them from.
 
         What `look`, which is called while that goes on, raises ends the wait.
         """
 
-    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Give their memory back, until workers are wanted again."""
 
     def close(self) -> None:
@@ -77,14 +77,14 @@ class OneMachine:
         bundles = [bundle for pool in pools for bundle in node_bundles(pool)]
         start_local_ray(int(sum(bundle["CPU"] for bundle in bundles)), self._server.name)
 
-    def import_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Wait for the fork server; where that fails, workers import by themselves and say why."""
         self._server.revive()
-        wait_until_ready(self._server.name, look)
+        wait_until_ready(self._server.name, poll)
 
-    def forget_libraries(self, nodes: Sequence[Reserved], look: Hook) -> None:
+    def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Let the fork server forget."""
-        unload(self._server.name, look)
+        unload(self._server.name, poll)
 
     def require_ray(self) -> None:
         """Look after Ray's own processes.
@@ -94,10 +94,10 @@ class OneMachine:
         """
         require_local_ray()
 
-    def beat(self) -> None:
+    def report_alive(self) -> None:
         """Nobody asks on one machine: who started the driver sees it."""
 
-    def reserve(self, pools: Sequence[Pool]) -> Iterator[Reserved]:
+    def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
         """Set the devices aside.
 
         Raises:

@@ -12,23 +12,23 @@ from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
-from rlhf_runtime.controller.cluster import object_store_bytes
 from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.local_ray import object_store_bytes
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.controller.scored import unscored_of
+from rlhf_runtime.controller.scoring import unscored_samples
 from rlhf_runtime.controller.workers import Workers
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
-from rlhf_runtime.workers.orders import CallReport, merge
 from rlhf_runtime.workers.process import resident_bytes
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassResult:
     """What one pass came to."""
 
     metrics: Mapping[str, float]
@@ -46,7 +46,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedPass:
     """A pass whose calls have all been sent."""
 
     backend: StepBackend
@@ -56,7 +56,7 @@ class Submitted:
     """Of its metrics."""
 
 
-class Stepper:
+class PassRunner:
     """Runs passes of the job's graphs over one incarnation of workers.
 
     Passes are submitted ahead and run in the order of their submission: while workers are busy with
@@ -68,27 +68,27 @@ class Stepper:
         self._names = {name: CallNames(graph) for name, graph in graphs.items()}
         self._last_end = 0.0
 
-    def train(self, algorithm: Algorithm, step: int) -> Submitted:
+    def train(self, algorithm: Algorithm, step: int) -> SubmittedPass:
         """A training step; steps count from 1. Where it repeats something this waits for it."""
         spec = self._workers.job.spec
         rows_per_prompt = 1 if spec.data.train.preferences is None else 2
-        extent = Extent(spec.schedule.prompts_per_step, rows_per_prompt)
-        return self._submit(GraphName.STEP, algorithm, step, extent)
+        shape = BatchShape(spec.schedule.prompts_per_step, rows_per_prompt)
+        return self._submit(GraphName.STEP, algorithm, step, shape)
 
-    def warm_start(self, algorithm: Algorithm, step: int) -> Submitted:
+    def warm_start(self, algorithm: Algorithm, step: int) -> SubmittedPass:
         """A supervised step; steps count from 1."""
         settings = self._workers.job.spec.schedule.warm_start
         assert settings is not None
         return self._submit(
-            GraphName.WARM_START, algorithm, step, Extent(settings.prompts_per_step)
+            GraphName.WARM_START, algorithm, step, BatchShape(settings.prompts_per_step)
         )
 
-    def evaluate(self, algorithm: Algorithm, step: int) -> Submitted:
+    def evaluate(self, algorithm: Algorithm, step: int) -> SubmittedPass:
         """All held-out prompts, after so many steps."""
-        extent = Extent(self._workers.counts["evaluation"])
-        return self._submit(GraphName.EVALUATION, algorithm, step, extent)
+        shape = BatchShape(self._workers.counts["evaluation"])
+        return self._submit(GraphName.EVALUATION, algorithm, step, shape)
 
-    def wait(self, submitted: Submitted) -> Pass:
+    def wait(self, submitted: SubmittedPass) -> PassResult:
         """The end of a pass; passes end in the order of their submission."""
         reports = submitted.backend.wait()
         start = max(submitted.start, self._last_end)
@@ -103,30 +103,30 @@ class Stepper:
             done,
             metrics={**done.metrics, **rounds},
             memory={**done.memory, **own},
-            lines=lines_by_name(submitted.backend.saves, self._workers.look),
+            lines=lines_by_name(submitted.backend.saves, self._workers.poll),
         )
 
     def _submit(
-        self, graph: GraphName, algorithm: Algorithm, step: int, extent: Extent
-    ) -> Submitted:
+        self, graph: GraphName, algorithm: Algorithm, step: int, shape: BatchShape
+    ) -> SubmittedPass:
         start = time.time()
         workers = self._workers
         backend = StepBackend(
             workers.plan,
             workers.worker_groups,
-            HostedData(workers, graph, step, extent),
+            HostedData(workers, graph, step, shape),
             graph,
             step,
             workers.incarnation,
-            workers.look,
+            workers.poll,
         )
         spec = workers.job.spec
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
         flow = Flow(algorithm.roles(), backend, samples, rewards)
         with flow.step():
             algorithm.step(flow, backend.prompts)
-        backend.send_late_parts()
-        return Submitted(backend, start, self._names[graph])
+        backend.send_deferred()
+        return SubmittedPass(backend, start, self._names[graph])
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class HostedData:
     workers: Workers
     graph: GraphName
     step: int
-    extent: Extent
+    shape: BatchShape
     """Of a batch of its prompts."""
 
     def prompts(self, number: int) -> tuple[Any, Batch]:
@@ -145,7 +145,7 @@ class HostedData:
             self.graph, self.step, number
         )
         fields = self.workers.plan.inputs[self.graph].prompts
-        return report, _from_host(reference, fields, self.extent)
+        return report, _from_host(reference, fields, self.shape)
 
     def pretraining(self) -> tuple[Any, Batch]:
         """Rows of data.pretraining."""
@@ -155,15 +155,15 @@ class HostedData:
         num_rows = self.workers.job.spec.pretraining_rows_per_step
         assert num_rows is not None
         fields = self.workers.plan.inputs[self.graph].pretraining
-        return report, _from_host(reference, fields, Extent(num_rows))
+        return report, _from_host(reference, fields, BatchShape(num_rows))
 
     @staticmethod
     def _returning(method: Any) -> Any:
         return method.options(num_returns=2)
 
 
-def _from_host(reference: Any, fields: Sequence[str], extent: Extent) -> Batch:
-    return as_batch(fields, [ShardRef(reference, range(extent.num_rows))], extent)
+def _from_host(reference: Any, fields: Sequence[str], shape: BatchShape) -> Batch:
+    return as_batch(fields, [ShardRef(reference, range(shape.num_rows))], shape)
 
 
 def last_end(reports: Sequence[CallReport]) -> float:
@@ -171,13 +171,19 @@ def last_end(reports: Sequence[CallReport]) -> float:
     return max((span.end for report in reports for span in report.spans), default=time.time())
 
 
-def summarize(reports: Sequence[CallReport], start: float, end: float, names: CallNames) -> Pass:
+def summarize(
+    reports: Sequence[CallReport], start: float, end: float, names: CallNames
+) -> PassResult:
     """Put the reports of a pass together."""
-    metrics = merge([names.of(report.call).named(report.statistics) for report in reports])
+    metrics = merge_statistics(
+        [names.for_call(report.call).rename(report.statistics) for report in reports]
+    )
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
-    return Pass(metrics, _phases(spans), spans, end - start, tokens, memory, unscored_of(reports))
+    return PassResult(
+        metrics, _phases(spans), spans, end - start, tokens, memory, unscored_samples(reports)
+    )
 
 
 def _phases(spans: Sequence[Span]) -> dict[str, float]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class StopRequest:
     """Set by a signal's handler, read by the loop over passes."""
 
-    wanted: bool = False
+    requested: bool = False
     """Whether the job should stop after the step that it is in, with its state saved."""
-    worth_waiting: bool = False
+    has_state_to_save: bool = False
     """Whether there is state to save: before the first step, a stop is best done at once."""
 
     def raise_if_requested(self) -> None:
@@ -23,5 +23,5 @@ class StopRequest:
         Raises:
             KeyboardInterrupt: it is so.
         """
-        if self.wanted and not self.worth_waiting:
+        if self.requested and not self.has_state_to_save:
             raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
-from rlhf_runtime.controller.saves import Saves
+from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.telemetry.errors import RunFolderGone
 from rlhf_runtime.telemetry.journal import Journal
@@ -16,7 +16,7 @@ from rlhf_runtime.telemetry.journal import Journal
 
 def supervise(
     incarnation: Callable[[Checkpoint | None], bool],
-    saves: Saves,
+    saves: CheckpointManager,
     restarts: Restarts,
     journal: Journal,
     begin_again: Callable[[], None],
@@ -45,10 +45,10 @@ def supervise(
                 journal.resumed(checkpoint.record.step, checkpoint.address)
             return incarnation(checkpoint)
         except RlhfError as error:
-            if stop.wanted and not isinstance(error, RunFolderGone):
+            if stop.requested and not isinstance(error, RunFolderGone):
                 journal.notice(f"{error.reason}: {error}")
                 return False
-            seconds = restarts.seconds_before(error, saves.reached)
+            seconds = restarts.next_delay(error, saves.newest_step)
             if seconds is None:
                 raise
             journal.restarting(restarts.number, seconds, error.reason, str(error))

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_runtime.errors import NoProgress
-from rlhf_runtime.workers.activity import Status, ask
+from rlhf_runtime.workers.activity import WorkerStatus, request_status
 
 SHOWN_FRAMES = 3
 """Of each rank's stack in the message; all of them are in the file."""
 
 
 @dataclass
-class Stalls:
+class StallDetector:
     """Who does nothing for too long. Pure: the clock is the caller's."""
 
     deadline_seconds: float
-    _silent_since: dict[str, float] = field(default_factory=dict)
+    _unreachable_since: dict[str, float] = field(default_factory=dict)
 
-    def observe(self, statuses: Mapping[str, Status | None], now: float) -> dict[str, float]:
+    def observe(self, statuses: Mapping[str, WorkerStatus | None], now: float) -> dict[str, float]:
         """Seconds without progress of those that are beyond the deadline.
 
         Ranks wait for each other: as long as one that is in a call moves, none is hung. A worker
@@ -34,16 +34,16 @@ class Stalls:
         """
         for name, status in statuses.items():
             if status is not None:
-                self._silent_since.pop(name, None)
+                self._unreachable_since.pop(name, None)
             else:
-                self._silent_since.setdefault(name, now)
-        silent = {name: now - since for name, since in self._silent_since.items()}
+                self._unreachable_since.setdefault(name, now)
+        unreachable = {name: now - since for name, since in self._unreachable_since.items()}
         busy = {name: s.seconds for name, s in statuses.items() if s is not None and s.call}
         still = busy if min(busy.values(), default=0.0) >= self.deadline_seconds else {}
-        return still | {name: s for name, s in silent.items() if s >= self.deadline_seconds}
+        return still | {name: s for name, s in unreachable.items() if s >= self.deadline_seconds}
 
 
-class Watch:
+class WorkerWatch:
     """Asks workers what they are doing."""
 
     def __init__(
@@ -66,19 +66,21 @@ class Watch:
         """
         self._workers = dict(workers)
         self._key = key
-        self._stalls = Stalls(deadline_seconds)
+        self._stalls = StallDetector(deadline_seconds)
         self._stacks_file = stacks_file
         self._job = job
         self._clock = clock
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask everyone.
 
         Raises:
             NoProgress: somebody has been still for longer than the deadline.
         """
         with ThreadPoolExecutor(len(self._workers)) as threads:
-            answers = threads.map(lambda address: ask(address, self._key), self._workers.values())
+            answers = threads.map(
+                lambda address: request_status(address, self._key), self._workers.values()
+            )
             statuses = dict(zip(self._workers, answers, strict=True))
         still = self._stalls.observe(statuses, self._clock())
         if still:
@@ -86,7 +88,9 @@ class Watch:
                 self._write_stacks(statuses)
             raise NoProgress(self._message(still, statuses))
 
-    def _message(self, still: Mapping[str, float], statuses: Mapping[str, Status | None]) -> str:
+    def _message(
+        self, still: Mapping[str, float], statuses: Mapping[str, WorkerStatus | None]
+    ) -> str:
         longest = max(still.values())
         lines = [
             f"no progress for {longest:.0f} s in job {self._job}: got nothing from "
@@ -104,7 +108,7 @@ class Watch:
             lines += [f"  {frame}" for frame in frames[-2 * SHOWN_FRAMES :]]
         return "\n".join(lines)
 
-    def _write_stacks(self, statuses: Mapping[str, Status | None]) -> None:
+    def _write_stacks(self, statuses: Mapping[str, WorkerStatus | None]) -> None:
         parts = [
             f"== {name}, thread {thread}\n{stack}"
             for name, status in statuses.items()

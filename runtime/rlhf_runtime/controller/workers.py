@@ -18,13 +18,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rlhf_api.plan import Mesh, Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.controller.cluster import SHARED_MEMORY
-from rlhf_runtime.controller.nodes import nodes_of_ranks, reward_hosts
-from rlhf_runtime.controller.results import as_they_come, wait_for
-from rlhf_runtime.controller.site import Reserved, Site
-from rlhf_runtime.controller.watch import Watch
+from rlhf_runtime.controller.local_ray import SHARED_MEMORY
+from rlhf_runtime.controller.nodes import rank_nodes, reward_hosts
+from rlhf_runtime.controller.results import iterate_completed, wait_for
+from rlhf_runtime.controller.site import ReservedPool, Site
+from rlhf_runtime.controller.watch import WorkerWatch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, nothing
@@ -37,10 +37,10 @@ from rlhf_runtime.workers.setup import RankSetup
 CLOSE_SECONDS = 10.0
 """How long workers may take to end by themselves."""
 
-MOST_PARTS = 64
+MAX_CONCURRENT_CALLS = 64
 """Parts of batches that a reward host scores at a time, at most."""
 
-FROM_THE_BEGINNING = ("libraries", "verifiers")
+INDEPENDENT_PHASES = ("libraries", "verifiers")
 """Phases of the start-up that wait for no other."""
 
 Started = Callable[[str, float], None]
@@ -91,7 +91,7 @@ class Workers:
         try:
             self._reserve()
         except BaseException:
-            self._give_back()
+            self._release_nodes()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", 0, plan)
@@ -103,8 +103,7 @@ class Workers:
         }
         """The workers of each pool, and the hosts beside them (None)."""
         self.worker_groups |= {
-            pool.name: WorkerGroup(self._ranks[pool.name], nodes_of_ranks(pool))
-            for pool in plan.pools
+            pool.name: WorkerGroup(self._ranks[pool.name], rank_nodes(pool)) for pool in plan.pools
         }
 
     @property
@@ -118,41 +117,41 @@ class Workers:
         Everything is sent at once; workers wait for each other's results, the driver for the first
         error of any.
         """
-        watched = self._watched()
-        places = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
+        addresses = self._activity_addresses()
+        stores = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
         first, *_ = self._ranks[self.plan.policy_pool.name]
         folders = first.resolve.remote(self._settings.models)
         joined = [
-            rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
+            rank.join.remote(stores[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         built = [rank.build.remote(folders) for rank in self.ranks]
         data = self.data.load.remote(folders)
         verifiers = [host.start.remote() for host in self.rewards.values()]
         phases = {
-            "libraries": [place for of_pool in places.values() for place in of_pool],
+            "libraries": [store for of_pool in stores.values() for store in of_pool],
             "data": [data],
             "verifiers": verifiers,
             "models and engines": [*joined, *built],
         }
-        self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
+        self._watch = self._make_watch(wait_for(addresses, self._start_deadline()))
         libraries = self._begin
-        for phase in as_they_come(phases, self.look):
+        for phase in iterate_completed(phases, self.poll):
             now = time.monotonic()
             if phase == "libraries":
                 libraries = now
             if phase == "verifiers":
                 self.measured, *_ = wait_for(verifiers)
                 check_measured(self.job.spec, self.measured)
-            started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
+            started(phase, now - (self._begin if phase in INDEPENDENT_PHASES else libraries))
         if not self.plan.standby:
-            self._site.forget_libraries(self._nodes, self.look)
+            self._site.unload_libraries(self._nodes, self.poll)
         self.folders, self.counts = wait_for([folders, data])
 
-    def on_ranks(self, method: str, *arguments: Any) -> None:
+    def call_ranks(self, method: str, *arguments: Any) -> None:
         """Call a method on every rank and wait; the first error is raised."""
         self._call(self.ranks, method, *arguments)
 
-    def on_role(self, role: str, method: str, *arguments: Any) -> None:
+    def call_role(self, role: str, method: str, *arguments: Any) -> None:
         """Call a method on every rank that holds a role's model and wait; the first error is
         raised."""
         mesh = self._mesh_of(role)
@@ -163,14 +162,14 @@ class Workers:
         same, else by a saved model."""
         one, other = self._mesh_of(source), self._mesh_of(target)
         if (one.pool, one.ranks) == (other.pool, other.ranks):
-            self.on_role(target, "copy_weights", source, target)
+            self.call_role(target, "copy_weights", source, target)
             return
         folder = self._settings.models / f"weights-of-{source}"
-        self.on_role(source, "save", source, folder, "float32")
-        self.on_role(target, "load_weights", target, folder)
+        self.call_role(source, "save", source, folder, "float32")
+        self.call_role(target, "load_weights", target, folder)
         shutil.rmtree(folder)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """What is looked after while workers are waited for.
 
         Raises:
@@ -179,8 +178,8 @@ class Workers:
             RunFolderGone: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
-        self._watch.look()
-        self._site.beat()
+        self._watch.poll()
+        self._site.report_alive()
         self._settings.require_folder()  # last, as storage may hang
 
     def close(self) -> None:
@@ -196,7 +195,7 @@ class Workers:
         """End the workers at once."""
         for worker in (*self.ranks, *self.rewards.values(), self.data):
             ray.kill(worker)
-        self._give_back()
+        self._release_nodes()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
 
@@ -206,12 +205,12 @@ class Workers:
             self._reserved[pool.name] = bundles
         self._site.import_libraries(self._nodes, self._start_deadline())
 
-    def _give_back(self) -> None:
+    def _release_nodes(self) -> None:
         for bundles in self._reserved.values():
             remove_placement_group(bundles)
 
     @property
-    def _nodes(self) -> list[Reserved]:
+    def _nodes(self) -> list[ReservedPool]:
         return [(pool, self._reserved[pool.name]) for pool in self.plan.pools]
 
     def _mesh_of(self, role: str) -> Mesh:
@@ -220,14 +219,14 @@ class Workers:
         return planned.mesh
 
     def _call(self, ranks: Sequence[Any], method: str, *arguments: Any) -> None:
-        wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.look)
+        wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.poll)
 
     def _start_deadline(self) -> Hook:
         """Raises when workers have taken too long to come to life."""
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         begin = time.monotonic()
 
-        def look() -> None:
+        def poll() -> None:
             self._site.require_ray()
             self._settings.require_folder()
             if time.monotonic() - begin > deadline:
@@ -236,21 +235,22 @@ class Workers:
                     "(failurePolicy.progressDeadlineSeconds); look into the logs"
                 )
 
-        return look
+        return poll
 
-    def _watched(self) -> list[Any]:
+    def _activity_addresses(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, *self.rewards.values()]
         return [
-            worker.watched.remote(self._site.one_machine, self._watch_key) for worker in everyone
+            worker.serve_activity.remote(self._site.one_machine, self._watch_key)
+            for worker in everyone
         ]
 
-    def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> Watch:
+    def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> WorkerWatch:
         ranks = [f"rank {number}" for number in range(self.plan.num_devices)]
         names = dict(zip([*ranks, "data", *self.rewards], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
-        return Watch(names, self._watch_key, deadline, stacks, self.job.name)
+        return WorkerWatch(names, self._watch_key, deadline, stacks, self.job.name)
 
     def _start_ranks(self, pool: Pool) -> tuple[Any, ...]:
         return tuple(self._start_rank(pool, rank) for rank in range(pool.num_devices))
@@ -288,18 +288,22 @@ class Workers:
         """One of so many."""
         node = reward_hosts(self.plan)[name].number
         faults = () if node else self._settings.faults  # the first host has all
-        at_once = min(MOST_PARTS, 2 * -(-self.plan.num_devices // count))  # of two roles, or passes
-        more = (name, Share(node, count), faults)
-        return self._start_host(RewardHost, name, node, *more, at_once=at_once)
+        max_concurrency = min(
+            MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
+        )  # of two roles, or passes
+        more = (name, Slice(node, count), faults)
+        return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 
-    def _start_host(self, kind: type, name: str, node: int, *more: Any, at_once: int = 1) -> Any:
+    def _start_host(
+        self, kind: type, name: str, node: int, *more: Any, max_concurrency: int = 1
+    ) -> Any:
         """A host on a node of the policy's pool, which runs so many calls at a time: if several, as
         their shards come."""
         log = self._settings.logs / f"{name.replace(' ', '-')}.log"
         options = ray.remote(kind).options(
             name=self._actor_name(name),
             num_cpus=1,
-            max_concurrency=at_once,
+            max_concurrency=max_concurrency,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=self._on_node(self.plan.policy_pool, node),

@@ -153,7 +153,7 @@ def concatenate(columns: Sequence[Column]) -> Column:
     return Column(values, np.concatenate(packed) if packed else None)
 
 
-def take_each(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
+def concatenate_rows(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
     """Rows of columns that are not packed, one column's after the other's, each copied once.
 
     Raises:
@@ -191,8 +191,8 @@ def _are_neighbours(rows: Rows) -> bool:
 def _take_runs(values: Array, starts: Rows, lengths: NDArray[np.int32]) -> Array:
     total = int(lengths.sum())
     if total < LONG_RUN * len(lengths) or total == 0:
-        taken: Array = values[run_positions(starts, lengths)]
-        return taken
+        result: Array = values[run_positions(starts, lengths)]
+        return result
     ends = (starts + lengths).tolist()
     return np.concatenate(
         [values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]

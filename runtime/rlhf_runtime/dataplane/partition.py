@@ -20,12 +20,12 @@ WINDOW_PARTS = 8
 """Neighbouring parts that balance their tokens among themselves: as many as a node mostly has
 devices. A rank then needs the shards of one window, or two, however many ranks there are."""
 
-WHOLE_GROUPS_PER_PART = 8
+UNSPLIT_GROUPS_PER_SLICE = 8
 """With so many groups for each part, keeping them whole costs little balance."""
 
 
 @dataclass(frozen=True)
-class Extent:
+class BatchShape:
     """The rows of a batch, known before any of them is there: those of group g are
     `g * rows_per_group` and the following."""
 
@@ -39,9 +39,9 @@ class Extent:
         """Rows in all."""
         return self.num_groups * self.rows_per_group
 
-    def times(self, samples: int) -> Extent:
+    def repeated(self, samples: int) -> BatchShape:
         """With so many rows for each of these."""
-        return Extent(self.num_groups, self.rows_per_group * samples)
+        return BatchShape(self.num_groups, self.rows_per_group * samples)
 
     def mini_batches(self, count: int) -> list[range]:
         """Groups of each of so many mini-batches: every n-th. Some are empty where there are fewer
@@ -52,29 +52,29 @@ class Extent:
         """
         return [range(number, self.num_groups, count) for number in range(count)]
 
-    def then(self, other: Extent) -> Extent:
+    def concatenated(self, other: BatchShape) -> BatchShape:
         """With another's rows after these; both have equally many for each group."""
-        return Extent(self.num_groups + other.num_groups, self.rows_per_group)
+        return BatchShape(self.num_groups + other.num_groups, self.rows_per_group)
 
 
 @dataclass(frozen=True)
-class Share:
+class Slice:
     """One of equal parts of a batch."""
 
-    number: int
+    index: int
     """From 0."""
     count: int
     """Parts in all."""
 
 
-class Portion(StrEnum):
+class RowSubset(StrEnum):
     """Which rows of a batch a call works on, where others begin before its last row is there."""
 
     ALL = "All"
     """Every row."""
-    ENDED = "Ended"
+    FINISHED = "Ended"
     """Those whose responses had ended when few were left."""
-    LEFT = "Left"
+    UNFINISHED = "Left"
     """The others."""
 
 
@@ -107,10 +107,12 @@ class RowSpan:
         return self.groups[group] * self.rows_per_group + sample
 
 
-def contiguous(groups: range, rows_per_group: int, share: Share) -> RowSpan:
+def contiguous_rows(groups: range, rows_per_group: int, batch_slice: Slice) -> RowSpan:
     """The rows of a part's groups: neighbours, as many groups for each part as for any other, or
     one more. Parts are empty where there are fewer groups than parts."""
-    return _of_groups(groups, rows_per_group, share.number, share.number + 1, share.count)
+    return _group_range(
+        groups, rows_per_group, batch_slice.index, batch_slice.index + 1, batch_slice.count
+    )
 
 
 @dataclass(frozen=True)
@@ -118,34 +120,36 @@ class Window:
     """What neighbouring parts share out among themselves."""
 
     span: RowSpan
-    share: Share
+    batch_slice: Slice
     """The part among those of the window."""
 
 
-def window(
-    groups: range, rows_per_group: int, share: Share, complete_groups: bool = False
+def balancing_window(
+    groups: range, rows_per_group: int, batch_slice: Slice, keep_groups: bool = False
 ) -> Window:
     """The window of a part: rows in proportion to the parts that it has.
 
     Where groups are many, or are to be whole, none is in two windows.
     """
-    first = share.number - share.number % WINDOW_PARTS
-    end = min(first + WINDOW_PARTS, share.count)
-    place = Share(share.number - first, end - first)
-    if complete_groups or len(groups) >= WHOLE_GROUPS_PER_PART * share.count:
-        return Window(_of_groups(groups, rows_per_group, first, end, share.count), place)
+    first = batch_slice.index - batch_slice.index % WINDOW_PARTS
+    end = min(first + WINDOW_PARTS, batch_slice.count)
+    window_slice = Slice(batch_slice.index - first, end - first)
+    if keep_groups or len(groups) >= UNSPLIT_GROUPS_PER_SLICE * batch_slice.count:
+        return Window(
+            _group_range(groups, rows_per_group, first, end, batch_slice.count), window_slice
+        )
     count = len(groups) * rows_per_group
-    positions = range(count * first // share.count, count * end // share.count)
-    return Window(RowSpan(groups, rows_per_group, positions), place)
+    positions = range(count * first // batch_slice.count, count * end // batch_slice.count)
+    return Window(RowSpan(groups, rows_per_group, positions), window_slice)
 
 
-def _of_groups(groups: range, rows_per_group: int, first: int, end: int, count: int) -> RowSpan:
+def _group_range(groups: range, rows_per_group: int, first: int, end: int, count: int) -> RowSpan:
     """The rows of parts `first` to `end` of `count`, in whole groups."""
     bounds = [len(groups) * part // count * rows_per_group for part in (first, end)]
     return RowSpan(groups, rows_per_group, range(*bounds))
 
 
-def balanced(index: ShardIndex, parts: int, complete_groups: bool = False) -> list[Rows]:
+def balance_tokens(index: ShardIndex, parts: int, keep_groups: bool = False) -> list[Rows]:
     """Rows for each part so that tokens are balanced: the longest first, to the least loaded part.
 
     Where groups are many they stay whole, so that responses can share their prompt's computation,
@@ -155,26 +159,28 @@ def balanced(index: ShardIndex, parts: int, complete_groups: bool = False) -> li
     if parts == 1:
         return [np.sort(index.rows)]
     distinct, group_of = np.unique(index.groups, return_inverse=True)
-    if not complete_groups and len(distinct) < WHOLE_GROUPS_PER_PART * parts:
-        owner = _deal(index.lengths, index.rows, parts)
+    if not keep_groups and len(distinct) < UNSPLIT_GROUPS_PER_SLICE * parts:
+        owner = _assign_greedily(index.lengths, index.rows, parts)
     else:
         tokens = np.bincount(group_of, index.lengths, minlength=len(distinct))
-        owner = _deal(tokens, distinct, parts)[group_of]
+        owner = _assign_greedily(tokens, distinct, parts)[group_of]
     return [np.sort(index.rows[owner == part]) for part in range(parts)]
 
 
-def _deal(sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+def _assign_greedily(
+    sizes: NDArray[np.number], keys: NDArray[np.int64], parts: int
+) -> NDArray[np.int64]:
     """The part of each item: the largest first, equal ones by key, to the least loaded part."""
     order = np.lexsort((keys, -sizes.astype(np.int64)))
     # A load is one number, which compares as (tokens, items, part): quicker than a tuple.
     steps = (sizes[order].astype(np.int64) * (len(order) + 1) + 1) * parts
     loads = list(range(parts))  # a heap
-    least = []
+    owners = []
     for step in steps.tolist():
-        least.append(loads[0])
+        owners.append(loads[0])
         heapq.heapreplace(loads, loads[0] + step)
     owner = np.empty(len(order), dtype=np.int64)
-    owner[order] = np.asarray(least, dtype=np.int64) % parts
+    owner[order] = np.asarray(owners, dtype=np.int64) % parts
     return owner
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlhf_api.plan import Mesh, union_ranks
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Coordinates:
     """Of the mesh: how far apart the ranks of a tensor group are."""
 
     @staticmethod
-    def of(rank: int, mesh: Mesh) -> Coordinates:
+    def in_mesh(rank: int, mesh: Mesh) -> Coordinates:
         """A rank's place: tensor ranks are consecutive or a stride apart, then come pipeline
         stages, then replicas.
 
@@ -60,7 +60,7 @@ class Coordinates:
             source: what it brings weights from; None: it brings none.
         """
         if source is None:
-            return Coordinates.of(rank, mesh)
+            return Coordinates.in_mesh(rank, mesh)
         ranks = union_ranks(mesh, source)
         return Coordinates(ranks.index(rank), len(ranks))
 
@@ -82,25 +82,25 @@ class Protocol:
     """A pair (distribute, collect). Driver and ranks each ask it, so an answer depends on nothing
     but the place."""
 
-    distribute: Callable[[Coordinates], Share]
+    distribute: Callable[[Coordinates], Slice]
     """The part of the rows that a rank gets."""
     collect: Callable[[Coordinates], bool]
     """Whether a rank's output counts."""
 
 
-def _everything(at: Coordinates) -> Share:
-    return Share(0, 1)
+def _all_rows(at: Coordinates) -> Slice:
+    return Slice(0, 1)
 
 
-def _by_data(at: Coordinates) -> Share:
-    return Share(at.data, at.data_size)
+def _by_data(at: Coordinates) -> Slice:
+    return Slice(at.data, at.data_size)
 
 
-def _by_rank(at: Coordinates) -> Share:
-    return Share(at.rank, at.num_ranks)
+def _by_rank(at: Coordinates) -> Slice:
+    return Slice(at.rank, at.num_ranks)
 
 
-def _all(at: Coordinates) -> bool:
+def _all_ranks(at: Coordinates) -> bool:
     return True
 
 
@@ -112,17 +112,17 @@ def _first_of_replica(at: Coordinates) -> bool:
     return at.tensor == 0 and at.pipeline == 0
 
 
-def _each_stage(at: Coordinates) -> bool:
+def _first_of_stage(at: Coordinates) -> bool:
     return at.tensor == 0 and at.data == 0
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "one_to_all": Protocol(_everything, _all),
+    "one_to_all": Protocol(_all_rows, _all_ranks),
     "3d": Protocol(_by_data, _last_stage),
     "3d_all_micro_dp": Protocol(_by_data, _first_of_replica),
-    "3d_pp_only": Protocol(_everything, _each_stage),
-    "dp": Protocol(_by_rank, _all),
-    "all_to_all": Protocol(_by_rank, _all),
+    "3d_pp_only": Protocol(_all_rows, _first_of_stage),
+    "dp": Protocol(_by_rank, _all_ranks),
+    "all_to_all": Protocol(_by_rank, _all_ranks),
 }
 """By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
 `data` are the micro-DP groups' members."""

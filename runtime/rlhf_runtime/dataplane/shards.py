@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, is_range, take_each
+from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, concatenate_rows, is_range
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class ShardIndex:
                 "row"
             )
 
-    def message(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """What travels: bytes, which no pickler looks into."""
         return self.rows.tobytes() + self.groups.tobytes() + self.lengths.tobytes()
 
     @staticmethod
-    def read(message: bytes) -> ShardIndex:
+    def from_bytes(message: bytes) -> ShardIndex:
         """What was sent; the arrays are read-only."""
         count = len(message) // 20
         numbers = np.frombuffer(message, np.int64, 2 * count)
@@ -78,7 +78,7 @@ class ShardIndex:
         rows = (self.rows[:, None] * times + np.arange(times)).reshape(-1)
         return ShardIndex(rows, np.repeat(self.groups, times), np.repeat(self.lengths, times))
 
-    def behind(self, groups: int, rows_per_group: int) -> ShardIndex:
+    def shifted(self, groups: int, rows_per_group: int) -> ShardIndex:
         """The same rows behind so many groups of others; the index itself if behind none."""
         if groups == 0:
             return self
@@ -94,14 +94,14 @@ class Shard:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call: what Ray's pickler is quickest at."""
-        return _read_shard, (self.index.message(), dict(self.columns))
+        return _read_shard, (self.index.to_bytes(), dict(self.columns))
 
 
 def _read_shard(index: bytes, columns: Mapping[str, Column]) -> Shard:
-    return Shard(ShardIndex.read(index), columns)
+    return Shard(ShardIndex.from_bytes(index), columns)
 
 
-def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
+def merge_indices(shards: Sequence[ShardIndex]) -> ShardIndex:
     """The rows of some shards in the order of their global numbers.
 
     Raises:
@@ -111,10 +111,10 @@ def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
         return shards[0]
     rows = np.concatenate([shard.rows for shard in shards])
     order = np.argsort(rows, kind="stable")
-    twice = np.flatnonzero(np.diff(rows[order]) == 0)
-    if len(twice):
+    duplicates = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(duplicates):
         raise ValueError(
-            f"shards hold a row twice: got row {int(rows[order][twice[0]])} among {len(rows)} "
+            f"shards hold a row twice: got row {int(rows[order][duplicates[0]])} among {len(rows)} "
             f"entries of {len(shards)} shards; have the shards of one call list each row once"
         )
     groups = np.concatenate([shard.groups for shard in shards])
@@ -123,7 +123,7 @@ def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
 
 
 @dataclass(frozen=True)
-class Location:
+class GatherPlan:
     """Where some wanted rows lie among shards. Serves every column that is cut in this way."""
 
     shards: tuple[int, ...]
@@ -133,7 +133,7 @@ class Location:
     order: Rows
     """For every wanted row its place among these positions, put one after the other."""
 
-    def pick(self, columns: Sequence[Column]) -> Column:
+    def gather(self, columns: Sequence[Column]) -> Column:
         """The wanted rows in order, from the column's parts in `shards`.
 
         A part of which everything is wanted is not copied if it is the only one.
@@ -143,33 +143,34 @@ class Location:
             and columns[0].lengths is None
             and is_range(self.order, len(self.order))
         ):
-            return take_each(columns, self.positions)
+            return concatenate_rows(columns, self.positions)
         parts = zip(columns, self.positions, strict=True)
         return concatenate([column.take(positions) for column, positions in parts]).take(self.order)
 
 
-def locate(rows: Rows, held: Sequence[Rows]) -> Location:
+def plan_gather(rows: Rows, shard_rows: Sequence[Rows]) -> GatherPlan:
     """Find rows by global number; `held[i]` lists the rows of shard i.
 
     Raises:
         ValueError: a row that no shard holds.
     """
-    size = 1 + max((int(shard.max()) for shard in held if len(shard)), default=-1)
+    size = 1 + max((int(shard.max()) for shard in shard_rows if len(shard)), default=-1)
     owner = np.full(size + 1, -1, dtype=np.int64)  # the last entry: of rows that nobody can hold
     position = np.zeros(size, dtype=np.int64)
-    for number, shard in enumerate(held):
+    for number, shard in enumerate(shard_rows):
         owner[shard] = number
         position[shard] = np.arange(len(shard))
     owners = owner[np.where((rows >= 0) & (rows < size), rows, size)]
     if (owners < 0).any():
         raise ValueError(
             f"rows that no shard holds: got {rows[owners < 0][:8].tolist()}, allowed the "
-            f"{sum(map(len, held))} rows of {len(held)} shards; ask for rows of the same batch"
+            f"{sum(map(len, shard_rows))} rows of {len(shard_rows)} shards; ask for rows of the "
+            "same batch"
         )
-    counts = np.bincount(owners, minlength=len(held))
+    counts = np.bincount(owners, minlength=len(shard_rows))
     shards = np.flatnonzero(counts) if len(rows) else np.zeros(1, dtype=np.int64)
     by_shard = np.argsort(owners, kind="stable")
     order = np.empty(len(rows), dtype=np.int64)
     order[by_shard] = np.arange(len(rows))
     positions = np.split(position[rows[by_shard]], np.cumsum(counts[shards])[:-1])
-    return Location(tuple(shards.tolist()), tuple(positions), order)
+    return GatherPlan(tuple(shards.tolist()), tuple(positions), order)

@@ -17,7 +17,7 @@ from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch, pad_batches
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.training import LossTerm, TrainingEngine
+from rlhf_runtime.engines.training import TrainingEngine, WeightedLoss
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.reshard.execute import execute
@@ -101,7 +101,7 @@ class EngineBase(ABC):
         copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._weights_changed()
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
+    def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks. Collective, also
         for ranks without a micro-batch.
 
@@ -127,11 +127,11 @@ class EngineBase(ABC):
         return norm
 
     @abstractmethod
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         """Call losses without gradients; equally many parts, possibly none, on every rank."""
 
     @abstractmethod
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         """Give the optimizer the gradients of the sum over parts and ranks; equally many parts, at
         least one, on every rank."""
 

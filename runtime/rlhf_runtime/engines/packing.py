@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_decoder.costs import SequenceCost
-from rlhf_planner.memory.roles import MAX_SHARED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.devices import to_device
+from rlhf_sizing.costs import SequenceCost
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def cut(
     groups: NDArray[np.int64],
     packing: Packing,
     rows: Rows | None = None,
-    complete_groups: bool = False,
+    keep_groups: bool = False,
 ) -> list[MicroBatch]:
     """Pack rows into micro-batches.
 
@@ -103,7 +103,7 @@ def cut(
         groups: int64[all rows]; rows of one group have the same prompt.
         packing: settings.
         rows: rows to pack; None: all.
-        complete_groups: True to keep the rows of a group in one micro-batch.
+        keep_groups: True to keep the rows of a group in one micro-batch.
     """
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
@@ -121,7 +121,7 @@ def cut(
         [prompts.lengths[members[0]] + responses.lengths[members].sum() for members in sequences],
         dtype=np.int64,
     )
-    units = np.asarray([groups[members[0]] for members in sequences]) if complete_groups else None
+    units = np.asarray([groups[members[0]] for members in sequences]) if keep_groups else None
     return [
         _lay_out(prompts, responses, [sequences[number] for number in part])
         for part in micro_batches(lengths, packing.max_padded_tokens, units)

@@ -131,7 +131,7 @@ def make_contexts(meshes: Iterable[Mesh], world: World) -> Mapping[Mesh, Paralle
         group = world.make_group(mesh.ranks)
         groups, ends = _make_groups(mesh, world, group), _make_ends(mesh, world)
         if groups is not None:
-            at = Coordinates.of(world.rank, mesh)
+            at = Coordinates.in_mesh(world.rank, mesh)
             contexts[mesh] = ParallelContext(at, world.device, groups, group, world.timeout, ends)
     return contexts
 

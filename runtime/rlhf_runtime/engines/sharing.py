@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.costs import MASKED_COST, SequenceCost
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 TOLERANCE = 5e-2
 """Maximum distance of a token's outputs, relative to their norm. bfloat16 rounds to about 4e-3 in

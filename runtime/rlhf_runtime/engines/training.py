@@ -58,7 +58,7 @@ Consume = Callable[[TokenOutputs, MicroBatch], None]
 
 
 @dataclass(frozen=True)
-class LossTerm:
+class WeightedLoss:
     """A loss on some rows; an optimizer step minimizes the sum of one or more."""
 
     reading: HeadReading
@@ -119,7 +119,7 @@ class TrainingEngine(Protocol):
         """Run every micro-batch forward; ranks with the head pass its outputs to `consume`.
         Collective."""
 
-    def update(self, terms: Sequence[LossTerm]) -> float:
+    def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks. Collective, also
         for ranks without a micro-batch.
 

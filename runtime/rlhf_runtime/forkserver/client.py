@@ -14,7 +14,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher, server
 from rlhf_runtime.hooks import Hook, nothing
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """How often one looks up while libraries are imported."""
 
 
@@ -46,11 +46,11 @@ class OwnForkServer:
 
     def revive(self) -> None:
         """Start it again if it has died."""
-        if not self.lives:
+        if not self.is_alive:
             self._process = self._start()
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
 
@@ -98,46 +98,46 @@ def start_server(name: str, device: Device, raylet: int | None = None) -> None:
         )
 
 
-def wait_until_ready(name: str, look: Hook) -> bool:
+def wait_until_ready(name: str, poll: Hook) -> bool:
     """Wait until a server has imported its libraries; whether it has, and has not ended instead.
 
     Args:
         name: the server's.
         look: called all the time; what it raises ends the wait.
     """
-    return _ask(name, {"ready": True}, look)
+    return _request(name, {"ready": True}, poll)
 
 
 def retire(name: str) -> bool:
     """Let a server end when the last of its workers has; whether it has heard."""
-    return _ask(name, {"retire": True}, nothing)
+    return _request(name, {"retire": True}, nothing)
 
 
-def unload(name: str, look: Hook) -> bool:
+def unload(name: str, poll: Hook) -> bool:
     """Let a server forget its libraries until a worker is wanted; whether it has heard."""
-    return _ask(name, {"unload": True}, look)
+    return _request(name, {"unload": True}, poll)
 
 
 def _listen(name: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(launcher.address_of(name))
-        listener.listen(server.WAITING)
+        listener.listen(server.MAX_WAITING_REQUESTS)
     except OSError:
         listener.close()
         raise
     return listener
 
 
-def _ask(name: str, request: dict[str, object], look: Hook) -> bool:
+def _request(name: str, request: dict[str, object], poll: Hook) -> bool:
     try:
         with launcher.request(name, request) as connection:
             while not _readable([connection]):
-                look()
+                poll()
             return bool(connection.recv(1 << 16))
     except OSError:
         return False
 
 
 def _readable(connections: Sequence[socket.socket]) -> bool:
-    return bool(select.select(connections, [], [], LOOK_SECONDS)[0])
+    return bool(select.select(connections, [], [], POLL_SECONDS)[0])

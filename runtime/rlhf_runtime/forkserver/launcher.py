@@ -16,7 +16,7 @@ import sys
 SERVER = "RLHF_FORK_SERVER"
 """The fork server's name in the environment. Unset: that of the raylet's own."""
 RAYLET_SOCKET = "--raylet-name="
-FOR_THE_SETUP = ("--language=", "--serialized-runtime-env-context=")
+RAY_SETUP_OPTIONS = ("--language=", "--serialized-runtime-env-context=")
 """Words that Ray adds for a program of its own, which stands here otherwise."""
 STANDARD_STREAMS = (0, 1, 2)
 _CREDENTIALS = struct.Struct("3i")
@@ -58,11 +58,11 @@ def connect(name: str) -> socket.socket:
 
 def peer_user(connection: socket.socket) -> int:
     """The user of the process at the other end."""
-    given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(given)[1])
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
-def request(name: str, wanted: dict[str, object]) -> socket.socket:
+def request(name: str, message: dict[str, object]) -> socket.socket:
     """Ask the fork server of a name for something; what it answers is read from the connection.
 
     It is given this process's standard streams, for the worker that it forks.
@@ -73,7 +73,7 @@ def request(name: str, wanted: dict[str, object]) -> socket.socket:
     connection = connect(name)
     try:
         socket.send_fds(connection, [b"\n"], STANDARD_STREAMS)
-        connection.sendall(json.dumps(wanted).encode())
+        connection.sendall(json.dumps(message).encode())
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         connection.close()
@@ -81,9 +81,9 @@ def request(name: str, wanted: dict[str, object]) -> socket.socket:
     return connection
 
 
-def fork(name: str, words: list[str]) -> bool:
+def fork(name: str, argv: list[str]) -> bool:
     """Have a worker forked that runs a script with words; whether that was done."""
-    worker = {"words": words, "environment": dict(os.environ), "folder": os.getcwd()}
+    worker = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}
     try:
         with request(name, {"fork": worker}) as connection:
             return bool(connection.recv(1 << 16))
@@ -91,12 +91,12 @@ def fork(name: str, words: list[str]) -> bool:
         return False
 
 
-def main(words: list[str]) -> None:
+def main(argv: list[str]) -> None:
     """Have the worker forked; where no server answers, become the worker."""
-    words = [word for word in words if not word.startswith(FOR_THE_SETUP)]
-    raylet = next((word for word in words if word.startswith(RAYLET_SOCKET)), "")
-    if not fork(name_for(raylet.removeprefix(RAYLET_SOCKET)), words):
-        os.execv(sys.executable, [sys.executable, *words])
+    argv = [word for word in argv if not word.startswith(RAY_SETUP_OPTIONS)]
+    raylet = next((word for word in argv if word.startswith(RAYLET_SOCKET)), "")
+    if not fork(name_for(raylet.removeprefix(RAYLET_SOCKET)), argv):
+        os.execv(sys.executable, [sys.executable, *argv])
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from rlhf_runtime.workers.libraries import import_libraries
 
 REQUEST_SECONDS = 10.0
 """How long a request may take to arrive."""
-WAITING = 128
+MAX_WAITING_REQUESTS = 128
 """Requests that may wait while libraries are imported."""
 
 
@@ -40,7 +40,7 @@ WAITING = 128
 class Worker:
     """What a forked process is to become."""
 
-    words: list[str]
+    argv: list[str]
     """A script, and what it is called with."""
     environment: Mapping[str, str]
     folder: str
@@ -54,11 +54,11 @@ class Worker:
         os.environ.clear()
         os.environ.update({**imported, **self.environment})
         os.chdir(self.folder)
-        sys.argv = list(self.words)
+        sys.argv = list(self.argv)
         import numpy as np
 
         np.random.seed()  # else all workers would draw the same numbers
-        runpy.run_path(self.words[0], run_name="__main__")
+        runpy.run_path(self.argv[0], run_name="__main__")
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Server:
             for stream in streams:
                 os.close(stream)
             if "unload" in request:
-                self._execute_anew()
+                self._reexecute()
 
     def _handle(
         self, request: Mapping[str, Any], streams: list[int]
@@ -252,15 +252,15 @@ class Server:
             self._watch(RayletWorkers(raylet, os.pidfd_open(raylet)))
         return self._forked[raylet]
 
-    def _execute_anew(self) -> None:
+    def _reexecute(self) -> None:
         """Forget all libraries; this stays the process that workers end with."""
-        words = [*command(self._device, self._listener), "--lazy"]
-        words += [] if self._raylet is None else ["--raylet", str(self._raylet)]
-        words += [f"--forked={each}" for each in self._forked.values()]
+        argv = [*command(self._device, self._listener), "--lazy"]
+        argv += [] if self._raylet is None else ["--raylet", str(self._raylet)]
+        argv += [f"--forked={each}" for each in self._forked.values()]
         inherited = [each for forked in self._forked.values() for each in forked.descriptors]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
-        os.execv(sys.executable, words)
+        os.execv(sys.executable, argv)
 
 
 def command(device: Device, listener: socket.socket) -> list[str]:

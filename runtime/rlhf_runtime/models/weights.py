@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_decoder.config import shape_from_config
-from rlhf_decoder.weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import CONFIG_FILE, tensor_shapes
+from rlhf_sizing.config import shape_from_config
+from rlhf_sizing.weights import EMBEDDING, LAYER, OUTPUT, weight_shapes
 
 _BASE, _HEADS = "model.", (OUTPUT, "score.weight")
 """Prefix of names in a model with a head; names of heads, which no base model has."""

@@ -1,5 +1,5 @@
-"""Pure tensor numerics of RLHF: advantages, losses and their statistics. One name, one operation.
+"""Pure tensor numerics of RLHF: advantages, losses and their statistics.
 
-Nothing here knows of models, ranks or files; whatever must be summed over ranks is summed by a
-function that the caller passes in.
+Nothing here depends on models, ranks or files. The caller passes in the function that sums over
+ranks.
 """

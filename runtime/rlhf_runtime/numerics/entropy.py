@@ -1,7 +1,7 @@
-"""Log-probabilities of given tokens, and the entropy of the distribution they came from.
+"""Log-probabilities of tokens, and the entropy of their distribution, from logits.
 
 A language model's logits are the largest tensor of a training step. They are read in blocks of
-rows: beside them and their gradient only one block is ever held in float32.
+rows: apart from logits and their gradient only one block exists, in float32.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CPU_BLOCK_ELEMENTS = 1 << 16
-"""A block that stays in a core's cache: measured fastest for vocabularies of 64 and of 128,000."""
+"""Fits in a core's cache: measured fastest for vocabularies of 64 and of 128,000 tokens."""
 GPU_BLOCK_ELEMENTS = 1 << 25
 """128 MiB of float32: large enough to hide kernel launches."""
 LOWEST_LOG_PROB = -1e4
-"""Stands for log 0, whose probability is 0 in float32 either way: 0 * -inf would be NaN."""
+"""Replaces log 0, because 0 * -inf would be NaN; its probability is 0 in float32, too."""
 
 
 def token_log_probs(
@@ -28,16 +28,16 @@ def token_log_probs(
     temperature: float = 1.0,
     with_entropy: bool = False,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
-    """Log-probabilities of tokens under softmax(logits / temperature), and its entropy.
+    """Compute log-probabilities of tokens under softmax(logits / temperature), and its entropy.
 
     Differentiable once in the logits. Computed in float32 whatever the logits' dtype (float64 stays
-    float64). Logits of -inf are tokens that cannot occur.
+    float64). Logits of -inf mark tokens that cannot occur.
 
     Args:
         logits: one row per predicted token, any float dtype.
         tokens: the token of each row, int64.
         temperature: the sampler's temperature, above 0.
-        with_entropy: whether the entropy is wanted.
+        with_entropy: whether to compute the entropy.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -53,10 +53,10 @@ def token_log_probs(
 
 
 def require_positive(temperature: float) -> None:
-    """Refuse a temperature under which there is no distribution.
+    """Refuse a temperature without a distribution.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: temperature is not positive.
     """
     if not temperature > 0:
         raise ValueError(
@@ -65,7 +65,7 @@ def require_positive(temperature: float) -> None:
 
 
 def row_blocks(logits: Float[Tensor, "n vocabulary"]) -> Iterator[slice]:
-    """Slices of rows that fit in a block: logits are read in float32 block by block."""
+    """Yield slices of rows that fit in a block."""
     elements = CPU_BLOCK_ELEMENTS if logits.device.type == "cpu" else GPU_BLOCK_ELEMENTS
     num_rows = max(1, elements // max(1, logits.shape[1]))
     return (slice(row, row + num_rows) for row in range(0, logits.shape[0], num_rows))
@@ -78,8 +78,9 @@ def softmax_gradients_(
     entropies: Float[Tensor, " n"] | None,
     entropy_grads: Float[Tensor, " n"] | None,
 ) -> None:
-    """Overwrite x = logits / T, of some or all tokens of the vocabulary, by the gradient in x; the
-    chosen tokens' own, 1 times that of their log-probability, is left to the caller.
+    """Overwrite x = logits / T, of some or all tokens of the vocabulary, by the gradient in x.
+
+    The caller adds the term [i = k] of the chosen tokens k.
 
     With p the softmax of x and H its entropy: d log p_k / dx_i = [i = k] - p_i and
     dH / dx_i = -p_i (log p_i + H).
@@ -87,9 +88,9 @@ def softmax_gradients_(
     Args:
         scaled: x.
         log_sums: the logarithm of the sum of exp x over the whole vocabulary.
-        log_prob_grads: of the chosen tokens' log-probabilities.
+        log_prob_grads: gradient of the chosen tokens' log-probabilities.
         entropies: H.
-        entropy_grads: their gradient; None: they are not part of the loss.
+        entropy_grads: gradient of H; None if it is not part of the loss.
     """
     own = log_prob_grads[:, None]
     scaled.sub_(log_sums[:, None])
@@ -102,7 +103,9 @@ def softmax_gradients_(
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Keeps the logits themselves for the backward pass and computes the softmax there again."""
+    """Saves the logits for the backward pass, which computes the softmax again."""
+
+    # Saving the softmax instead would hold a second tensor of the logits' size.
 
     @staticmethod
     def forward(
@@ -136,10 +139,10 @@ class _TokenLogProbs(torch.autograd.Function):
         for rows in row_blocks(logits):
             block = logits[rows].to(log_sums.dtype) / ctx.temperature
             own = log_prob_grads[rows]
-            of_entropy = (
-                None if each is None else each[rows] for each in (entropies, entropy_grads)
+            entropy_terms = (
+                None if tensor is None else tensor[rows] for tensor in (entropies, entropy_grads)
             )
-            softmax_gradients_(block, log_sums[rows], own, *of_entropy)
+            softmax_gradients_(block, log_sums[rows], own, *entropy_terms)
             block.scatter_add_(1, tokens[rows, None], own[:, None])
             grads[rows] = block.div_(ctx.temperature)
         return grads, None, None, None

@@ -15,15 +15,15 @@ STD_EPSILON = 1e-6
 """Added to a group's standard deviation, outside the root."""
 
 
-class GroupAdvantages(NamedTuple):
-    """Advantages of the responses, and what their groups were like."""
+class AdvantageResult(NamedTuple):
+    """Advantages of responses, with counts of their groups."""
 
     advantages: Float[Tensor, " rows"]
-    """One per response, 0 for invalid ones."""
+    """One per response, 0 for invalid responses."""
     num_groups: int
-    """Prompts on this rank, also those without a valid response."""
+    """Prompts on this rank, including those without a valid response."""
     num_without_signal: int
-    """Groups that teach nothing: too few responses are valid, or all valid ones have one score."""
+    """Groups whose advantages are all 0: too few valid responses, or all with the same score."""
 
 
 def pass_at_k(
@@ -32,14 +32,16 @@ def pass_at_k(
     valid: Bool[Tensor, " rows"],
     k: int,
 ) -> Float64[Tensor, " groups"]:
-    """How likely at least one of k responses to a prompt passes, for every prompt with at least k
-    valid ones: 1 - C(n - c, k) / C(n, k), of n valid ones of which c pass; unbiased.
+    """Estimate the probability that at least one of k responses to a prompt passes.
+
+    1 - C(n - c, k) / C(n, k), with n valid responses of which c pass; unbiased. Prompts with fewer
+    than k valid responses are left out.
 
     Args:
-        passed: whether a response passes.
-        group_ids: which prompt each response answers.
+        passed: True if the response passes.
+        group_ids: number of the prompt that each response answers.
         valid: False for responses that do not count.
-        k: how many responses.
+        k: number of responses.
 
     Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
     equation 1.
@@ -56,7 +58,7 @@ def pass_at_k(
 
 
 class _Groups(NamedTuple):
-    """Responses sorted into groups."""
+    """Responses sorted into groups, with moments of their valid scores."""
 
     group_of: Int[Tensor, " rows"]
     counts: Float64[Tensor, " groups"]
@@ -71,20 +73,20 @@ def group_advantages(
     normalize_by_std: bool = True,
     baseline: GroupBaseline = GroupBaseline.MEAN,
     lengths: Int[Tensor, " rows"] | None = None,
-) -> GroupAdvantages:
-    """Scores above the baseline of their group: a mean of its valid scores.
+) -> AdvantageResult:
+    """Subtract from each score the baseline of its group: a mean of its valid scores.
 
     GRPO: (score - mean) / (std + 1e-6), std Bessel-corrected; a group of one has mean 0 and std 1.
-    RLOO: score - mean of the others. OPO: score - mean weighted by lengths. With these a response
-    that is alone has nothing to be compared with: 0. A group must lie on one rank entirely.
+    RLOO: score - mean of the others. OPO: score - mean weighted by lengths. In RLOO and OPO a group
+    of one has advantage 0. A group must lie on one rank entirely.
 
     Args:
         scores: one score per response.
-        group_ids: which prompt each response answers; any integers, in any order.
-        valid: False for responses without a score: they do not count in the moments.
+        group_ids: number of the prompt that each response answers; any integers, in any order.
+        valid: False for responses without a score; they do not count in the moments.
         normalize_by_std: False leaves the division out (Dr.GRPO).
-        baseline: which mean.
-        lengths: tokens of each response; for LENGTH_WEIGHTED.
+        baseline: the kind of mean.
+        lengths: tokens of each response; required for LENGTH_WEIGHTED.
 
     Returns:
         Advantages in the scores' dtype, with counts of groups.
@@ -94,6 +96,7 @@ def group_advantages(
     """
     kept, groups = _group(scores, group_ids, valid)
     counts, sums, group_of = groups.counts, groups.sums, groups.group_of
+    # Responses in groups of equal scores get exactly 0, whatever rounding leaves of score - mean.
     is_compared = valid & ~groups.equal[group_of]
     alone = counts < 2
     match baseline:
@@ -103,7 +106,7 @@ def group_advantages(
             against = (sums[group_of] - kept) / (counts[group_of] - 1).clamp(min=1)
             is_compared = is_compared & ~alone[group_of]
         case GroupBaseline.LENGTH_WEIGHTED:
-            assert lengths is not None, "a baseline weighted by lengths needs them"
+            assert lengths is not None, "LENGTH_WEIGHTED needs lengths"
             weights = torch.where(valid, lengths.double(), 0.0)
             weighted = torch.zeros_like(sums).index_add_(0, group_of, weights * kept)
             total = torch.zeros_like(sums).index_add_(0, group_of, weights)
@@ -115,18 +118,19 @@ def group_advantages(
         std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
         centred = centred / (std[group_of] + STD_EPSILON)
     num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())
-    return GroupAdvantages(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
+    return AdvantageResult(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
 
 
 def mixed_groups(
     scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
 ) -> Bool[Tensor, " rows"]:
-    """Which valid responses are in a group with valid responses of different scores: the others
-    teach nothing.
+    """Mark valid responses whose group has valid responses of different scores.
+
+    All other responses have advantage 0 and teach nothing.
 
     Args:
         scores: one score per response.
-        group_ids: which prompt each response answers.
+        group_ids: number of the prompt that each response answers.
         valid: False for responses without a score.
 
     Source: DAPO (arXiv 2503.14476), section 3.2.
@@ -139,32 +143,32 @@ def mixed_groups(
 def _group(
     scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
 ) -> tuple[Float64[Tensor, " rows"], _Groups]:
-    """Scores in float64 with invalid ones set to 0, and the groups' sums."""
+    """Return scores in float64, invalid ones set to 0, and the groups."""
     ids, group_of = torch.unique(group_ids, return_inverse=True)
     kept = torch.where(valid, scores.detach().double(), 0.0)
     empty = torch.zeros(len(ids), dtype=torch.float64, device=scores.device)
     counts = empty.index_add(0, group_of, valid.double())
     sums = empty.index_add(0, group_of, kept)
-    lowest = extreme_of_groups(kept, group_of, valid, len(ids), "amin")
-    highest = extreme_of_groups(kept, group_of, valid, len(ids), "amax")
+    lowest = group_extremes(kept, group_of, valid, len(ids), "amin")
+    highest = group_extremes(kept, group_of, valid, len(ids), "amax")
     return kept, _Groups(group_of, counts, sums, (counts > 1) & (lowest == highest))
 
 
-def extreme_of_groups(
+def group_extremes(
     values: Float64[Tensor, " rows"],
     group_of: Int[Tensor, " rows"],
     valid: Bool[Tensor, " rows"],
     num_groups: int,
     which: Literal["amin", "amax"],
 ) -> Float64[Tensor, " groups"]:
-    """The lowest or the highest valid value of each group; inf or -inf where none is.
+    """Return the lowest or the highest valid value of each group; inf or -inf without one.
 
     Args:
         values: one per row.
-        group_of: the row's group, from 0.
+        group_of: number of the row's group, from 0.
         valid: False for rows that do not count.
-        num_groups: how many there are.
-        which: amin or amax.
+        num_groups: number of groups.
+        which: amin for the lowest, amax for the highest.
     """
     bound = float("inf") if which == "amin" else float("-inf")
     start = torch.full((num_groups,), bound, dtype=torch.float64, device=values.device)

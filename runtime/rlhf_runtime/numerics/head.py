@@ -1,9 +1,9 @@
-"""Log-probabilities and entropies of a language model's head, from its input: without its logits.
+"""Log-probabilities and entropies from a language model head's input, without complete logits.
 
 A micro-batch's logits are its largest tensor by far. Here they exist one block of the vocabulary at
-a time: their sums are carried from block to block, and the backward pass computes each block again.
-Only where one block is all of the vocabulary is it kept. Ranks that share the vocabulary exchange a
-few numbers for each predicted token, once forward and not at all backward.
+a time: sums are carried from block to block, and the backward pass computes each block again. Only
+a block that covers the complete vocabulary is saved. Ranks that share the vocabulary exchange a few
+numbers per predicted token in the forward pass, and nothing in the backward pass.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.costs import block_width
 from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
+from rlhf_sizing.costs import block_width
 
 
-class VocabularyPart(NamedTuple):
-    """A rank's share of the vocabulary."""
+class VocabularyShard(NamedTuple):
+    """A rank's part of the vocabulary."""
 
     own: range
-    """The tokens of which it has rows of the head; may be empty, and all are the whole."""
+    """The tokens whose rows of the head it has; may be empty. All shards cover the vocabulary."""
     group: dist.ProcessGroup
     """The ranks that share the vocabulary."""
 
@@ -38,23 +38,24 @@ def head_log_probs(
     tokens: Int[Tensor, " n"],
     temperature: float = 1.0,
     with_entropy: bool = False,
-    part: VocabularyPart | None = None,
+    shard: VocabularyShard | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
-    """Log-probabilities of tokens under softmax(hidden weight^T / temperature), and its entropy.
+    """Compute log-probabilities of tokens under softmax(hidden weight^T / temperature), and its
+    entropy.
 
     Differentiable once in `hidden` and `weight`. Products are in their dtype, everything after them
-    in float32 (float64 stays float64). With a `part` it is collective, results are equal on all
-    ranks of the group, and the gradient in `hidden` is this rank's part of their sum, for losses
-    that all ranks compute alike.
+    in float32 (float64 stays float64). With a `shard` it is collective and results are equal on all
+    ranks of the group; all ranks must compute the same loss, and the gradients in `hidden` of all
+    ranks sum to the loss's gradient.
 
     Args:
-        hidden: what the head gets where a token is predicted; the same on ranks that share the
+        hidden: the head's input where a token is predicted; equal on ranks that share the
             vocabulary.
-        weight: of the head, without a bias and without padding; this rank's rows.
+        weight: this rank's rows of the head's weight, which has no bias and no padding.
         tokens: the token of each row, int64.
         temperature: the sampler's temperature, above 0.
-        with_entropy: whether the entropy is wanted.
-        part: which rows they are. None: of the whole vocabulary.
+        with_entropy: whether to compute the entropy.
+        shard: this rank's part of the vocabulary. None: all of it.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -68,21 +69,26 @@ def head_log_probs(
     apply: Callable[..., tuple[Tensor, Tensor | None]] = (
         _HeadLogProbs.apply
     )  # torch leaves it untyped
-    assert part is None or len(part.own) == len(weight), (part, weight.shape)
-    return apply(hidden, weight, tokens, temperature, with_entropy, part)
+    assert shard is None or len(shard.own) == len(weight), (shard, weight.shape)
+    return apply(hidden, weight, tokens, temperature, with_entropy, shard)
 
 
 class _Sums(NamedTuple):
-    """Of x = logits / T over the vocabulary so far, each [n]: the maximum m of x, the sum of
-    exp(x - m), and the sum of exp(x - m) (x - m) where the entropy is wanted."""
+    """Running sums over the vocabulary of x = logits / T, each [n]."""
 
     maximum: Tensor
+    """m = max x."""
     total: Tensor
+    """Sum of exp(x - m)."""
     weighted: Tensor | None
+    """Sum of exp(x - m) (x - m); None without entropy."""
 
 
 class _HeadLogProbs(torch.autograd.Function):
-    """What is made of a block is gone before the next one is: `BYTES_PER_LOGIT`."""
+    """Reads the vocabulary block by block, forward and backward."""
+
+    # Each block's tensors are deleted before the next block is computed. The planner counts the
+    # bytes of one block only: `BYTES_PER_LOGIT`.
 
     @staticmethod
     def forward(
@@ -92,10 +98,10 @@ class _HeadLogProbs(torch.autograd.Function):
         tokens: Tensor,
         temperature: float,
         with_entropy: bool,
-        part: VocabularyPart | None,
+        shard: VocabularyShard | None,
     ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        tokens = tokens if part is None else tokens - part.own.start
+        tokens = tokens if shard is None else tokens - shard.own.start
         chosen = torch.zeros(len(tokens), dtype=dtype, device=hidden.device)
         sums: _Sums | None = None
         kept: Tensor | None = None
@@ -104,14 +110,14 @@ class _HeadLogProbs(torch.autograd.Function):
             scaled = logits.to(dtype, copy=True).div_(temperature)
             kept = logits if len(logits.T) == len(weight) else None
             del logits
-            inside, places = _inside(tokens, columns)
-            chosen += scaled.gather(1, places[:, None])[:, 0].masked_fill_(~inside, 0)
-            sums = _added(sums, scaled, with_entropy)
+            inside, positions = _positions_in(tokens, columns)
+            chosen += scaled.gather(1, positions[:, None])[:, 0].masked_fill_(~inside, 0)
+            sums = _add_block(sums, scaled, with_entropy)
             del scaled
         if sums is None:
-            sums = _no_sums(chosen, with_entropy)
-        if part is not None and len(tokens):
-            sums, chosen = _joined(sums, chosen, part.group)
+            sums = _empty_sums(chosen, with_entropy)
+        if shard is not None and len(tokens):
+            sums, chosen = _reduce_sums(sums, chosen, shard.group)
         log_totals = sums.total.log()
         log_sums = sums.maximum + log_totals
         entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
@@ -135,8 +141,8 @@ class _HeadLogProbs(torch.autograd.Function):
             block = logits.to(log_sums.dtype, copy=True).div_(ctx.temperature)
             del logits
             softmax_gradients_(block, log_sums, own, entropies, entropy_grads)
-            inside, places = _inside(tokens, columns)
-            block.scatter_add_(1, places[:, None], (own * inside)[:, None])
+            inside, positions = _positions_in(tokens, columns)
+            block.scatter_add_(1, positions[:, None], (own * inside)[:, None])
             grads = block.div_(ctx.temperature).to(hidden.dtype)
             del block
             hidden_grad += grads @ part
@@ -146,19 +152,19 @@ class _HeadLogProbs(torch.autograd.Function):
 
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:
-    """Slices of the vocabulary whose logits fit in a block."""
+    """Yield slices of the vocabulary whose logits fit in a block."""
     width = block_width(Device.CPU if weight.device.type == "cpu" else Device.GPU, num_rows)
     return (slice(at, min(at + width, len(weight))) for at in range(0, len(weight), width))
 
 
-def _inside(tokens: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """Which tokens are in a slice of the vocabulary, and where; the others are at 0."""
+def _positions_in(tokens: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
+    """Mark tokens in a slice of the vocabulary, and return their positions in it, else 0."""
     inside = (tokens >= columns.start) & (tokens < columns.stop)
     return inside, torch.where(inside, tokens - columns.start, 0)
 
 
-def _added(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
-    """The sums with those of one more block, which is overwritten."""
+def _add_block(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
+    """Add a block to the sums; overwrites the block."""
     maximum = block.amax(dim=1)
     if sums is not None:
         maximum = torch.maximum(maximum, sums.maximum)
@@ -170,6 +176,7 @@ def _added(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
     weighted = exponentials.mul_(block).sum(dim=1) if with_entropy else None
     if sums is None:
         return _Sums(maximum, total, weighted)
+    # Earlier sums are relative to the earlier maximum; move them to the new one.
     shift = sums.maximum - maximum
     scale = shift.exp()
     if weighted is not None:
@@ -178,21 +185,22 @@ def _added(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
     return _Sums(maximum, total + scale * sums.total, weighted)
 
 
-def _no_sums(chosen: Tensor, with_entropy: bool) -> _Sums:
-    """Those of no token of the vocabulary."""
-    nothing = torch.zeros_like(chosen)
-    return _Sums(nothing - torch.inf, nothing, nothing if with_entropy else None)
+def _empty_sums(chosen: Tensor, with_entropy: bool) -> _Sums:
+    """Return the sums over an empty shard of the vocabulary."""
+    zero = torch.zeros_like(chosen)
+    return _Sums(zero - torch.inf, zero, zero if with_entropy else None)
 
 
-def _joined(sums: _Sums, chosen: Tensor, group: dist.ProcessGroup) -> tuple[_Sums, Tensor]:
-    """The sums over the whole vocabulary, and the chosen tokens' x, of ranks that have parts."""
+def _reduce_sums(sums: _Sums, chosen: Tensor, group: dist.ProcessGroup) -> tuple[_Sums, Tensor]:
+    """Sum over all shards of the vocabulary; also returns the chosen tokens' x."""
     maximum = sums.maximum.clone()
     dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=group)
+    # An empty shard has maximum -inf, and -inf * 0 would be NaN.
     shift = (sums.maximum - maximum).clamp_(min=LOWEST_LOG_PROB)
     scale = shift.exp()
-    parts = [chosen, scale * sums.total]
+    own = [chosen, scale * sums.total]
     if sums.weighted is not None:
-        parts.append(scale * (sums.weighted + shift * sums.total))
-    joined = torch.stack(parts)
-    dist.all_reduce(joined, group=group)
-    return _Sums(maximum, joined[1], joined[2] if len(joined) > 2 else None), joined[0]
+        own.append(scale * (sums.weighted + shift * sums.total))
+    totals = torch.stack(own)
+    dist.all_reduce(totals, group=group)
+    return _Sums(maximum, totals[1], totals[2] if len(totals) > 2 else None), totals[0]

@@ -1,7 +1,7 @@
 """Mean and variance over the kept elements of all ranks.
 
-Every function takes `reduce`, which sums a small float64 vector over the ranks that hold parts of
-the batch (an all-reduce). The result then does not depend on how the batch is cut.
+Every function takes `reduce`, which sums a small float64 vector over the ranks that share the batch
+(an all-reduce), so that the result does not depend on how the batch is divided.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Reduce = Callable[[Float64[Tensor, " n"]], Float64[Tensor, " n"]]
 """Sums a vector over ranks; every rank gets the sum."""
 
 
-def on_this_rank(vector: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-    """The reduction of a batch that lies on one rank: nothing to add."""
+def no_reduce(vector: Float64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+    """Return the vector unchanged: the reduction of a batch on one rank."""
     return vector
 
 
@@ -31,18 +31,19 @@ class Moments(NamedTuple):
 
 
 def moments(
-    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
+    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = no_reduce
 ) -> Moments:
-    """Count, mean and variance of the kept elements of all ranks, in two passes and two reductions.
+    """Compute count, mean and variance of the kept elements of all ranks.
 
     Args:
         x: this rank's elements.
         mask: True on kept elements.
-        reduce: sums over ranks; called twice, also by ranks that keep nothing.
+        reduce: sums over ranks; every rank calls it twice, even without kept elements.
 
     Returns:
-        The global moments. Mean of nothing is 0; variance of fewer than two elements is 0.
+        The global moments. Without elements the mean is 0; with fewer than two the variance is 0.
     """
+    # Two passes: the sum of squares minus the squared mean would cancel for a large mean.
     zero = torch.zeros((), dtype=torch.float64, device=x.device)
     kept = torch.where(mask, x.detach().double(), zero)
     count, total = reduce(torch.stack([mask.sum().double(), kept.sum()])).unbind()
@@ -53,16 +54,16 @@ def moments(
 
 
 def masked_var(
-    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = on_this_rank
+    x: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], reduce: Reduce = no_reduce
 ) -> Float64[Tensor, ""]:
-    """Bessel-corrected variance of the kept elements of all ranks; detached."""
+    """Compute the Bessel-corrected variance of the kept elements of all ranks; detached."""
     return moments(x, mask, reduce).variance
 
 
 def whiten(
     x: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"],
-    reduce: Reduce = on_this_rank,
+    reduce: Reduce = no_reduce,
     epsilon: float = 1e-8,
 ) -> Float[Tensor, "*shape"]:
     """Shift and scale the kept elements to mean 0 and variance 1 over all ranks.
@@ -87,11 +88,11 @@ def explained_variance(
     values: Float[Tensor, "*shape"],
     returns: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"],
-    reduce: Reduce = on_this_rank,
+    reduce: Reduce = no_reduce,
 ) -> Float64[Tensor, ""]:
-    """How much of the returns' variance the values explain: 1 - var(R - V) / var(R).
+    """Compute the share of the returns' variance that the values explain: 1 - var(R - V) / var(R).
 
-    1 is perfect, 0 no better than a constant, negative worse. 0 where the returns do not vary.
+    1 is perfect, 0 no better than a constant, negative worse. 0 if the returns do not vary.
     """
     total = masked_var(returns, mask, reduce)
     residual = masked_var(returns.double() - values.double(), mask, reduce)

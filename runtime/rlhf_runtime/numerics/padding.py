@@ -1,4 +1,4 @@
-"""Packed rows (one after the other) to padded rows (one beside the other) and back."""
+"""Converts packed rows, one after the other, to padded rows [rows, longest] and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_runtime.devices import to_device
 
 
 def length_mask(lengths: Int[Tensor, " rows"]) -> Bool[Tensor, "rows longest"]:
-    """The mask of rows padded on the right to the longest of them.
+    """Return the mask of rows padded on the right to the longest of them.
 
     Args:
         lengths: values in each row; 0 is allowed.
@@ -27,16 +27,16 @@ def pad(
     lengths: Int[Tensor, " rows"],
     fill: float = 0.0,
 ) -> tuple[Shaped[Tensor, "rows longest ..."], Bool[Tensor, "rows longest"]]:
-    """Put packed rows beside each other, filled on the right to the longest row. Differentiable.
+    """Pad packed rows on the right to the longest row. Differentiable.
 
     Args:
         values: all rows, one after the other; any dtype.
-        lengths: values in each row; they sum to `total`. Best on the host, wherever the values are:
-            nobody waits for a device then.
+        lengths: values in each row; they sum to `total`. Pass them on the host, wherever the values
+            are.
         fill: value of the padded positions.
 
     Returns:
-        The padded rows and the mask that is True on real values, where the values are.
+        The padded rows and the mask that is True on real values, both on the values' device.
 
     Raises:
         ValueError: the lengths do not sum to `total`.
@@ -48,20 +48,21 @@ def pad(
             f"packed values do not match their lengths: got {values.shape[0]} values, lengths that "
             f"sum to {num_values}; pass the lengths of the same rows"
         )
-    places = to_device(mask.flatten().nonzero()[:, 0], values.device)
+    # `nonzero` of lengths on the host: on a device it would make the host wait for its result.
+    positions = to_device(mask.flatten().nonzero()[:, 0], values.device)
     padded = values.new_full((mask.numel(), *values.shape[1:]), fill)
-    padded[places] = values
+    padded[positions] = values
     return padded.reshape(*mask.shape, *values.shape[1:]), to_device(mask, values.device)
 
 
 def unpad(
     padded: Shaped[Tensor, "rows longest ..."], mask: Bool[Tensor, "rows longest"]
 ) -> Shaped[Tensor, "total ..."]:
-    """Drop the masked positions and put the rows one after the other. Differentiable.
+    """Drop the masked positions and pack the rows one after the other. Differentiable.
 
     Args:
         padded: padded rows, any dtype.
-        mask: True where a value is kept; not only right-padding: any mask will do.
+        mask: True where a value is kept; any mask, not only right-padding.
 
     Returns:
         The kept values, row after row.

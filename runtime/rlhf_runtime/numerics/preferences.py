@@ -1,4 +1,4 @@
-"""Preferences between responses: who is in a pair, and how well scores agree with it."""
+"""Preferences between responses: pairs of a chosen and a rejected one, and their loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
-from rlhf_runtime.numerics.groups import extreme_of_groups
+from rlhf_runtime.numerics.groups import group_extremes
 
 
 class Pairs(NamedTuple):
@@ -18,8 +18,8 @@ class Pairs(NamedTuple):
     rejected: Int[Tensor, " pairs"]
 
 
-class BestAgainstWorst(NamedTuple):
-    """A preference for each row, and how many groups have one."""
+class PreferenceResult(NamedTuple):
+    """A preference for each row, with counts of groups."""
 
     preference: Int8[Tensor, " rows"]
     """1 for the best row of a group, -1 for the worst, 0 for all others."""
@@ -30,40 +30,39 @@ class BestAgainstWorst(NamedTuple):
 
 def best_against_worst(
     scores: Float[Tensor, " rows"], group_ids: Int[Tensor, " rows"], valid: Bool[Tensor, " rows"]
-) -> BestAgainstWorst:
-    """The best and the worst valid row of each group; of equal ones the first.
+) -> PreferenceResult:
+    """Prefer the best to the worst valid row of each group; of equal rows the first.
 
-    A group whose valid scores are all equal, or with fewer than two of them, has neither. A group
+    A group with fewer than two valid rows, or with equal scores only, has no preference. A group
     must lie on one rank entirely.
 
     Args:
         scores: one score per row.
-        group_ids: which prompt each row answers; any integers, in any order.
+        group_ids: number of the prompt that each row answers; any integers, in any order.
         valid: False for rows without a score.
 
     Source: RLHF Workflow (arXiv 2405.07863), section 3.
     """
     ids, group_of = torch.unique(group_ids, return_inverse=True)
     values, count = scores.detach().double(), len(ids)
-    lowest = extreme_of_groups(values, group_of, valid, count, "amin")
-    highest = extreme_of_groups(values, group_of, valid, count, "amax")
+    lowest = group_extremes(values, group_of, valid, count, "amin")
+    highest = group_extremes(values, group_of, valid, count, "amax")
     differ = valid & (lowest < highest)[group_of]
     preference = torch.zeros(len(scores), dtype=torch.int8, device=scores.device)
     positions = torch.arange(len(scores), dtype=torch.float64, device=scores.device)
     for sign, extreme in ((1, highest), (-1, lowest)):
-        reached = differ & (values == extreme[group_of])
-        first = extreme_of_groups(positions, group_of, reached, count, "amin")
+        is_extreme = differ & (values == extreme[group_of])
+        first = group_extremes(positions, group_of, is_extreme, count, "amin")
         preference[first[first.isfinite()].long()] = sign
-    return BestAgainstWorst(preference, count, int((preference > 0).sum()))
+    return PreferenceResult(preference, count, int((preference > 0).sum()))
 
 
-def pairs_of(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> Pairs:
-    """Every pair of a chosen and a rejected row of the same group.
+def list_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> Pairs:
+    """List every pair of a chosen and a rejected row of the same group.
 
     Args:
         groups: rows of equal numbers answer the same prompt.
-        preference: above 0 where a row is chosen, below 0 where it is rejected; rows of 0 are in no
-            pair.
+        preference: above 0 for chosen rows, below 0 for rejected rows, 0 for rows in no pair.
 
     Returns:
         Positions among the rows, pair by pair.
@@ -73,7 +72,7 @@ def pairs_of(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> 
 
 
 def count_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> int:
-    """How many pairs `pairs_of` lists, without listing them."""
+    """Count the pairs of `list_pairs` without listing them."""
     chosen, rejected, _ = _counts(groups, preference)
     return int((chosen * rejected).sum())
 
@@ -81,7 +80,7 @@ def count_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) 
 def is_paired(
     groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]
 ) -> Bool[Tensor, " rows"]:
-    """Whether each row is in a pair that `pairs_of` lists."""
+    """Mark rows that are in a pair of `list_pairs`."""
     chosen, rejected, group = _counts(groups, preference)
     return (preference != 0) & ((chosen > 0) & (rejected > 0))[group]
 
@@ -89,7 +88,7 @@ def is_paired(
 def _counts(
     groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]
 ) -> tuple[Int[Tensor, " groups"], Int[Tensor, " groups"], Int[Tensor, " rows"]]:
-    """Chosen and rejected rows of each group, and the group of each row."""
+    """Count the chosen and the rejected rows of each group; also returns each row's group."""
     ids, group = torch.unique(groups, return_inverse=True)
     chosen, rejected = (
         torch.bincount(group[is_one], minlength=len(ids))
@@ -101,11 +100,11 @@ def _counts(
 def bradley_terry_loss(
     margins: Float[Tensor, " pairs"], label_smoothing: float = 0.0
 ) -> Float[Tensor, " pairs"]:
-    """Minus the log-probability that each chosen row beats the rejected one: -log sigmoid(margin).
+    """Compute -log sigmoid(margin): the negative log-probability that the chosen row is preferred.
 
     Args:
         margins: the chosen row's score minus the rejected one's.
-        label_smoothing: the probability that it is the other way round.
+        label_smoothing: the probability that a label is wrong.
 
     Returns:
         The loss of each pair, not averaged. Differentiable.
@@ -113,5 +112,6 @@ def bradley_terry_loss(
     Source: Ouyang et al., Training language models to follow instructions, 2022, equation 1;
     Mitchell, A note on DPO with noisy preferences, 2023, for the smoothing.
     """
+    # -(1 - s) log sigmoid(m) - s log sigmoid(-m) = -log sigmoid(m) + s m.
     losses = -torch.nn.functional.logsigmoid(margins)
     return losses + label_smoothing * margins if label_smoothing else losses

@@ -1,4 +1,4 @@
-"""Rewards per token from scores per response, and penalties on scores."""
+"""Token rewards from response scores, and penalties on scores."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 def weighted_sum(
     scores: Sequence[Float[Tensor, " rows"]], weights: Sequence[float]
 ) -> Float[Tensor, " rows"]:
-    """The sum of scores, each times its weight, added up in float64.
+    """Compute the weighted sum of scores, accumulated in float64.
 
     Args:
-        scores: at least one column of them.
-        weights: one for each column.
+        scores: one or more columns.
+        weights: one per column.
     """
-    terms = [each.double() * weight for each, weight in zip(scores, weights, strict=True)]
+    terms = [column.double() * weight for column, weight in zip(scores, weights, strict=True)]
     return torch.stack(terms).sum(dim=0).to(scores[0].dtype)
 
 
@@ -30,12 +30,12 @@ def token_rewards(
 ) -> Float[Tensor, "rows time"]:
     """Give each response's score to its last token and subtract the KL penalty from every token.
 
-    The last token is the last one that the mask keeps, end-of-sequence or not; a row without any
-    kept token gets no reward at all.
+    The last token is the last kept one, end-of-sequence or not. A row without kept tokens gets no
+    reward.
 
     Args:
         scores: one score per response.
-        mask: True on response tokens (not on prompt, padding or tool output).
+        mask: True on response tokens; False on prompt, padding and tool output.
         kl: KL estimate of every token; None for no penalty.
         kl_coefficient: weight of the penalty.
 
@@ -48,7 +48,8 @@ def token_rewards(
         rewards = scores.new_zeros(mask.shape)
     else:
         rewards = torch.where(mask, -kl_coefficient * kl, 0.0)
-    # By counts, not by the largest position: rows may have no tokens, and a rank no rows.
+    # Found by counting tokens, not by the largest position: a row may have no tokens, and a rank no
+    # rows.
     num_left = mask.flip(1).cumsum(dim=1).flip(1)
     is_last = mask & (num_left == 1)
     return rewards + torch.where(is_last, scores[:, None], 0.0)
@@ -60,7 +61,7 @@ def penalized_scores(
     kl: Float[Tensor, "rows time"],
     kl_coefficient: float,
 ) -> Float[Tensor, " rows"]:
-    """Each response's score minus the KL penalties of its kept tokens.
+    """Subtract from each response's score the KL penalties of its kept tokens.
 
     Args:
         scores: one score per response.
@@ -76,14 +77,15 @@ def penalized_scores(
 def overlong_penalties(
     lengths: Int[Tensor, " rows"], longest: int, margin: int, penalty: float
 ) -> Float[Tensor, " rows"]:
-    """What responses near the length limit lose: nothing up to `longest - margin` tokens, from
-    there on more in proportion, `penalty` at `longest` and beyond.
+    """Compute penalties for responses near the length limit.
+
+    0 up to `longest - margin` tokens, then linear up to `penalty` at `longest` and beyond.
 
     Args:
         lengths: tokens of each response.
         longest: the length limit.
-        margin: tokens before it over which the penalty grows; at least 1.
-        penalty: the largest.
+        margin: tokens before the limit over which the penalty grows; at least 1.
+        penalty: the maximum penalty.
 
     Source: DAPO (arXiv 2503.14476), equation 13.
     """

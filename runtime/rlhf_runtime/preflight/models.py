@@ -12,7 +12,6 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import ModelSource
-from rlhf_decoder.config import cached_folder, hub_cache
 from rlhf_runtime.engines.heads import check_head
 from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
@@ -20,6 +19,7 @@ from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.models.vocabulary import check_vocabularies
 from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_sizing.config import cached_folder, hub_cache
 
 
 @dataclass(frozen=True)

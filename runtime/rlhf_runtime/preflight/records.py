@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.checkpoint.places import require_lasting
+from rlhf_runtime.checkpoint.storage import require_persistent
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.telemetry.trackers import require_installed
 
@@ -18,6 +18,6 @@ def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
     storage = spec.checkpoint.storage
     if storage is not None and storage.uri is not None:
         with findings.about("spec", "checkpoint", "storage", "uri"):
-            require_lasting(storage.uri)
+            require_persistent(storage.uri)
     with findings.about("spec", "telemetry"):
         require_installed(spec.telemetry)

@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_planner.problem.devices import machine_memory_bytes
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.rewards.errors import DiesLoading, LoadsSlowly, RaisesLoading
 from rlhf_runtime.rewards.measured import check_measured
 from rlhf_runtime.rewards.pool import VerifierPool
+from rlhf_sizing.machine import machine_memory_bytes
 
 Started = Sequence[tuple[RewardSpec, VerifierPool]]
 

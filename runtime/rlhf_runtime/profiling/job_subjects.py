@@ -8,7 +8,6 @@ from pathlib import Path
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelSource
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import cached_folder, hub_cache, read_shape
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, trace_job
 from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
@@ -17,6 +16,7 @@ from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
+from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
 MOST_SEQUENCES = 256
 """Of a decoding step that is measured."""

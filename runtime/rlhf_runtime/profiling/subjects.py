@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.spec.models import Precision
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.generation import key_value_heads_per_rank
 from rlhf_planner.memory.megatron import vocabulary_rows
 from rlhf_planner.problem.profile import BlockShape
 from rlhf_runtime.models.folder import CONFIG_FILE
+from rlhf_sizing.shape import DecoderShape
 
 MOST_LAYERS = 3
 """Of models that are measured: some, so that weights of one are out of the caches when it is used

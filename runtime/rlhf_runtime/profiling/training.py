@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from rlhf_api.spec.models import LearningRateDecay
-from rlhf_decoder.costs import SequenceCost
 from rlhf_planner.problem.profile import Curve, PassCurves, TrainingCurves, block_curves, curve_of
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 from rlhf_runtime.profiling.timed_model import Clock, Parts, TimedModel
+from rlhf_sizing.costs import SequenceCost
 
 T = TypeVar("T")
 

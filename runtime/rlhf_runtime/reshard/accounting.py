@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlhf_decoder.weights import tensor_part
 from rlhf_runtime.reshard.layout import Layout, Piece, Pieces, TensorGroup, common_groups
 from rlhf_runtime.reshard.plan import ReshardPlan, plan_reshard
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.topology import Topology
+from rlhf_sizing.weights import tensor_part
 
 
 class RankCost(NamedTuple):

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_planner.memory.generation import TRANSFER_BUCKET_ELEMENTS
 from rlhf_runtime.reshard.errors import TransferError
 from rlhf_runtime.reshard.messages import Exchange, StagingBuffer, bind, copy_all
 from rlhf_runtime.reshard.plan import ReshardPlan
@@ -28,6 +27,7 @@ from rlhf_runtime.reshard.views import (
     slice_view,
     tensor_dtypes,
 )
+from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
 
 BUCKET_ELEMENTS = 2 * TRANSFER_BUCKET_ELEMENTS
 """Elements in flight on a rank, sent and received together."""

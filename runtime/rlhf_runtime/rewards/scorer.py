@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.failures import FailedSamples, Failure, NamesOf, numbered
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
@@ -113,7 +113,7 @@ class Scorer:
         self.close()
 
 
-def scorers(rewards: Sequence[RewardSpec], host: Share) -> dict[str, Scorer]:
+def scorers(rewards: Sequence[RewardSpec], host: Slice) -> dict[str, Scorer]:
     """Of each role its verifiers, started.
 
     Args:
@@ -135,12 +135,12 @@ def scorers(rewards: Sequence[RewardSpec], host: Share) -> dict[str, Scorer]:
     return made
 
 
-def of_host(reward: RewardSpec, host: Share) -> RewardSpec:
+def of_host(reward: RewardSpec, host: Slice) -> RewardSpec:
     """A reward as one of the hosts computes it: with its share of maxConcurrency, at least 1."""
     if reward.http is None:
         return reward
     whole = reward.http.max_concurrency
-    share = whole * (host.number + 1) // host.count - whole * host.number // host.count
+    share = whole * (host.index + 1) // host.count - whole * host.index // host.count
     http = reward.http.model_copy(update={"max_concurrency": max(1, share)})
     return reward.model_copy(update={"http": http})
 

@@ -1,1 +1,1 @@
-"""What a rank does for each role: engines and numerics put together, one class for each head."""
+"""The roles of a rank: engines combined with numerics, one class per kind of head."""

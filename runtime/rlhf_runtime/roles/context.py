@@ -1,4 +1,4 @@
-"""What a role knows about the job and its rank."""
+"""The context that a role gets, the interface it implements and the results it returns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from rlhf_api.plan import Plan, RolePlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
@@ -19,8 +21,6 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Statistics
 
 if TYPE_CHECKING:
     from rlhf_runtime.roles.generation import Generation
@@ -40,93 +40,94 @@ class RoleContext:
     world: World
     """The ranks of its pool."""
     mesh: ParallelContext | None
-    """The ranks that hold its model for training and forward passes. None: not this one."""
-    generating: RankGroup | None
-    """The ranks that do so or generate with it, this one among them. None: nobody generates."""
+    """The ranks that hold its model for training and forward passes. None: this rank does not."""
+    sync_group: RankGroup | None
+    """The ranks that hold its model or generate with it, this one included. None: the role does not
+    generate."""
     incarnation: str
     faults: Faults
-    """Faults on purpose."""
-    engines: RankGroup | None = None
-    """The ranks that generate with it, where they have to agree on when to leave rows to some of
-    them. None: this one does not, or they need not."""
+    """Faults injected on purpose."""
+    engine_group: RankGroup | None = None
+    """The ranks of its generation engines, where unfinished rows migrate between them. None: no
+    migration, or no engine on this rank."""
     tick: Hook = nothing
-    """Says that something was done."""
+    """Reports progress."""
 
     @property
     def parallel(self) -> ParallelContext:
-        """The ranks that hold its model, this one among them."""
+        """The ranks that hold its model, this one included."""
         assert self.mesh is not None, f"{self.role} only generates here"
         return self.mesh
 
     @property
     def generates_here(self) -> bool:
-        """Whether a generation engine of the role is on this rank."""
+        """True if a generation engine of the role is on this rank."""
         generation = self.plan.generation(self.role)
         return generation is not None and self.world.rank in generation.mesh.ranks
 
     @property
     def precision(self) -> torch.dtype:
-        """Number format of the role's computation."""
-        precision = self.planned.precision
+        """Number format of the role's computations."""
+        precision = self.role_plan.precision
         assert precision is not None
         return DTYPES[precision]
 
     @property
     def micro_batch_tokens(self) -> int:
-        """Padded tokens to run through the role's model at once."""
-        tokens = self.planned.micro_batch_tokens
+        """Maximum of padded tokens in a micro-batch of the role."""
+        tokens = self.role_plan.micro_batch_tokens
         assert tokens is not None
         return tokens
 
     @property
-    def is_only_read(self) -> bool:
-        """Whether its model stays as its source has it."""
-        return not (self.planned.is_trained or self.planned.is_saved)
+    def is_frozen(self) -> bool:
+        """True if its weights never differ from those of its source."""
+        return not (self.role_plan.is_trained or self.role_plan.is_saved)
 
     @property
     def score_metric(self) -> str:
-        """What the mean of its scores is called: as that of the reward whose model it is."""
+        """Name of the metric for its mean score: that of the reward whose model it is."""
         rewards = self.job.spec.rewards
-        found = (each for each in rewards if each.model and each.model_role == self.role)
-        reward = next(found, None)
+        matches = (reward for reward in rewards if reward.model and reward.model_role == self.role)
+        reward = next(matches, None)
         return f"{self.role}/score" if reward is None else f"{reward.role}/{reward.name}"
 
     @property
-    def planned(self) -> RolePlan:
-        """What the plan says of the role."""
-        planned = self.plan.role(self.role)
-        assert planned is not None
-        return planned
+    def role_plan(self) -> RolePlan:
+        """The role's part of the plan."""
+        role_plan = self.plan.role(self.role)
+        assert role_plan is not None
+        return role_plan
 
 
 class Role(Protocol):
-    """A role on one rank: its model, and its primitives by name."""
+    """A role on one rank: its model, and the methods that calls run."""
 
     @property
     def engine(self) -> TrainingEngine | None:
-        """Trains its model, or reads it. None: the role only generates on this rank."""
+        """The engine that trains or reads its model. None: the role only generates on this rank."""
 
     @property
     def generation(self) -> Generation | None:
-        """Its part in generation. None: it takes none on this rank."""
+        """Its generation. None: this rank takes no part in it."""
 
     @property
-    def methods(self) -> Mapping[str, Callable[[Inputs], Result]]:
-        """What its calls run."""
+    def methods(self) -> Mapping[str, Callable[[CallInputs], Result]]:
+        """The methods that calls run, by name."""
 
     def close(self) -> None:
-        """End what it has started."""
+        """Release the role's resources."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a role's method gives back."""
+    """The result of a role's method."""
 
     columns: Mapping[str, Column] = field(default_factory=dict)
     statistics: Statistics = Statistics()
     index: ShardIndex | None = None
-    """Rows of the columns; needed unless there are no columns."""
-    left: Shard | None = None
-    """Rows of the same columns that another call finishes."""
+    """Rows of the columns; required unless there are no columns."""
+    unfinished: Shard | None = None
+    """Rows of the same columns that a later call finishes."""
     began: float | None = None
-    """When the work began, where other ranks had to come first; seconds since the epoch."""
+    """Start of the work, in seconds since the epoch, where it first waited for other ranks."""

@@ -1,4 +1,4 @@
-"""Runs a user's operation, and checks what it gives back before anything else reads it."""
+"""Runs a user's operation and checks its result before anything else reads it."""
 
 from __future__ import annotations
 
@@ -20,73 +20,77 @@ from rlhf_runtime.roles.sequences import RESPONSES
 
 Columns = Mapping[str, Column]
 
-
 OperationState = dict[str, torch.Tensor]
-"""What operations keep from step to step, by name: float64 scalars, the same on every rank."""
+"""State that operations keep between steps, by name: float64 scalars, the same on every rank."""
 
 
 def run_custom(
     operation: Custom, columns: Columns, num_rows: int, state: OperationState
 ) -> dict[str, Column]:
-    """The fields that a user's function writes. Without rows it is not called.
+    """Run a user's function and return the columns that it writes.
+
+    Without rows it is not called.
 
     Args:
         operation: names the function.
         columns: of the batch; the function gets those that it reads.
         num_rows: of the batch.
-        state: gets what the function keeps.
+        state: updated with the state that the function keeps.
 
     Raises:
-        UserCodeFailed: the function raises, or returns something else than it should.
+        UserCodeFailed: the function raises, or its result is invalid.
     """
     if not num_rows:
-        return {out.column: _column_of_no_rows(out.kind) for out in operation.outputs()}
+        return {out.column: _empty_column(out.kind) for out in operation.outputs()}
     function = user_code.load("the custom operation", operation.entrypoint)
     read = {name: columns[name] for name in operation.reads}
     kept = {name: float(state.get(name, initial)) for name, initial in operation.keeps.items()}
     arguments = {**operation.arguments, **({STATE: kept} if kept else {})}
-    made = user_code.call(_named(operation, function), function, read, **arguments)
-    if wrong := _wrong_result(operation, made) or _wrong_state(operation, kept):
-        raise UserCodeFailed(f"{_named(operation, function)} {wrong}")
+    title = _title(operation, function)
+    result = user_code.call(title, function, read, **arguments)
+    if problem := _result_problem(operation, result) or _state_problem(operation, kept):
+        raise UserCodeFailed(f"{title} {problem}")
     responses = columns.get(RESPONSES)
     for output in operation.outputs():
-        if wrong := _wrong_column(output, made[output.column], num_rows, responses):
-            raise UserCodeFailed(f"{_named(operation, function)} returns {output.column} {wrong}")
+        if problem := _column_problem(output, result[output.column], num_rows, responses):
+            raise UserCodeFailed(f"{title} returns {output.column} {problem}")
     state.update({n: torch.tensor(float(kept[n]), dtype=torch.float64) for n in operation.keeps})
-    return {name: made[name] for name in operation.writes}
+    return {name: result[name] for name in operation.writes}
 
 
-def _column_of_no_rows(kind: Kind | None) -> Column:
-    """A column of the form that its readers take; a packed one can also be read by row."""
+def _empty_column(kind: Kind | None) -> Column:
+    """Build a column without rows, in the form that its readers expect."""
+    # Of unknown kind it is packed: a packed column can also be read by row.
     if kind in PER_ROW:
         return Column(np.zeros(0, dtype=np.float32))
     return pack_texts([]) if kind is Kind.TEXT else pack([], np.float32)
 
 
-def _named(operation: Custom, function: Callable[..., Any]) -> str:
-    """The operation, with the place of its function."""
+def _title(operation: Custom, function: Callable[..., Any]) -> str:
+    """Name the operation in messages, with file and line of its function."""
     code = getattr(function, "__code__", None)
-    where = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
-    return f"the custom operation {operation.entrypoint}{where}"
+    location = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
+    return f"the custom operation {operation.entrypoint}{location}"
 
 
-def _wrong_result(operation: Custom, made: object) -> str:
-    """What is wrong with what a function returns; empty: nothing."""
+def _result_problem(operation: Custom, result: object) -> str:
+    """Describe the first fault of a function's result; empty if it has none."""
     allowed = f"allowed a mapping with {', '.join(operation.writes)}"
-    if not isinstance(made, Mapping):
-        return f"returns no mapping: got {type(made).__name__}, {allowed}; return one"
-    if missing := [name for name in operation.writes if name not in made]:
-        got = ", ".join(map(str, made)) or "nothing"
+    if not isinstance(result, Mapping):
+        return f"returns no mapping: got {type(result).__name__}, {allowed}; return one"
+    if missing := [name for name in operation.writes if name not in result]:
+        got = ", ".join(map(str, result)) or "nothing"
         return f"does not return {', '.join(missing)}: got {got}, {allowed}; add it, or rename"
     return ""
 
 
-def _wrong_state(operation: Custom, kept: Mapping[str, object]) -> str:
-    """What is wrong with what a function keeps; empty: nothing."""
-    if odd := sorted(kept.keys() ^ operation.keeps.keys()):
+def _state_problem(operation: Custom, kept: Mapping[str, object]) -> str:
+    """Describe the first fault of the state that a function keeps; empty if it has none."""
+    if different := sorted(kept.keys() ^ operation.keeps.keys()):
         return (
-            f"keeps something else than it says: got {', '.join(map(str, kept)) or 'nothing'} in "
-            f"{STATE}, allowed {', '.join(operation.keeps)}; add {odd[0]} to keeps=, or to {STATE}"
+            f"keeps other names than keeps= lists: got {', '.join(map(str, kept)) or 'nothing'} in "
+            f"{STATE}, allowed {', '.join(operation.keeps)}; add {different[0]} to keeps=, or to "
+            f"{STATE}"
         )
     for name, value in kept.items():
         try:
@@ -95,14 +99,15 @@ def _wrong_state(operation: Custom, kept: Mapping[str, object]) -> str:
             is_finite = False
         if not is_finite:
             return (
-                f"keeps what is no finite number: got {STATE}[{name!r}] = {value!r:.100}, allowed "
-                "one number, which checkpoints hold; convert it by float(...)"
+                f"keeps a value that is not a finite number: got {STATE}[{name!r}] = "
+                f"{value!r:.100}, allowed one number, which checkpoints store; convert it by "
+                "float(...)"
             )
     return ""
 
 
-def _wrong_column(output: Output, column: object, num_rows: int, responses: Column | None) -> str:
-    """What is wrong with a column that a function returns; empty: nothing."""
+def _column_problem(output: Output, column: object, num_rows: int, responses: Column | None) -> str:
+    """Describe the first fault of a column that a function returns; empty if it has none."""
     kind = output.kind
     if not isinstance(column, Column):
         return (
@@ -128,9 +133,9 @@ def _wrong_column(output: Output, column: object, num_rows: int, responses: Colu
         return f"with several values per row: got {_shape(column)}, allowed {kind.value}; drop them"
     if kind in PER_TOKEN and responses is not None and responses.lengths is not None:
         assert column.lengths is not None
-        off = np.flatnonzero(column.lengths != responses.lengths)
-        if len(off):
-            row = int(off[0])
+        different = np.flatnonzero(column.lengths != responses.lengths)
+        if len(different):
+            row = int(different[0])
             return (
                 f"of other lengths than the responses: got {int(column.lengths[row])} values in "
                 f"row {row}, allowed {int(responses.lengths[row])}; take the lengths of "

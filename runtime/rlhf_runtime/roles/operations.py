@@ -1,6 +1,13 @@
-"""The numerics behind `flow.compute`: from an operation to its function on columns."""
+"""Runs the operations of `flow.compute` on a batch's columns.
+
+`OPERATIONS`, at the end, maps each operation to the function that runs it. Such a function reads
+columns as tensors, calls `rlhf_runtime.numerics` and stores the result.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +35,21 @@ from rlhf_flow.step.operations import (
     WeightedSum,
     Whiten,
 )
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
-from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
+from rlhf_runtime.numerics.advantages import (
+    generalized_advantages,
+    learned_multiplier,
+    penalized_advantages,
+    rewards_to_go,
+)
 from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
-from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.losses import kl_estimate
 from rlhf_runtime.numerics.moments import (
     Reduce,
     explained_variance,
-    on_this_rank,
+    no_reduce,
     whiten,
 )
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
@@ -50,15 +62,14 @@ from rlhf_runtime.numerics.rewards import (
 )
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import OperationState, run_custom
-from rlhf_runtime.roles.own_tokens import OwnTokens
+from rlhf_runtime.roles.metrics import MetricAccumulator
+from rlhf_runtime.roles.mini_batches import LossMask
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
 from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
-from rlhf_runtime.roles.training import Means
-from rlhf_runtime.workers.inputs import Inputs
 
 
 class Workspace:
-    """The columns that a compute call works on, with the means it collects."""
+    """The columns that a compute call works on, with the metrics it collects."""
 
     def __init__(
         self,
@@ -66,128 +77,84 @@ class Workspace:
         numbers: Rows,
         groups: np.ndarray,
         sum: Reduce,
-        means: Means,
+        metrics: MetricAccumulator,
         state: OperationState,
         step: int,
     ) -> None:
         self.columns = columns
         self.numbers = numbers
-        """Of the rows in the batch."""
+        """The rows' numbers in the batch."""
         self.groups = torch.tensor(groups)
         self.sum = sum
-        """Over all ranks that share the batch."""
-        self.means = means
+        """Sums over all ranks that share the batch."""
+        self.metrics = metrics
         self.state = state
         self.step = step
 
     def rows(self, name: str) -> torch.Tensor:
-        """A column with one value per row."""
+        """Return a column with one value per row."""
         return as_tensor(self.columns[name])
 
     def padded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """A ragged column as [rows, longest], and the mask of its tokens that count."""
+        """Return a ragged column as [rows, longest], and the mask of its counting tokens."""
         column = self.columns[name]
         return pad(as_tensor(column), lengths_of(column))[0], self.mask(name)
 
     def mask(self, name: str) -> torch.Tensor:
-        """bool[rows, longest]: which tokens of a ragged column count.
+        """Return the mask of a ragged column's counting tokens: bool[rows, longest].
 
         Raises:
-            UserCodeFailed: a response mask that is none.
+            UserCodeFailed: the response mask does not fit the column.
         """
         column = self.columns[name]
         assert column.lengths is not None
-        own = OwnTokens.of(self.columns, column.lengths, self.numbers)
-        return pad(own.flags, lengths_of(column))[0]
+        mask = LossMask.from_columns(self.columns, column.lengths, self.numbers)
+        return pad(mask.flags, lengths_of(column))[0]
 
     def put(self, name: str, padded: torch.Tensor, mask: torch.Tensor) -> None:
         """Store a ragged column from [rows, longest], with 0 on tokens that do not count.
 
         Args:
             name: the column's.
-            padded: its values; one for all tokens of a row will do.
-            mask: which tokens count.
+            padded: its values; [rows, 1] gives all tokens of a row the same value.
+            mask: True on counting tokens.
         """
-        whole = self.columns.get(RESPONSE_MASK)
-        present = mask if whole is None else length_mask(lengths_of(whole))
+        response_mask = self.columns.get(RESPONSE_MASK)
+        present = mask if response_mask is None else length_mask(lengths_of(response_mask))
         values = unpad(torch.where(mask, padded.float(), 0.0), present)
         self.columns[name] = Column(values.numpy(), present.sum(dim=1).to(torch.int32).numpy())
 
     def put_rows(self, name: str, values: torch.Tensor) -> None:
         """Store a column with one value per row."""
-        kept = values.to(torch.int8) if values.dtype is torch.bool else values.float()
-        self.columns[name] = Column(kept.numpy())
+        stored = values.to(torch.int8) if values.dtype is torch.bool else values.float()
+        self.columns[name] = Column(stored.numpy())
 
 
-def compute(inputs: Inputs, parallel: ParallelContext, state: OperationState) -> Result:
+def compute(inputs: CallInputs, parallel: ParallelContext, state: OperationState) -> Result:
     """Run a compute call's operations one after the other, each rank on its own rows.
 
-    A custom operation that has to see the whole batch does so on every rank; of what the call makes
-    each rank keeps its own rows.
+    If a custom operation needs the complete batch, every rank computes all rows and keeps its own.
 
     Args:
         inputs: of the call.
         parallel: the ranks that share the batch.
-        state: what operations keep from step to step; they change it.
+        state: state that operations keep between steps; updated.
     """
     options = inputs.call.options
     assert isinstance(options, ComputeOptions)
     own = inputs.rows()
     sees_all = options.sees_all
     rows = inputs.index.rows if sees_all else own
-    means = Means()
+    metrics = MetricAccumulator()
     columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
-    reduce = on_this_rank if sees_all else parallel.sum
-    workspace = Workspace(columns, rows, groups, reduce, means, state, inputs.step)
+    reduce = no_reduce if sees_all else parallel.sum
+    workspace = Workspace(columns, rows, groups, reduce, metrics, state, inputs.step)
     for operation in options.operations:
-        _run(workspace, operation)
+        OPERATIONS[type(operation)](workspace, operation)
     written = {name: workspace.columns[name] for name in inputs.call.writes}
     if sees_all:
         written = {name: column.take(own) for name, column in written.items()}
-    return Result(written, means.statistics(), inputs.index.find(own))
-
-
-def _run(work: Workspace, operation: Operation) -> None:
-    match operation:
-        case TokenRewards():
-            _token_rewards(work, operation)
-        case Gae():
-            _gae(work, operation)
-        case Whiten():
-            _whiten(work, operation)
-        case GroupAdvantages():
-            _group_advantages(work, operation)
-        case RewardsToGo():
-            rewards, mask = work.padded(operation.rewards)
-            work.put(operation.advantages, rewards_to_go(rewards, mask, operation.gamma), mask)
-        case AboveBaseline():
-            _above_baseline(work, operation)
-        case PenalizedScores():
-            _penalized_scores(work, operation)
-        case OverlongPenalty():
-            _overlong_penalty(work, operation)
-        case MixedGroups():
-            scores, valid = work.rows(operation.scores), work.rows(operation.valid).bool()
-            work.put_rows(operation.mixed, mixed_groups(scores, work.groups, valid))
-        case EnoughGroups():
-            _enough_groups(work, operation)
-        case PassAtK():
-            _pass_at_k(work, operation)
-        case BothValid():
-            both = work.rows(operation.first).bool() & work.rows(operation.second).bool()
-            work.put_rows(operation.both, both)
-        case BestAgainstWorst():
-            _best_against_worst(work, operation)
-        case PairLines():
-            _pair_lines(work, operation)
-        case LagrangeMultiplier():
-            _lagrange_multiplier(work, operation)
-        case PenalizedAdvantages():
-            _penalized_advantages(work, operation)
-        case WeightedSum():
-            _weighted_sum(work, operation)
-        case Custom():
-            work.columns.update(run_custom(operation, work.columns, len(work.groups), work.state))
+    return Result(written, metrics.statistics(), inputs.index.find(own))
 
 
 def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
@@ -197,9 +164,9 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
         counts = work.rows(operation.counted).bool()
     work.put_rows(operation.scores, torch.where(counts, total, 0.0))
     work.put_rows(operation.valid, counts)
-    role, kept = role_of(operation.scores), total[counts]
-    work.means.add(f"{role}/mean", float(kept.double().sum()), float(len(kept)))
-    work.means.spread(f"{role}/std", kept)
+    role, counted = role_of(operation.scores), total[counts]
+    work.metrics.record_mean(f"{role}/mean", float(counted.double().sum()), float(len(counted)))
+    work.metrics.record_spread(f"{role}/std", counted)
 
 
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
@@ -209,14 +176,16 @@ def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
         own, _ = work.padded(operation.policy_log_probs)
         reference, _ = work.padded(operation.reference_log_probs)
         kl = kl_estimate(own, reference, operation.kl_estimator)
-        _note_kl(work, operation.scores, kl, mask)
+        _record_kl(work, operation.scores, kl, mask)
     scores = work.rows(operation.scores)
     work.put(operation.rewards, token_rewards(scores, mask, kl, operation.kl_coefficient), mask)
 
 
-def _note_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
-    """The mean KL per token, among the metrics of the reward that it is taken off."""
-    work.means.add(f"{role_of(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum()))
+def _record_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
+    """Record the mean KL per token, as a metric of the reward that it penalizes."""
+    work.metrics.record_mean(
+        f"{role_of(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum())
+    )
 
 
 def _gae(work: Workspace, operation: Gae) -> None:
@@ -228,9 +197,11 @@ def _gae(work: Workspace, operation: Gae) -> None:
     work.put(operation.advantages, advantages, mask)
     work.put(operation.returns, returns, mask)
     critic = role_of(operation.values)
-    work.means.add(f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum()))
+    work.metrics.record_mean(
+        f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum())
+    )
     explained = float(explained_variance(values, returns, mask, work.sum))
-    work.means.add(f"{critic}/explained_variance", explained, 1.0)  # of all ranks: the same
+    work.metrics.record_mean(f"{critic}/explained_variance", explained, 1.0)  # equal on all ranks
 
 
 def _whiten(work: Workspace, operation: Whiten) -> None:
@@ -249,8 +220,15 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
         operation.baseline,
         mask.sum(dim=1),
     )
-    work.means.add("groups/equal", float(result.num_without_signal), float(result.num_groups))
+    work.metrics.record_mean(
+        "groups/equal", float(result.num_without_signal), float(result.num_groups)
+    )
     work.put(operation.advantages, result.advantages[:, None], mask)
+
+
+def _rewards_to_go(work: Workspace, operation: RewardsToGo) -> None:
+    rewards, mask = work.padded(operation.rewards)
+    work.put(operation.advantages, rewards_to_go(rewards, mask, operation.gamma), mask)
 
 
 def _above_baseline(work: Workspace, operation: AboveBaseline) -> None:
@@ -264,7 +242,7 @@ def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
     own, mask = work.padded(operation.policy_log_probs)
     reference, _ = work.padded(operation.reference_log_probs)
     kl = kl_estimate(own, reference, operation.kl_estimator)
-    _note_kl(work, operation.scores, kl, mask)
+    _record_kl(work, operation.scores, kl, mask)
     scores = work.rows(operation.scores)
     penalized = penalized_scores(scores, mask, kl, operation.kl_coefficient)
     work.put_rows(operation.penalized, penalized)
@@ -272,30 +250,36 @@ def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
 
 def _overlong_penalty(work: Workspace, operation: OverlongPenalty) -> None:
     lengths = lengths_of(work.columns[RESPONSES])
-    lost = overlong_penalties(lengths, operation.longest, operation.margin, operation.penalty)
+    penalties = overlong_penalties(lengths, operation.longest, operation.margin, operation.penalty)
     name = f"{role_of(operation.scores)}/overlong_penalty"
-    work.means.add(name, float(lost.double().sum()), float(len(lost)))
-    work.put_rows(operation.shaped, work.rows(operation.scores) - lost)
+    work.metrics.record_mean(name, float(penalties.double().sum()), float(len(penalties)))
+    work.put_rows(operation.shaped, work.rows(operation.scores) - penalties)
+
+
+def _mixed_groups(work: Workspace, operation: MixedGroups) -> None:
+    scores, valid = work.rows(operation.scores), work.rows(operation.valid).bool()
+    work.put_rows(operation.mixed, mixed_groups(scores, work.groups, valid))
 
 
 def _enough_groups(work: Workspace, operation: EnoughGroups) -> None:
     counted = work.groups[work.rows(operation.counted).bool()]
     own = torch.tensor([len(torch.unique(counted))], dtype=torch.float64)
-    (found,) = work.sum(own).tolist()
-    answer = torch.full((len(work.groups),), found >= operation.num_groups)
-    work.put_rows(operation.enough, answer)
+    (num_groups,) = work.sum(own).tolist()
+    enough = torch.full((len(work.groups),), num_groups >= operation.num_groups)
+    work.put_rows(operation.enough, enough)
 
 
 def _best_against_worst(work: Workspace, operation: BestAgainstWorst) -> None:
     valid = work.rows(operation.valid).bool()
-    found = best_against_worst(work.rows(operation.scores), work.groups, valid)
-    work.means.add("groups/equal", float(found.num_groups - found.num_pairs), found.num_groups)
-    work.columns[operation.preference] = Column(found.preference.numpy())
+    result = best_against_worst(work.rows(operation.scores), work.groups, valid)
+    num_equal = float(result.num_groups - result.num_pairs)
+    work.metrics.record_mean("groups/equal", num_equal, result.num_groups)
+    work.columns[operation.preference] = Column(result.preference.numpy())
 
 
 def _pair_lines(work: Workspace, operation: PairLines) -> None:
     preference = work.rows(operation.preference)
-    rows = preference.nonzero()[:, 0]  # the others are in no pair
+    rows = preference.nonzero()[:, 0]  # other rows are in no pair
     records, texts = (work.columns[name].take(rows.numpy()) for name in (RECORD, RESPONSE_TEXT))
     responses = map(
         Response,
@@ -306,8 +290,8 @@ def _pair_lines(work: Workspace, operation: PairLines) -> None:
         preference[rows].tolist(),
     )
     lines = [""] * len(preference)
-    found = pair_lines(list(responses), operation.prompt_field, work.step)
-    for row, text in zip(rows.tolist(), found, strict=True):
+    written = pair_lines(list(responses), operation.prompt_field, work.step)
+    for row, text in zip(rows.tolist(), written, strict=True):
         lines[row] = text
     work.columns[operation.lines] = pack_texts(lines)
 
@@ -316,17 +300,22 @@ def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
     passed = work.rows(operation.scores) >= operation.threshold
     valid = work.rows(operation.valid).bool()
     for k in operation.ks:
-        found = pass_at_k(passed, work.groups, valid, k)
+        estimates = pass_at_k(passed, work.groups, valid, k)
         name = f"{role_of(operation.scores)}/pass_at_{k}"
-        work.means.add(name, float(found.sum()), float(len(found)))
+        work.metrics.record_mean(name, float(estimates.sum()), float(len(estimates)))
     work.put_rows(operation.passed, passed & valid)
+
+
+def _both_valid(work: Workspace, operation: BothValid) -> None:
+    both = work.rows(operation.first).bool() & work.rows(operation.second).bool()
+    work.put_rows(operation.both, both)
 
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:
     costs = work.rows(operation.costs)
-    begin = torch.tensor(operation.initial, dtype=torch.float64)
+    initial = torch.tensor(operation.initial, dtype=torch.float64)
     multiplier = work.state[operation.multiplier] = learned_multiplier(
-        work.state.get(operation.multiplier, begin),
+        work.state.get(operation.multiplier, initial),
         costs,
         work.rows(operation.valid).bool(),
         operation.limit,
@@ -334,7 +323,7 @@ def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None
         operation.maximum,
         work.sum,
     )
-    work.means.add(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)
+    work.metrics.record_mean(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)
     values = np.full(len(costs), float(multiplier), dtype=np.float32)
     work.columns[operation.multiplier] = Column(values)
 
@@ -344,3 +333,30 @@ def _penalized_advantages(work: Workspace, operation: PenalizedAdvantages) -> No
     costs, _ = work.padded(operation.costs)
     multiplier = work.rows(operation.multiplier)[:, None]
     work.put(operation.advantages, penalized_advantages(advantages, costs, multiplier), mask)
+
+
+def _custom(work: Workspace, operation: Custom) -> None:
+    work.columns.update(run_custom(operation, work.columns, len(work.groups), work.state))
+
+
+OPERATIONS: Mapping[type[Operation], Callable[[Workspace, Any], None]] = {
+    TokenRewards: _token_rewards,
+    Gae: _gae,
+    Whiten: _whiten,
+    GroupAdvantages: _group_advantages,
+    RewardsToGo: _rewards_to_go,
+    AboveBaseline: _above_baseline,
+    PenalizedScores: _penalized_scores,
+    OverlongPenalty: _overlong_penalty,
+    MixedGroups: _mixed_groups,
+    EnoughGroups: _enough_groups,
+    PassAtK: _pass_at_k,
+    BothValid: _both_valid,
+    BestAgainstWorst: _best_against_worst,
+    PairLines: _pair_lines,
+    LagrangeMultiplier: _lagrange_multiplier,
+    PenalizedAdvantages: _penalized_advantages,
+    WeightedSum: _weighted_sum,
+    Custom: _custom,
+}
+"""The function that runs each operation, in place on a workspace."""

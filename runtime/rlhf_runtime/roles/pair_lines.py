@@ -1,4 +1,4 @@
-"""Pairs of responses as lines of a data set that can be trained on again."""
+"""Writes pairs of responses as lines of a preference data set."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ class Response:
     """A response to one of a step's prompts."""
 
     group: int
-    """Which prompt it answers."""
+    """Number of the prompt that it answers."""
     record: str
     """The data's row, as the data host sends it: JSON of `prompt` and `record`."""
     text: str
     score: float
     preference: int
-    """Above 0: it is chosen; below 0: it is rejected; 0: it is in no pair."""
+    """Above 0: chosen; below 0: rejected; 0: in no pair."""
 
 
 def pair_lines(responses: Sequence[Response], prompt_field: str, step: int) -> list[str]:
-    """For each response that is chosen its pairs, a line of JSON each; for all others nothing.
+    """Write the pairs of each chosen response, one line of JSON per pair; empty for all others.
 
-    Pairs with an empty response, or of two equal ones, are left out: data of preferences cannot
-    have them.
+    Pairs with an empty response, or of two equal ones, are left out.
 
     Args:
-        responses: of each prompt all that are in pairs.
-        prompt_field: what the data's rows name their prompt.
+        responses: for each prompt all responses that are in pairs.
+        prompt_field: the field of the data's rows that holds the prompt.
         step: the training step.
 
     Raises:
-        UserCodeFailed: a row without such a field.
+        UserCodeFailed: a row without that field.
     """
     rejected: defaultdict[int, list[Response]] = defaultdict(list)
-    for each in responses:
-        if each.preference < 0:
-            rejected[each.group].append(each)
+    for response in responses:
+        if response.preference < 0:
+            rejected[response.group].append(response)
     lines = []
-    for each in responses:
-        others = rejected[each.group] if each.preference > 0 else []
-        usable = (other for other in others if _can_be_data(each.text, other.text))
-        lines.append("\n".join(_line(each, other, prompt_field, step) for other in usable))
+    for response in responses:
+        others = rejected[response.group] if response.preference > 0 else []
+        usable = (other for other in others if _is_valid_pair(response.text, other.text))
+        lines.append("\n".join(_line(response, other, prompt_field, step) for other in usable))
     return lines
 
 
-def _can_be_data(chosen: str, rejected: str) -> bool:
+def _is_valid_pair(chosen: str, rejected: str) -> bool:
+    # data.train refuses rows with empty or equal responses.
     return bool(chosen.strip()) and bool(rejected.strip()) and chosen != rejected
 
 

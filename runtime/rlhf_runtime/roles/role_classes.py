@@ -1,4 +1,4 @@
-"""Which class a role has on a rank: by what its model ends in."""
+"""The class of a role, by the head of its model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROLE_CLASSES: Mapping[ModelHead, Callable[[RoleContext], Role]] = {
     ModelHead.LM: LanguageModel,
     ModelHead.SCALAR: ScalarModel,
 }
-"""The table to extend."""
+"""Role classes by head; a new kind of head gets a row here."""
 
 
 def make_role(context: RoleContext) -> Role:
-    """A role on a rank that holds its model, generates with it, or both. Every such rank makes
-    it."""
-    head = context.planned.head
+    """Build a role on a rank that holds its model, generates with it, or both. Collective over
+    these ranks."""
+    head = context.role_plan.head
     assert head is not None, f"{context.role} has no model"
     return Generation(context, None) if context.mesh is None else ROLE_CLASSES[head](context)

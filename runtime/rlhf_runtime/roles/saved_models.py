@@ -1,6 +1,6 @@
-"""Models in a checkpoint: which there are, and each as a folder in Hugging Face format.
+"""Lists the models of a checkpoint and exports them in Hugging Face format.
 
-One process reads them, without a world of ranks, whatever the cut under which they were saved.
+Runs in one process, without a world of ranks, however the models were sharded when they were saved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlhf_runtime.checkpoint.saver import load_alone, parts_of, saved_shapes
+from rlhf_runtime.checkpoint.saver import load_without_world, pool_addresses, saved_shapes
 from rlhf_runtime.engines.heads import SCORE, make_scalar_config
 from rlhf_runtime.engines.model_files import (
     FILE_BYTES,
@@ -29,7 +29,7 @@ from rlhf_runtime.errors import CannotExport, UnsupportedModel
 from rlhf_runtime.roles.saving import SAVED_ROLE
 
 SHOWN_WEIGHTS = 3
-"""Of those that differ, in a message."""
+"""Maximum of differing weights that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,25 @@ class SavedModel:
 
     role: str
     address: str
-    """Of the part that holds it."""
+    """Address of the checkpoint's part that holds it."""
     shapes: Shapes
-    """Of its full weights, by name."""
+    """Shapes of its full weights, by name."""
     is_trained: bool
-    """Whether it has an optimizer; else it only took another role's weights."""
+    """True if it has an optimizer; else it only copied another role's weights."""
 
     def key(self, name: str) -> str:
-        """What a weight is called in the part."""
+        """Return the key of a weight in the checkpoint's part."""
         return f"{_weights_of(self.role)}{name}"
 
 
 def saved_models(address: str) -> dict[str, SavedModel]:
-    """Every role of a checkpoint, in order of their names.
+    """List the models of a checkpoint by role, sorted by role.
 
     Raises:
-        StorageFailed: it cannot be read.
+        StorageFailed: the checkpoint cannot be read.
     """
-    found = {}
-    for part in parts_of(address):
+    models = {}
+    for part in pool_addresses(address):
         shapes = saved_shapes(part)
         for role in (match[1] for match in map(SAVED_ROLE.fullmatch, shapes) if match):
             prefix = _weights_of(role)
@@ -65,8 +65,9 @@ def saved_models(address: str) -> dict[str, SavedModel]:
                 for key, shape in shapes.items()
                 if key.startswith(prefix) and shape is not None
             }
-            found[role] = SavedModel(role, part, own, f"roles.{role}.optimizer.updates" in shapes)
-    return dict(sorted(found.items()))
+            is_trained = f"roles.{role}.optimizer.updates" in shapes
+            models[role] = SavedModel(role, part, own, is_trained)
+    return dict(sorted(models.items()))
 
 
 def export_model(
@@ -76,22 +77,22 @@ def export_model(
     dtype: torch.dtype,
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Write config and weights as the run itself leaves its model.
+    """Write config and weights, in the form that a run leaves its final model in.
 
-    At most one file's weights are held, beside one box of what was saved.
+    Memory: the weights of one file and one saved tensor slice.
 
     Args:
         model: of a checkpoint.
-        source: the folder that the role was trained from.
-        folder: is there.
+        source: the model folder that the role was trained from.
+        folder: an existing folder to write to.
         dtype: of the weights in the files.
         file_bytes: size of a file of weights.
 
     Raises:
-        CannotExport: the source is not that of this model.
+        CannotExport: the model was not trained from this source.
         UnsupportedModel: files name its weights in another way than the model does, or it has no
             class for its head.
-        StorageFailed: it cannot be read.
+        StorageFailed: the checkpoint cannot be read.
     """
     config = read_config(source)
     config.dtype = torch.float32
@@ -100,7 +101,7 @@ def export_model(
     if is_scalar:
         make_scalar_config(config)
     expected = meta_model(config)
-    shapes = {name: tuple(each.shape) for name, each in expected.named_parameters()}
+    shapes = {name: tuple(weight.shape) for name, weight in expected.named_parameters()}
     if is_scalar:
         shapes[head] = (1, *shapes[head][1:])
     _check_shapes(model, shapes, source)
@@ -111,42 +112,43 @@ def export_model(
 
 
 def _weights_of(role: str) -> str:
-    """Before the names of its weights, as `state_of` saves them."""
+    """Return the prefix of its weights' keys, as `state_of` saves them."""
     return f"roles.{role}.weights."
 
 
 def _read(model: SavedModel, dtype: torch.dtype, shapes: Shapes) -> Mapping[str, torch.Tensor]:
     weights = {name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}
-    load_alone({model.key(name): tensor for name, tensor in weights.items()}, model.address)
+    load_without_world({model.key(name): tensor for name, tensor in weights.items()}, model.address)
     return weights
 
 
 def _check_shapes(model: SavedModel, expected: Shapes, source: Path) -> None:
-    """Compare what was saved with what the folder's model consists of.
+    """Compare the saved weights with those of the source's model.
 
     Raises:
-        CannotExport: names or shapes are other ones.
+        CannotExport: names or shapes differ.
     """
-    wrong = [
+    different = [
         f"{name} of shape {model.shapes.get(name)} instead of {expected.get(name)}"
         for name in sorted(expected.keys() | model.shapes.keys())
         if expected.get(name) != model.shapes.get(name)
     ]
-    if wrong:
-        more = f" and {len(wrong) - SHOWN_WEIGHTS} more" if len(wrong) > SHOWN_WEIGHTS else ""
+    if different:
+        num_more = len(different) - SHOWN_WEIGHTS
+        more = f" and {num_more} more" if num_more > 0 else ""
         raise CannotExport(
             f"the checkpoint's weights of {model.role} are not those of the model that it was "
-            f"trained from: got {', '.join(wrong[:SHOWN_WEIGHTS])}{more}, with the config.json of "
-            f"{source}; give the folder of that model with --source"
+            f"trained from: got {', '.join(different[:SHOWN_WEIGHTS])}{more}, with the "
+            f"config.json of {source}; give the folder of that model with --source"
         )
 
 
 def _check_names(model: PreTrainedModel, source: Path) -> None:
-    """Refuse models that transformers writes under other names than those of their parameters."""
+    """Refuse models whose weights transformers saves under other names than their parameters'."""
     names = dict(model.named_parameters())
     if revert_weight_conversion(model, dict(names)).keys() != names.keys():
         raise UnsupportedModel(
-            "a model whose weights are called otherwise in files than in checkpoints: got "
-            f"model_type {model.config.model_type!r} of {source}; let the run come to its end, "
-            "which leaves it in model/"
+            "a model whose weights have other names in files than in checkpoints: got "
+            f"model_type {model.config.model_type!r} of {source}; let the run end, which writes "
+            "the model to model/"
         )

@@ -1,4 +1,4 @@
-"""What of a rank goes into a checkpoint, and how it comes back."""
+"""Saves a rank's state in a checkpoint and restores it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_runtime.checkpoint.saver import State, load, parts_of, saved_keys
+from rlhf_runtime.checkpoint.saver import State, load, pool_addresses, saved_keys
 from rlhf_runtime.engines.offloading import on_device
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 
 SAVED_ROLE = re.compile(r"roles\.([^.]+)\.version")
-"""What `_version` makes."""
+"""Matches the keys that `_version_key` builds."""
 OPERATIONS = "operations."
-"""Before the names of what operations keep."""
+"""Prefix of the keys of operations' state."""
 
 
 def state_of(
     engines: Mapping[str, TrainingEngine], operations: Mapping[str, torch.Tensor], world: World
 ) -> Iterator[State]:
-    """Everything that later steps on this rank depend on: one role after the other, each on its
-    device until the next is asked for.
+    """Yield the state that later steps on this rank depend on, one role after the other.
+
+    Each role is on its device until the next one is requested.
 
     Args:
         engines: of the roles on this rank that are saved.
-        operations: what operations keep from step to step.
-        world: the ranks of its pool.
+        operations: state that operations keep between steps.
+        world: the ranks of the rank's pool.
     """
     for role, model in engines.items():
         with on_device(model):
@@ -48,25 +49,24 @@ def restore(
     address: str,
     pool: str,
 ) -> None:
-    """Go on from a checkpoint; collective over the pool. Trained models must have their new
-    optimizers.
+    """Restore a rank from a checkpoint. Collective over the pool.
 
-    What a role needs is found in whichever pool's part holds it: roles may have moved since. With
-    another number of ranks than wrote it, or in a pool of another name, the random numbers of
-    custom code begin anew.
+    Trained models must have their new optimizers. The random state of custom code is restored only
+    in a pool of the same name with as many ranks as the one that saved it.
 
     Args:
         engines: of the roles on this rank that are saved.
-        operations: gets what operations keep. None: none run on this rank.
-        world: the ranks of its pool.
+        operations: updated with operations' state. None: no operations run on this rank.
+        world: the ranks of the rank's pool.
         address: of the checkpoint.
-        pool: the name of its pool.
+        pool: the name of the rank's pool.
 
     Raises:
-        CheckpointFailed: it is not that of these roles.
-        StorageFailed: it cannot be read.
+        CheckpointFailed: the checkpoint lacks one of these roles.
+        StorageFailed: the checkpoint cannot be read.
     """
-    saved = {part: saved_keys(part) for part in parts_of(address)}
+    # Reads the parts of all pools: a role may have been in another pool when it was saved.
+    saved = {part: saved_keys(part) for part in pool_addresses(address)}
     _require_roles(engines, saved, address)
     for part, keys in saved.items():
         for role in _roles_in(keys):
@@ -86,7 +86,7 @@ def restore(
 
 
 def _restore_role(role: str, model: TrainingEngine | None, keys: frozenset[str], part: str) -> None:
-    """Let a role go on from its state; collective over the pool, also where it has no model."""
+    """Restore a role's state. Collective over the pool, also on ranks without its model."""
     if model is None:
         load({}, part)
         return
@@ -98,27 +98,27 @@ def _restore_role(role: str, model: TrainingEngine | None, keys: frozenset[str],
 
 
 def _roles_in(keys: frozenset[str]) -> list[str]:
-    """Roles that are saved under these keys, in the same order on every rank."""
-    found = (SAVED_ROLE.fullmatch(key) for key in keys)
-    return sorted(match[1] for match in found if match)
+    """List the roles that are saved under these keys, in the same order on every rank."""
+    matches = (SAVED_ROLE.fullmatch(key) for key in keys)
+    return sorted(match[1] for match in matches if match)
 
 
-def _version(role: str) -> str:
-    """A key that a saved role has."""
+def _version_key(role: str) -> str:
+    """Return a key that every saved role has."""
     return f"roles.{role}.version"
 
 
 def _require_roles(
     engines: Mapping[str, TrainingEngine], saved: Mapping[str, frozenset[str]], address: str
 ) -> None:
-    found = frozenset().union(*saved.values())
+    all_keys = frozenset().union(*saved.values())
     for role in engines:
-        if _version(role) not in found:
+        if _version_key(role) not in all_keys:
             raise CheckpointFailed(f"{address} does not fit: it has no roles.{role}")
 
 
 def _names_below(keys: frozenset[str], prefix: str) -> frozenset[str]:
-    """Parameters' names: what stands between the prefix and the last dot."""
+    """List parameter names: the text between the prefix and the last dot."""
     return frozenset(key[len(prefix) :].rsplit(".", 1)[0] for key in keys if key.startswith(prefix))
 
 
@@ -129,8 +129,8 @@ def _random_state() -> bytes:
 
 
 def _set_random_state(saved: bytes) -> None:
-    ours: tuple[Any, ...] = pickle.loads(saved)
-    torch_state, cuda, numpy_state, python_state = ours
+    states: tuple[Any, ...] = pickle.loads(saved)
+    torch_state, cuda, numpy_state, python_state = states
     torch.set_rng_state(torch_state)
     if cuda is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(cuda)

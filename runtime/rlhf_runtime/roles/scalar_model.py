@@ -12,78 +12,76 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.columns import FINISHED, RECORD, RESPONSE_TEXT
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.devices import to_device
 from rlhf_runtime.engines.packing import MicroBatch
-from rlhf_runtime.engines.training import LossTerm, ReadValues, TokenOutputs, TrainingEngine
-from rlhf_runtime.numerics.aggregation import aggregate
+from rlhf_runtime.engines.training import ReadValues, TokenOutputs, TrainingEngine, WeightedLoss
+from rlhf_runtime.numerics.losses import aggregate, clipped_value_loss
 from rlhf_runtime.numerics.padding import pad
-from rlhf_runtime.numerics.value_loss import clipped_value_loss
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.roles.engines import make_engine
-from rlhf_runtime.roles.offloading import offloading
-from rlhf_runtime.roles.preference_terms import ScoreTerms
-from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
-from rlhf_runtime.roles.training import (
-    Means,
+from rlhf_runtime.roles.engines import make_engine, offload_methods
+from rlhf_runtime.roles.metrics import MetricAccumulator
+from rlhf_runtime.roles.mini_batches import (
     MiniBatch,
-    compared_micro_batches,
+    comparison_micro_batches,
     micro_batches,
     mini_batches,
 )
-from rlhf_runtime.workers.inputs import Inputs
+from rlhf_runtime.roles.preference_loss_fn import BradleyTerryLossFn
+from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
 
 
 class ScalarModel:
-    """One number for each token: a value before it, or, after the last, a response's score."""
+    """Gives one number per token: the value before it or, after the last, the response's score."""
 
     def __init__(self, context: RoleContext) -> None:
         self._context = context
         self.engine: TrainingEngine = make_engine(context, value_head=True)
         self.generation = None
-        self._texts = retokenizers(context.job.spec, context.role, context.folder)
+        self._retokenizers = retokenizers(context.job.spec, context.role, context.folder)
         self.methods = {
             "values": self.values,
             "scores": self.scores,
             "scores_of_texts": self.scores_of_texts,
             "train": self.train,
-            **offloading(self.engine, context.planned.offload),
+            **offload_methods(self.engine, context.role_plan.offload),
         }
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no generation engine."""
 
-    def values(self, inputs: Inputs) -> Result:
-        """The value before each response token."""
+    def values(self, inputs: CallInputs) -> Result:
+        """Compute the value before each response token."""
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         return infer(self.engine, inputs, tokens, field, ReadValues())
 
-    def scores(self, inputs: Inputs) -> Result:
-        """What it says of each response, after its last token."""
+    def scores(self, inputs: CallInputs) -> Result:
+        """Score each response, after its last token."""
         rows = inputs.rows()
         columns, index = inputs.load(rows), inputs.index.find(rows)
-        return self._scored(inputs, columns[PROMPTS], columns[RESPONSES], index)
+        return self._score(inputs, columns[PROMPTS], columns[RESPONSES], index)
 
-    def scores_of_texts(self, inputs: Inputs) -> Result:
-        """The same of responses that are tokenized anew."""
+    def scores_of_texts(self, inputs: CallInputs) -> Result:
+        """Score each response in tokens of this model's own tokenizer."""
         rows = inputs.rows()
         columns, index = inputs.load(rows), inputs.index.find(rows)
         split = Split.EVALUATION if inputs.graph is GraphName.EVALUATION else Split.TRAIN
-        made = self._texts[split].sequences(
+        sequences = self._retokenizers[split].sequences(
             columns[RECORD].texts(),
             columns[RESPONSE_TEXT].texts(),
             columns[FINISHED].values.astype(np.bool_),
             index.groups,
         )
-        return self._scored(inputs, made.prompts, made.responses, index)
+        return self._score(inputs, sequences.prompts, sequences.responses, index)
 
-    def _scored(
-        self, inputs: Inputs, prompts: Column, responses: Column, index: ShardIndex
+    def _score(
+        self, inputs: CallInputs, prompts: Column, responses: Column, index: ShardIndex
     ) -> Result:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
@@ -94,12 +92,12 @@ class ScalarModel:
                 f"of {len(scores)}, allowed finite numbers; choose another model, or precision: "
                 "float32"
             )
-        means = Means()
-        means.add(self._context.score_metric, float(scores.double().sum()), len(scores))
-        return Result({field: Column(scores.numpy())}, means.statistics(), index)
+        metrics = MetricAccumulator()
+        metrics.record_mean(self._context.score_metric, float(scores.double().sum()), len(scores))
+        return Result({field: Column(scores.numpy())}, metrics.statistics(), index)
 
-    def train(self, inputs: Inputs) -> Result:
-        """One or more optimizer steps on the batch."""
+    def train(self, inputs: CallInputs) -> Result:
+        """Run one or more optimizer steps on the batch."""
         options = inputs.call.options
         assert isinstance(options, TrainOptions)
         if inputs.step <= options.from_step:
@@ -112,7 +110,7 @@ class ScalarModel:
             case ClippedLoss() | CrossEntropy() | Dpo():
                 raise AssertionError("a scalar model has no log-probabilities")
 
-    def _train_values(self, inputs: Inputs, loss: ValueLoss) -> Result:
+    def _train_values(self, inputs: CallInputs, loss: ValueLoss) -> Result:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
@@ -120,62 +118,66 @@ class ScalarModel:
             spec.rollout.max_response_tokens,
             loss.valid,
         )
-        means = Means()
+        metrics = MetricAccumulator()
         for batch in batches * loss.epochs_per_batch:
             micro = micro_batches(batch, self.engine, self._context.micro_batch_tokens)
-            terms = ValueTerms(batch, loss, self._context.role, means)
-            self._step(LossTerm(ReadValues(), micro, terms), means, batch.share)
-            means.note_tokens(self._context.role, batch)
-        return Result(statistics=means.statistics())
+            loss_fn = ValueLossFn(batch, loss, self._context.role, metrics)
+            self._step(WeightedLoss(ReadValues(), micro, loss_fn), metrics, batch.share)
+            metrics.record_tokens(self._context.role, batch)
+        return Result(statistics=metrics.statistics())
 
-    def _train_scores(self, inputs: Inputs, loss: BradleyTerry) -> Result:
+    def _train_scores(self, inputs: CallInputs, loss: BradleyTerry) -> Result:
         spec = self._context.job.spec
         batches = mini_batches(
             inputs,
             self._context.parallel,
             spec.rollout.max_response_tokens,
         )
-        means, tokens = Means(), self._context.micro_batch_tokens
+        metrics, tokens = MetricAccumulator(), self._context.micro_batch_tokens
         for batch in batches * loss.epochs_per_batch:
-            whole, split = (
+            complete, split = (
                 [replace(part, predictors=part.ends) for part in parts]
-                for parts in compared_micro_batches(batch, self.engine, tokens)
+                for parts in comparison_micro_batches(batch, self.engine, tokens)
             )
-            terms = ScoreTerms(batch, loss, self._context.parallel, self._context.role, means)
-            terms.compared.split(split)
-            term = LossTerm(ReadValues(), whole + split, terms, split)
-            self._step(term, means, batch.share)
-        return Result(statistics=means.statistics())
+            loss_fn = BradleyTerryLossFn(
+                batch, loss, self._context.parallel, self._context.role, metrics
+            )
+            loss_fn.comparison.mark_split(split)
+            weighted = WeightedLoss(ReadValues(), complete + split, loss_fn, split)
+            self._step(weighted, metrics, batch.share)
+        return Result(statistics=metrics.statistics())
 
-    def _step(self, term: LossTerm, means: Means, share: float) -> None:
+    def _step(self, loss: WeightedLoss, metrics: MetricAccumulator, share: float) -> None:
         rate = self.engine.learning_rate
-        norm = self.engine.update([term])
-        means.note_update(self._context.role, rate, norm, share)
+        norm = self.engine.update([loss])
+        metrics.record_update(self._context.role, rate, norm, share)
 
 
-class ValueTerms:
-    """The value loss of one mini-batch: called with the values of each micro-batch."""
+class ValueLossFn:
+    """The value loss of one mini-batch, called with the values of each micro-batch."""
 
-    def __init__(self, batch: MiniBatch, loss: ValueLoss, role: str, means: Means) -> None:
+    def __init__(
+        self, batch: MiniBatch, loss: ValueLoss, role: str, metrics: MetricAccumulator
+    ) -> None:
         self._batch = batch
         self._loss = loss
-        self._means = means
+        self._metrics = metrics
         self._metric = f"{role}/loss"
         self._values = as_tensor(batch.columns[loss.values])
         self._returns = as_tensor(batch.columns[loss.returns])
-        means.add(self._metric, 0.0, batch.share)
+        metrics.record_mean(self._metric, 0.0, batch.share)
 
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
+        """Return this micro-batch's share of the mini-batch's loss."""
         device = outputs.values.device
-        terms = clipped_value_loss(
+        value_loss = clipped_value_loss(
             outputs.values,
             to_device(self._values[part.tokens], device),
             to_device(self._returns[part.tokens], device),
             self._loss.clip_range,
         )
-        padded, mask = pad(terms.token_losses, part.response_lengths)
+        padded, mask = pad(value_loss.token_losses, part.response_lengths)
         mask &= to_device(self._batch.kept[part.rows, None], device)
         share = aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
-        self._means.add(self._metric, share, 0.0)
+        self._metrics.record_mean(self._metric, share, 0.0)
         return share

@@ -1,4 +1,4 @@
-"""Per-token numbers of responses: from a model's outputs to packed columns and padded tensors."""
+"""Inference over a rank's rows: from a model's outputs to packed columns."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.workers.inputs import Inputs
 
 PROMPTS, RESPONSES = "prompt_tokens", "response_tokens"
 
 
 def as_tensor(column: Column, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A column's values as a tensor of their own; arrays from the object store are read-only."""
+    """Copy a column's values into a tensor."""
+    # Arrays from the object store are read-only, which torch.from_numpy warns about.
     tensor = torch.tensor(column.values)
     return tensor if dtype is None else tensor.to(dtype)
 
 
 def lengths_of(column: Column) -> torch.Tensor:
-    """Row lengths as int64."""
+    """Return the row lengths as int64."""
     assert column.lengths is not None
     return torch.tensor(column.lengths, dtype=torch.int64)
 
 
 def infer(
     engine: TrainingEngine,
-    inputs: Inputs,
+    inputs: CallInputs,
     micro_batch_tokens: int,
     field: str,
     reading: HeadReading,
 ) -> Result:
-    """A forward pass over this rank's rows: one float32 per response token, packed, as `field`."""
+    """Run a forward pass over this rank's rows.
+
+    The result has one float32 per response token, packed, in the column `field`.
+    """
     rows = inputs.rows()
     columns = inputs.load(rows)
     responses = columns[RESPONSES]
@@ -59,20 +63,19 @@ def infer_scores(
     groups: NDArray[np.int64],
     micro_batch_tokens: int,
 ) -> torch.Tensor:
-    """What a model with a scalar head gives after the last token of each row: float32 [rows].
-
-    Equal rows are run once: the last digits depend on what is beside a row in its micro-batch, and
-    equal responses to a prompt that score differently would look as if one were better.
+    """Score each row after its last token: float32[rows].
 
     Args:
         engine: of a model with a scalar head.
         prompts: token ids of the rows.
         responses: token ids of the rows; a row without any is scored after its prompt.
-        groups: rows of the same number have the same prompt, int64 [rows].
+        groups: rows of the same number have the same prompt, int64[rows].
         micro_batch_tokens: padded tokens to run at once.
     """
+    # Equal rows run once: the last digits depend on a row's neighbours in its micro-batch, and
+    # equal responses with different scores would look as if one were better.
     scores = torch.zeros(len(groups), dtype=torch.float32)
-    first = _first_equal(prompts, responses, groups)
+    first = _first_duplicates(prompts, responses, groups)
 
     def consume(outputs: TokenOutputs, part: MicroBatch) -> None:
         scores[part.rows] = outputs.values.cpu()
@@ -83,15 +86,15 @@ def infer_scores(
     return scores[torch.from_numpy(first)]
 
 
-def _first_equal(
+def _first_duplicates(
     prompts: Column, responses: Column, groups: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For each row the first that has its prompt and its response."""
-    found: dict[tuple[int, bytes, bytes], int] = {}
+    """Return, for each row, the first row with the same prompt and response."""
+    first_rows: dict[tuple[int, bytes, bytes], int] = {}
     rows = zip(groups.tolist(), prompts.runs(), responses.runs(), strict=True)
     return np.asarray(
         [
-            found.setdefault((group, prompt.tobytes(), response.tobytes()), row)
+            first_rows.setdefault((group, prompt.tobytes(), response.tobytes()), row)
             for row, (group, prompt, response) in enumerate(rows)
         ],
         dtype=np.int64,

@@ -1,4 +1,4 @@
-"""From training to generation: the trainer's weights, resharded into vLLM's storage, verified."""
+"""Copies the trainer's weights into vLLM's storage, resharded and verified by checksum."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf_api.plan import GraphName
+from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
@@ -19,25 +20,25 @@ from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import num_copies
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.views import Views, is_same_memory
-from rlhf_runtime.workers.orders import Statistics
 
 
 class WeightVersion(NamedTuple):
-    """When in a job's passes a call comes, as far as a role's weights are concerned: what a rank
-    knows of them that generates and does not train."""
+    """The version of a role's weights that a call needs, by its position in the job's passes."""
+
+    # A rank that generates without training has no counter of updates; this position it has.
 
     graph: GraphName
     step: int
     changes: int
-    """Calls of the pass before it that change the weights."""
+    """Earlier calls of the pass that change the weights."""
 
 
 class WeightSync:
     """Keeps a generation engine's weights equal to a training engine's.
 
-    Planned once, run after every update. Every rank that trains or generates with the role makes
-    and syncs it together; it may do both, or one. Each engine's weights must stay in the
-    storage of the views that it gave at first.
+    Planned once, run after every update. Collective over all ranks that train the role or generate
+    with it; a rank may do both, or one. Each engine's weights must stay in the storage of the views
+    that it gave first.
     """
 
     def __init__(
@@ -47,21 +48,21 @@ class WeightSync:
         engine: VllmEngine | None,
         ranks: RankGroup,
     ) -> None:
-        """Plan it. Collective. Nothing of either engine has to be on its device.
+        """Plan the transfer. Collective. Neither engine has to be on its device.
 
         Args:
-            trainer: what this rank trains. None: nothing.
-            source: its views; of no trainer none. It gives them only while it is loaded.
-            engine: what this rank generates with. None: it does not.
-            ranks: all that do the one or the other.
+            trainer: this rank's training engine. None: it does not train the role.
+            source: the trainer's views, taken while it was loaded; empty without a trainer.
+            engine: this rank's generation engine. None: it does not generate.
+            ranks: all ranks that train the role or generate with it.
         """
         self._trainer = trainer
         self._engine = engine
         self._ranks = ranks
         self._version = -1
         self.began = 0.0
-        """When all ranks had come to the last sync; seconds since the epoch."""
-        self._weight_version: WeightVersion | None = None
+        """Start of the last sync, when all ranks had joined it, in seconds since the epoch."""
+        self._required: WeightVersion | None = None
         self._source = source
         self._target: Views = {} if engine is None else engine.views()
         group = ranks.group if ranks.size > 1 else None
@@ -76,49 +77,44 @@ class WeightSync:
             plan_reshard(*gathered), ranks.rank, self._source, self._target, ranks.group
         )
 
-    def require_current(self, weight_version: WeightVersion) -> None:
+    def require_current(self, version: WeightVersion) -> None:
         """Refuse to generate with other weights than the trainer's.
 
         Args:
-            weight_version: of the call that generates.
+            version: required by the call that generates.
 
         Raises:
-            StaleWeights: the engine has others, or none.
+            StaleWeights: the engine has other weights, or none.
         """
-        assert self._engine is not None, "who does not generate needs no weights"
+        assert self._engine is not None, "a rank without generation needs no weights"
         if self._trainer is None:
-            is_same, wanted = (
-                weight_version == self._weight_version,
-                "those of the pass, after its updates so far",
-            )
+            is_current = version == self._required
+            expected = "those of the pass, after its updates so far"
         else:
-            is_same = self._version == self._trainer.version
-            wanted = f"version {self._trainer.version}"
-        if not is_same or not self._engine.has_weights:
-            held = f"version {self._version}" if self._engine.has_weights else "none"
+            is_current = self._version == self._trainer.version
+            expected = f"version {self._trainer.version}"
+        if not is_current or not self._engine.has_weights:
+            present = f"version {self._version}" if self._engine.has_weights else "none"
             raise StaleWeights(
-                f"the engine has other weights than the trainer: got {held}, allowed {wanted}; the "
-                "plan lacks a reshard before this call"
+                f"the engine has other weights than the trainer: got {present}, allowed "
+                f"{expected}; the plan lacks a reshard before this call"
             )
 
-    def sync(self, weight_version: WeightVersion) -> Statistics:
-        """Bring the engine's weights to the trainer's version, if they are not there yet.
-        Collective.
-
-        What the transfer needs is given back before the engine takes its cache, to generate.
+    def sync(self, required: WeightVersion) -> Statistics:
+        """Copy the trainer's weights into the engine, unless it has this version. Collective.
 
         Args:
-            weight_version: of the call that asks for it.
+            required: the version that the call asks for.
 
         Raises:
-            StaleWeights: the weights that arrived are not those that were sent, or the trainer has
-                its own elsewhere now.
-            NotLoaded: the trainer's are on the host.
+            StaleWeights: the received weights differ from those that were sent, or the trainer has
+                moved its weights to other storage.
+            NotLoaded: the trainer's weights are on the host.
         """
-        self._weight_version = weight_version
-        version, any_lacks = self._agree()
+        self._required = required
+        version, any_missing = self._agree()
         self.began = time.time()
-        if version == self._version and not any_lacks:
+        if version == self._version and not any_missing:
             return Statistics()
         if self._trainer is not None:
             self._trainer.require_loaded()
@@ -130,19 +126,21 @@ class WeightSync:
         if self._engine is not None:
             self._engine.weights_written()
         self._version = version
+        # Before the engine allocates its cache: both at once might not fit.
         self._transfer.release()
         moved_bytes = (float(moved.bytes_received), 1 / self._ranks.size)
         return Statistics(means={"throughput/transition_bytes": moved_bytes})
 
     def _agree(self) -> tuple[int, bool]:
-        """The trainer's version, and whether any engine has no weights: equal on all ranks."""
+        """Return the trainer's version, and whether any engine has no weights; equal on all
+        ranks."""
         version = -1 if self._trainer is None else self._trainer.version
-        lacks = self._engine is not None and not self._engine.has_weights
-        version, any_lacks = self._ranks.max(torch.tensor([version, int(lacks)])).tolist()
-        return version, bool(any_lacks)
+        is_missing = self._engine is not None and not self._engine.has_weights
+        version, any_missing = self._ranks.max(torch.tensor([version, int(is_missing)])).tolist()
+        return version, bool(any_missing)
 
     def _require_same_storage(self) -> None:
-        """What is sent is what lies in the first views, and checksums are of nothing else."""
+        # The transfer sends what lies in the first views, and checksums cover nothing else.
         for name, now in ({} if self._trainer is None else self._trainer.views()).items():
             before = self._source.get(name, ())
             if len(now) != len(before) or not all(
@@ -151,41 +149,42 @@ class WeightSync:
             ):
                 raise StaleWeights(
                     f"the trainer has moved its weights: got other storage for {name} than when "
-                    "the transition was planned, allowed the same; an engine must take its memory "
-                    "before it gives its views"
+                    "the transfer was planned, allowed the same; an engine must allocate its "
+                    "memory before it gives its views"
                 )
 
     def _verify(self, version: int) -> None:
-        """Compare, tensor by tensor, the checksums of all that was sent and all that arrived.
+        """Compare the checksums of sent and received weights, tensor by tensor.
 
-        On either side every element of a tensor is held by the same number of ranks, so that sums
-        over all ranks are as many times the tensor's checksum. Ranks that train copies
-        hold the same bits: where those of a norm, say, have drifted apart, that is found, too.
+        Also detects replicated weights that have diverged.
         """
         sent = _checksums(self._names, self._source, self._transfer.dtypes)
-        arrived = _checksums(self._names, self._target, self._transfer.dtypes)
-        sent, arrived = self._ranks.sum(torch.stack([sent, arrived]))
-        expected, found = sent * self._target_copies, arrived * self._source_copies
-        wrong = torch.nonzero(expected != found).flatten().tolist()
-        if wrong:
+        received = _checksums(self._names, self._target, self._transfer.dtypes)
+        sent, received = self._ranks.sum(torch.stack([sent, received]))
+        # On either side every element of a tensor lies on the same number of ranks, so a sum over
+        # all ranks is the tensor's checksum times that number of copies.
+        expected, actual = sent * self._target_copies, received * self._source_copies
+        different = torch.nonzero(expected != actual).flatten().tolist()
+        if different:
             raise StaleWeights(
-                f"weights changed on their way to generation: got other checksums for {len(wrong)} "
-                f"of {len(self._names)} tensors, the first {self._names[wrong[0]]}, at version "
-                f"{version}; nothing was generated with them"
+                "weights changed on their way to generation: got other checksums for "
+                f"{len(different)} of {len(self._names)} tensors, the first "
+                f"{self._names[different[0]]}, at version {version}; nothing was generated with "
+                "them"
             )
 
 
 def _checksums(names: list[str], views: Views, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:
-    device = next((view.tensor.device for of in views.values() for view in of), None)
-    nothing = torch.zeros((), dtype=torch.int64, device=device)
+    device = next((view.tensor.device for parts in views.values() for view in parts), None)
+    zero = torch.zeros((), dtype=torch.int64, device=device)
     sums = [
         sum(
             (piece_checksum(view.tensor, view.box, dtypes[name]) for view in views.get(name, ())),
-            nothing,
+            zero,
         )
         for name in names
     ]
-    return torch.stack(sums).cpu()  # all at once: the host would wait for each of them
+    return torch.stack(sums).cpu()  # one copy: the host would wait for the device at each one
 
 
 def _check_names(trained: set[str], generating: set[str]) -> None:

@@ -7,8 +7,7 @@ from html import escape
 
 from rlhf_api.plan import CallPlan, ModelHead, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan
-from rlhf_planner.memory.engine_groups import describe_groups
-from rlhf_planner.placement.placement import describe_devices
+from rlhf_api.plan_text import describe_devices, describe_groups
 from rlhf_runtime.telemetry.metric_names import format_bytes
 
 

@@ -19,6 +19,7 @@ from rlhf_flow.step.columns import (
     RECORD,
     RESPONSE_TOKENS,
 )
+from rlhf_runtime.calls.reports import CallReport, Statistics
 from rlhf_runtime.data.load import DataUse, JobPrompts, load_prompts
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
@@ -26,8 +27,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Watched, watched_by_effort
-from rlhf_runtime.workers.orders import CallReport, Statistics
+from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 WARM_START_SEED = 1
@@ -37,7 +37,7 @@ PRETRAINING_SEED = 2
 """Added to the job's seed: rows of data.pretraining have an order of their own, too."""
 
 
-class DataHost(Watched):
+class DataHost(ActivityServer):
     """Prompt tables, cut into batches by step number."""
 
     def __init__(
@@ -48,7 +48,7 @@ class DataHost(Watched):
         self._job = job
         self._plan = plan
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
         """Read and tokenize with the policy's tokenizer. `folders` holds every role's model.
 
@@ -100,11 +100,11 @@ class DataHost(Watched):
         return _report("pretraining", shard, start), shard
 
     def _table(self, graph: GraphName) -> PromptTable:
-        held_out = self._prompts.evaluation
+        evaluation = self._prompts.evaluation
         if graph is not GraphName.EVALUATION:
             return self._prompts.train
-        assert held_out is not None
-        return held_out
+        assert evaluation is not None
+        return evaluation
 
     def _rows(self, graph: GraphName, step: int, number: int) -> NDArray[np.int64]:
         schedule = self._job.spec.schedule
@@ -125,7 +125,7 @@ def _report(method: str, shard: Shard, start: float) -> bytes:
     tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
     span = Span("data", "", method, start, time.time())
     statistics = Statistics(sums={"batch/tokens": tokens})
-    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).message()
+    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).to_bytes()
 
 
 def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 """Read by libraries when they are imported."""
 
 
-OURS = (
+OWN_MODULES = (
     "rlhf_runtime.checkpoint.saver",
     "rlhf_runtime.data.load",
     "rlhf_runtime.models.sources",
@@ -32,7 +32,7 @@ OURS = (
 )
 """What workers import in their calls. None of it imports Ray."""
 
-RAYS = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
+RAY_DEPENDENCIES = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
 """What Ray imports, and can be imported without it."""
 
 
@@ -48,18 +48,18 @@ def import_libraries(device: Device) -> None:
     Whoever forks afterwards finds this process with one thread and without any device.
     """
     prepare_environment()
-    with _no_collections():
+    with _collector_disabled():
         import torch  # noqa: F401
 
         from rlhf_runtime.engines.vllm.libraries import import_vllm
 
         import_vllm(device)
-        for name in OURS + RAYS:
+        for name in OWN_MODULES + RAY_DEPENDENCIES:
             import_module(name)
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def _collector_disabled() -> Iterator[None]:
     """Leave Python's collector out: it finds nothing, over and over, in all that is imported."""
     was_enabled = gc.isenabled()
     gc.disable()

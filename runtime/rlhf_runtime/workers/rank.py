@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING
 
 from rlhf_api.plan import CallPlan, GraphName
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.out_of_memory import is_out_of_memory, out_of_memory_text
+from rlhf_runtime.calls.reports import CallReport, Statistics
+from rlhf_runtime.calls.requests import CallRequest, returned_columns
 from rlhf_runtime.checkpoint.record import SavedFile
-from rlhf_runtime.dataplane.calls import protocol_of
+from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.engines.host_memory import keep_free_pages
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost, model_not_saved
 from rlhf_runtime.faults import Faults, Phase
-from rlhf_runtime.workers.activity import Progress, Watched, watched_by_effort
+from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal, heartbeat_by_cpu
 from rlhf_runtime.workers.addresses import own_address, use_interface
-from rlhf_runtime.workers.inputs import Inputs
 from rlhf_runtime.workers.libraries import import_libraries
-from rlhf_runtime.workers.orders import CallReport, Order, Statistics, returned_columns
-from rlhf_runtime.workers.out_of_memory import is_out_of_memory, out_of_memory_text
 from rlhf_runtime.workers.process import (
     configure_process,
     resident_bytes,
     usable_cores,
     without_collector,
 )
-from rlhf_runtime.workers.rank_sets import RankSet, fused_engines, generating_ranks
-from rlhf_runtime.workers.setup import RankSetup
+from rlhf_runtime.workers.setup import RankSet, RankSetup, fused_engines, generating_ranks
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.engines.training import TrainingEngine
@@ -50,7 +50,7 @@ FAULTY = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
 """Calls in which faults can be injected."""
 
 
-class Rank(Watched):
+class Rank(ActivityServer):
     """Joins its world, builds its roles, runs calls."""
 
     def __init__(self, setup: RankSetup) -> None:
@@ -61,11 +61,11 @@ class Rank(Watched):
         self._roles: dict[str, Role] = {}
         self._operations: OperationState = {}
         """What operations keep from step to step."""
-        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.number))
+        self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.global_rank))
         self._failure: Exception | None = None
         """That of the first call that failed: this incarnation is over."""
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def prepare(self) -> tuple[str, int]:
         """Import the numerical libraries; on rank 0 serve the world's store and return where."""
         setup = self._setup
@@ -87,7 +87,7 @@ class Rank(Watched):
         self._store = serve_store(address, setup.world_size, setup.timeout_seconds)
         return address, self._store.port
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def join(self, served: tuple[str, int]) -> None:
         """Enter the world whose store is served there. Collective."""
         from rlhf_runtime.engines.parallel import make_contexts, make_rank_groups
@@ -105,7 +105,7 @@ class Rank(Watched):
         together = [*self._generating_ranks().values(), *self._fused_engines().values()]
         self._rank_groups = make_rank_groups(together, self._world)
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def resolve(self, folder: Path) -> dict[str, Path]:
         """Find or make every role's model; returns the folder of each. On rank 0 only."""
         from rlhf_runtime.models.sources import resolve_model
@@ -122,7 +122,7 @@ class Rank(Watched):
         check_vocabularies(folders, spec.reward_models)
         return folders
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def build(self, folders: Mapping[str, Path]) -> None:
         """Load the model of every role that lives here from its folder, and start its generation
         engine. Collective."""
@@ -145,8 +145,8 @@ class Rank(Watched):
                 folder=folders[planned.role],
                 world=self._world,
                 mesh=mesh,
-                generating=ranks,
-                engines=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
+                sync_group=ranks,
+                engine_group=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
                 incarnation=self._setup.incarnation,
                 faults=self._faults,
                 tick=self.activity.tick,
@@ -156,7 +156,7 @@ class Rank(Watched):
                 role.engine.offload(planned.offload)  # unless it has left for its own generation
             logger.info("built role %s for %s", planned.role, ", ".join(sorted(role.methods)))
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def generate_first_token(self) -> None:
         """Let every engine generate one token with the weights that its role has now, so that one
         that cannot is found out before anything is trained. Collective.
@@ -169,28 +169,28 @@ class Rank(Watched):
             if role is None or role.generation is None:
                 continue
             with self._on_device(*([] if role.engine is None else [name])):
-                role.generation.bring_first_weights()
+                role.generation.sync_initial_weights()
             role.generation.generate_first_token()  # the trainer may have gone from the device
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def use_optimizer(self, role: str, settings: OptimizerSettings) -> None:
         """Train a role of this rank with a new optimizer from now on."""
         with self._on_device(role) as (engine,):
             engine.use_optimizer(settings)
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def copy_weights(self, source: str, target: str) -> None:
         """Let a role start from the weights of another one that is cut over the same ranks."""
         with self._on_device(source, target) as (given, taking):
             taking.copy_weights_from(given)
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def load_weights(self, role: str, folder: Path) -> None:
         """Let a role start from a saved model. Collective over its ranks."""
         with self._on_device(role) as (engine,):
             engine.load_weights(folder)
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def save(self, role: str, folder: Path, dtype: str) -> None:
         """Write a role's model in Hugging Face format. Collective."""
         import torch
@@ -211,18 +211,18 @@ class Rank(Watched):
             raise self._failure
         from rlhf_runtime.roles.saving import state_of
 
-        with self.activity.during("save", step, Progress.EFFORT):
+        with self.activity.during("save", step, ProgressSignal.CPU):
             state = state_of(self._saved_engines(), self._operations, self._world)
             self._saver.begin(state, f"{address}/{self._setup.pool}")
             self._faults.enter(Phase.SAVE, step)
 
     def finish_save(self, step: int) -> dict[str, SavedFile]:
         """Wait until a step's state is written; returns the files that this rank wrote."""
-        with self.activity.during("save", step, Progress.EFFORT):
+        with self.activity.during("save", step, ProgressSignal.CPU):
             written = self._saver.finish()
         return {f"{self._setup.pool}/{name}": file for name, file in written.items()}
 
-    @watched_by_effort
+    @heartbeat_by_cpu
     def restore(self, address: str) -> None:
         """Go on from a checkpoint. Collective."""
         from rlhf_runtime.roles.saving import restore
@@ -239,48 +239,48 @@ class Rank(Watched):
         Calls are sent ahead. After one that failed none is run: each gives the first one's error,
         not what follows from it.
         """
-        order = Order.read(header, own)
-        if order.incarnation != self._setup.incarnation:
+        request = CallRequest.from_message(header, own)
+        if request.incarnation != self._setup.incarnation:
             raise WorkerLost(
-                f"{order.call.id} is for incarnation {order.incarnation}, this rank belongs to "
+                f"{request.call.id} is for incarnation {request.incarnation}, this rank belongs to "
                 f"{self._setup.incarnation}: the message is late; it was not run"
             )
         if self._failure is not None:
             raise self._failure
         try:
-            with self.activity.during(order.call.id, order.step):
-                return self._run(order, shards)
+            with self.activity.during(request.call.id, request.step):
+                return self._run(request, shards)
         except Exception as error:
             self._failure = error
             raise
 
-    def _run(self, order: Order, shards: Sequence[Shard]) -> Answer:
+    def _run(self, request: CallRequest, shards: Sequence[Shard]) -> Answer:
         start = time.time()
-        planned = self._planned(order)
+        planned = self._planned(request)
         assert planned.mesh is not None
         at = Coordinates.in_call(self._setup.rank, planned.mesh, planned.source_mesh)
-        inputs = Inputs(order, shards, at)
+        inputs = CallInputs(request, shards, at)
         try:
-            if order.graph is GraphName.STEP and order.call.method in FAULTY:
-                self._faults.enter(FAULTY[order.call.method], order.step)
-            result = self._method(order)(inputs)
+            if request.graph is GraphName.STEP and request.call.method in FAULTY:
+                self._faults.enter(FAULTY[request.call.method], request.step)
+            result = self._method(request)(inputs)
             start = start if result.began is None else result.began
         except Exception as error:
             if is_out_of_memory(error):
-                raise self._out_of_memory(order, error) from error
+                raise self._out_of_memory(request, error) from error
             raise
-        counts = protocol_of(order.call).collect(at)  # other ranks know the same, or nothing
+        counts = protocol_of(request.call).collect(at)  # other ranks know the same, or nothing
         statistics = result.statistics if counts else Statistics()
-        report = self._report(order, statistics, start).message()
-        names = returned_columns(order.call)
+        report = self._report(request, statistics, start).to_bytes()
+        names = returned_columns(request.call)
         if not names or not counts:
             return report
         assert result.index is not None, "whoever makes columns says of which rows"
         made = Shard(result.index, {name: result.columns[name] for name in names})
-        if result.left is None:
+        if result.unfinished is None:
             return report, made
-        left = {name: result.left.columns[name] for name in names}
-        return report, made, Shard(result.left.index, left)
+        left = {name: result.unfinished.columns[name] for name in names}
+        return report, made, Shard(result.unfinished.index, left)
 
     def echo(self) -> None:
         """Do nothing: for measuring the way here and back."""
@@ -294,7 +294,7 @@ class Rank(Watched):
         self._world.close()
         self.activity.close()
 
-    def _out_of_memory(self, order: Order, error: Exception) -> OutOfMemory:
+    def _out_of_memory(self, request: CallRequest, error: Exception) -> OutOfMemory:
         import torch
 
         on_gpu = self._device.type == "cuda"
@@ -308,10 +308,10 @@ class Rank(Watched):
         return OutOfMemory(
             out_of_memory_text(
                 setup.plan.device_memory(setup.pool, setup.rank),
-                setup.plan.role(order.call.role) if order.call.role else None,
-                order.call,
-                order.step,
-                setup.number,
+                setup.plan.role(request.call.role) if request.call.role else None,
+                request.call,
+                request.step,
+                setup.global_rank,
                 used,
                 held,
                 error,
@@ -352,40 +352,40 @@ class Rank(Watched):
         with on_device(*engines):
             yield engines
 
-    def _planned(self, order: Order) -> CallPlan:
-        planned = self._setup.plan.call(order.graph, order.call.id)
+    def _planned(self, request: CallRequest) -> CallPlan:
+        planned = self._setup.plan.call(request.graph, request.call.id)
         if planned is None or planned.mesh is None:
             raise UnknownCall(
-                f"the plan has no call {order.call.id} in {order.graph.value}: the step made "
+                f"the plan has no call {request.call.id} in {request.graph.value}: the step made "
                 "another call than its trace; a step must make the same calls every time"
             )
         return planned
 
-    def _method(self, order: Order) -> Callable[[Inputs], Result]:
-        if order.call.role is None:
+    def _method(self, request: CallRequest) -> Callable[[CallInputs], Result]:
+        if request.call.role is None:
             from rlhf_runtime.roles.operations import compute
 
-            mesh = self._planned(order).mesh
+            mesh = self._planned(request).mesh
             assert mesh is not None
             parallel = self._contexts[mesh]
             return lambda inputs: compute(inputs, parallel, self._operations)
-        if source := order.call.copied_role:
-            return self._copying(source, order.call.role)
-        return self._roles[order.call.role].methods[order.call.method]
+        if source := request.call.copied_role:
+            return self._copying(source, request.call.role)
+        return self._roles[request.call.role].methods[request.call.method]
 
-    def _copying(self, source: str, target: str) -> Callable[[Inputs], Result]:
+    def _copying(self, source: str, target: str) -> Callable[[CallInputs], Result]:
         from rlhf_runtime.roles.context import Result
 
-        def copy(_: Inputs) -> Result:
+        def copy(_: CallInputs) -> Result:
             self._engine(target).copy_weights_from(self._engine(source), entirely=True)
             return Result()
 
         return copy
 
-    def _report(self, order: Order, statistics: Statistics, start: float) -> CallReport:
+    def _report(self, request: CallRequest, statistics: Statistics, start: float) -> CallReport:
         from rlhf_runtime.telemetry.records import Span
 
-        call, process = order.call, f"rank {self._setup.number}"
+        call, process = request.call, f"rank {self._setup.global_rank}"
         span = Span(process, call.role or "", call.method, start, time.time())
         return CallReport(call.id, statistics, (span,), resident_bytes())
 

@@ -13,10 +13,13 @@ import numpy as np
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.step.columns import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
+from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.data.load import evaluation_source
 from rlhf_runtime.data.row_location import RowLocations
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
@@ -24,16 +27,14 @@ from rlhf_runtime.rewards.failures import SampleName
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import scorers
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.activity import Progress, Watched
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics
+from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
-LONGEST_RESPONSE = 60
+SHOWN_CHARACTERS = 60
 """Characters of a response that messages show."""
 
 
-class RewardHost(Watched):
+class RewardHost(ActivityServer):
     """Scores parts of batches, several at a time; groups are never cut."""
 
     def __init__(
@@ -42,7 +43,7 @@ class RewardHost(Watched):
         log_file: Path,
         python_path: tuple[str, ...],
         name: str,
-        host: Share,
+        host: Slice,
         faults: tuple[Fault, ...] = (),
     ) -> None:
         """
@@ -64,7 +65,7 @@ class RewardHost(Watched):
     def start(self) -> dict[str, str]:
         """Import the verifiers and start their processes; returns the metrics that they declare, by
         the reward's name."""
-        with self.activity.during("start", progress=Progress.LIMITED):
+        with self.activity.during("start", progress=ProgressSignal.OWN_LIMIT):
             self._scorers = scorers(self._rewards, self._host)
         return {
             name: metric
@@ -74,29 +75,31 @@ class RewardHost(Watched):
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
         """Scores and their validity for every row of the order's share."""
-        order = Order.read(header, own)
-        with self.activity.during(order.call.id, order.step):
-            return self._run(order, shards)
+        request = CallRequest.from_message(header, own)
+        with self.activity.during(request.call.id, request.step):
+            return self._run(request, shards)
 
-    def _run(self, order: Order, shards: Sequence[Shard]) -> tuple[bytes, Shard]:
-        start, role = time.time(), order.call.role
+    def _run(self, request: CallRequest, shards: Sequence[Shard]) -> tuple[bytes, Shard]:
+        start, role = time.time(), request.call.role
         assert role is not None
-        if order.graph is GraphName.STEP:
-            self._faults.enter(Phase.SCORE, order.step)
-        at = Coordinates(data=order.share.number, data_size=order.share.count)
-        inputs = Inputs(order, shards, at)
+        if request.graph is GraphName.STEP:
+            self._faults.enter(Phase.SCORE, request.step)
+        at = Coordinates(data=request.batch_slice.index, data_size=request.batch_slice.count)
+        inputs = CallInputs(request, shards, at)
         rows = inputs.rows()
         columns = inputs.load(rows)
-        with self.activity.during(order.call.id, order.step, Progress.LIMITED):
+        with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
             samples = _samples(columns)
-            names_of = partial(self._names, order.graph, samples, columns[PROMPT_ID].values)
+            names_of = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
             scored = self._scorers[role].score(samples, names_of)
         report = CallReport(
-            order.call.id,
+            request.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
-            (Span(self._name, role, order.call.method, start, time.time()),),
+            (Span(self._name, role, request.call.method, start, time.time()),),
             resident_bytes(),
-            Scored(order.round, len(scored.valid), int(scored.valid.sum()), scored.failures),
+            ScoringReport(
+                request.round, len(scored.valid), int(scored.valid.sum()), scored.failures
+            ),
         )
         results = {
             scores_of(role): Column(scored.values),
@@ -104,10 +107,10 @@ class RewardHost(Watched):
             **{
                 term_scores_of(role, name): Column(values)
                 for name, values in scored.terms.items()
-                if term_scores_of(role, name) in order.call.writes
+                if term_scores_of(role, name) in request.call.writes
             },
         }
-        return report.message(), Shard(inputs.index.find(rows), results)
+        return report.to_bytes(), Shard(inputs.index.find(rows), results)
 
     def _names(
         self,
@@ -117,11 +120,11 @@ class RewardHost(Watched):
         numbers: Sequence[int],
     ) -> list[SampleName]:
         """Responses, and where the rows that they answer are found."""
-        held_out = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
+        evaluation_data = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
         rows = [int(source_rows[number]) for number in numbers]
-        locations = self._row_locations.find(held_out or self._data.train, rows)
+        locations = self._row_locations.find(evaluation_data or self._data.train, rows)
         return [
-            SampleName(f"the response {samples[number].response[:LONGEST_RESPONSE]!r}", location)
+            SampleName(f"the response {samples[number].response[:SHOWN_CHARACTERS]!r}", location)
             for number, location in zip(numbers, locations, strict=True)
         ]
 

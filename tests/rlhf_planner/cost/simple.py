@@ -8,12 +8,12 @@ from typing import Any
 from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.analytic_layers import AnalyticLayers, analytic_layers
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.micro_batches import Lengths
 from rlhf_planner.memory.items import RoleModel
+from rlhf_sizing.shape import DecoderShape
 
 FSDP, MEGATRON = TrainingEngineType.FSDP, TrainingEngineType.MEGATRON
 

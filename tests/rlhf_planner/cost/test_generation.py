@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.analytic_layers import analytic_layers
 from rlhf_planner.cost.collectives import Group, Links
 from rlhf_planner.cost.generation import (
@@ -33,6 +32,7 @@ from rlhf_planner.memory.generation import (
     kv_bytes,
     kv_token_bytes,
 )
+from rlhf_sizing.shape import DecoderShape
 
 from .simple import FSDP, IDEAL, LLAMA_2_7B, LLAMA_2_70B, SMALL, equal, links_of
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_decoder.costs import MASKED_COST, SequenceCost
 from rlhf_planner.cost.micro_batches import (
     Batch,
     Lengths,
@@ -16,6 +15,7 @@ from rlhf_planner.cost.micro_batches import (
 )
 from rlhf_runtime.dataplane.partition import micro_batches as cut
 from rlhf_runtime.engines.packing import group_into_sequences
+from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 from .simple import equal
 

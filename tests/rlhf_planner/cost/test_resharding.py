@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.transfers import (
     received_on,
     reshard_seconds,
@@ -17,6 +16,7 @@ from rlhf_planner.cost.transfers import (
 from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.topology import Topology
+from rlhf_sizing.shape import DecoderShape
 
 from ...rlhf_runtime.reshard import model_layouts as ml
 from .simple import FSDP, IDEAL, LLAMA_2_70B, MEGATRON, links_of

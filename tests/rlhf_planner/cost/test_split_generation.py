@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rlhf_api.plan import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_api.spec.models import Precision
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.cost.analytic_layers import analytic_layers
 from rlhf_planner.cost.generation import (
     Engine,
@@ -23,6 +22,7 @@ from rlhf_planner.cost.generation import (
 from rlhf_planner.cost.hardware import HARDWARE, Hardware
 from rlhf_planner.cost.micro_batches import Lengths
 from rlhf_planner.memory.generation import GenerationCall, kv_token_bytes
+from rlhf_sizing.shape import DecoderShape
 
 from ...depth import examples
 from .engine_run import Row, run_engine, spread_lengths

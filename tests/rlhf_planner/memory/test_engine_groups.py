@@ -7,12 +7,10 @@ from itertools import combinations
 import pytest
 
 from rlhf_api.plan import Mesh
+from rlhf_api.plan_text import describe_groups
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.shape import DecoderShape
-from rlhf_decoder.weights import all_weights
 from rlhf_planner.memory.engine_groups import (
     TrainedModel,
-    describe_groups,
     engine_meshes,
     grouping_reason,
     groupings,
@@ -22,6 +20,8 @@ from rlhf_planner.memory.engine_groups import (
 from rlhf_planner.problem.model_shapes import KNOWN_MODELS
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
+from rlhf_sizing.shape import DecoderShape
+from rlhf_sizing.weights import all_weights
 
 from ...rlhf_runtime.reshard import model_layouts as ml
 

@@ -14,7 +14,6 @@ from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryUse, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import (
     layer_parameters,
@@ -23,6 +22,7 @@ from rlhf_planner.memory.megatron import (
 )
 from rlhf_planner.memory.roles import checkpoint_items, role_items
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_sizing.shape import DecoderShape
 
 from ..phases import names_of, phases_of
 from .tiny_role import tiny_role

@@ -13,7 +13,6 @@ from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, PhasePeak, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_planner.memory.fsdp import layer_activation_bytes
 from rlhf_planner.memory.generation import (
     GenerationLoad,
@@ -24,6 +23,7 @@ from rlhf_planner.memory.generation import (
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.roles import checkpoint_items, role_items
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_sizing.shape import DecoderShape
 
 from ..phases import names_of, phases_of
 from .tiny_role import tiny_role

@@ -15,11 +15,11 @@ from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import MEGATRON_FAMILIES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_planner import plan as plan_module
 from rlhf_planner.plan import local_pools, make_plan
 from rlhf_planner.problem.devices import GIB
+from rlhf_sizing.config import MEGATRON_FAMILIES
 
 from ..pools import pool_of
 

@@ -13,6 +13,7 @@ from rlhf_api.calls import IDLE, CallKind
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import GraphName, Mesh, Plan, Pool
 from rlhf_api.plan_memory import MemoryUse, phase_peaks
+from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, RoleCalls
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import (
@@ -26,7 +27,6 @@ from rlhf_planner import plan as plan_module
 from rlhf_planner.placement.placement import (
     CallPlace,
     RolePlace,
-    describe_devices,
     device_groups,
     place_everywhere,
     place_roles,

@@ -12,11 +12,11 @@ from rlhf_api.plan import ModelHead, Pool
 from rlhf_api.spec.models import Offload, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.shape import DecoderShape
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.plan import resolve_shapes
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import FixedStrategy, ModelFacts, PlanningProblem, Workload
+from rlhf_sizing.shape import DecoderShape
 
 from ..conftest import make_job
 

@@ -15,9 +15,9 @@ from rlhf_planner.problem.devices import (
     inventory_from_pools,
     limit_devices,
     local_inventory,
-    machine_memory_bytes,
     similar_gpus,
 )
+from rlhf_sizing.machine import machine_memory_bytes
 
 
 def pool(**fields: Any) -> NodePool:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_decoder.config import shape_from_config
-from rlhf_decoder.shape import MODEL_TYPES, DecoderShape
 from rlhf_flow.errors import ManifestOutdated, ShapeUnknown
 from rlhf_planner.problem.from_manifest import shapes_to_fill
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS, check_shapes
+from rlhf_sizing.config import shape_from_config
+from rlhf_sizing.shape import MODEL_TYPES, DecoderShape
 
 from ..conftest import MakeJob
 

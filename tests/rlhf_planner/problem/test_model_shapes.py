@@ -10,9 +10,9 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.spec.models import BuiltinModel
-from rlhf_decoder.config import hub_cache
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS, resolve_shape
+from rlhf_sizing.config import hub_cache
 
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": 8_030_261_248,

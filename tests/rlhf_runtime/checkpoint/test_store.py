@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile
-from rlhf_runtime.checkpoint.retention import kept_steps
-from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointStore, Damaged
+from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointDamaged, CheckpointStore
+from rlhf_runtime.controller.saves import steps_to_keep
 from rlhf_runtime.errors import StorageFailed, StorageTaken
 
 from ...object_store import s3_bucket
@@ -79,7 +79,7 @@ def test_what_was_only_begun_does_not_count(store: CheckpointStore) -> None:
     write(store, 1)
     address = write(store, 2, commit=False)
     if 2 in store.steps():
-        with pytest.raises(Damaged, match="never finished"):
+        with pytest.raises(CheckpointDamaged, match="never finished"):
             store.read(2)
     assert store.record(2) is None
     store.abandon(2)
@@ -117,7 +117,7 @@ def test_damage_is_named(
     store: CheckpointStore, name: str, contents: bytes | None, says: str
 ) -> None:
     damage(write(store, 4), name, contents)
-    with pytest.raises(Damaged, match=says):
+    with pytest.raises(CheckpointDamaged, match=says):
         store.read(4)
 
 
@@ -160,7 +160,7 @@ def test_a_predecessor_that_still_writes_harms_nothing(address: str) -> None:
 
 def test_a_place_is_probed_without_leaving_anything(address: str) -> None:
     store = CheckpointStore(address)
-    store.probe()
+    store.check_writable()
     fs, path = fsspec.core.url_to_fs(address)
     assert not fs.exists(path) or fs.ls(path) == []
 
@@ -168,7 +168,7 @@ def test_a_place_is_probed_without_leaving_anything(address: str) -> None:
 def test_a_bucket_that_does_not_exist_is_not_made(bucket: str) -> None:
     store = CheckpointStore(f"{bucket}-with-a-typo/job")
     with pytest.raises(StorageFailed) as raised:
-        store.probe()
+        store.check_writable()
     assert isinstance(raised.value.__cause__, FileNotFoundError)
     assert store.steps() == []
 
@@ -198,9 +198,9 @@ def test_the_newest_and_the_best_are_kept(
     keep_last: int, best_by: str | None, kept: set[int]
 ) -> None:
     records = [record_of(1, reward=0.1), record_of(2, reward=0.9), record_of(3), record_of(4)]
-    assert kept_steps(records, keep_last, best_by) == kept
+    assert steps_to_keep(records, keep_last, best_by) == kept
 
 
 def test_of_equally_good_ones_the_newest_is_kept() -> None:
     records = [record_of(step, reward=0.5) for step in (1, 2, 3)]
-    assert kept_steps(records, 1, "reward") == {3}
+    assert steps_to_keep(records, 1, "reward") == {3}

@@ -14,14 +14,15 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import Custom
-from rlhf_runtime.dataplane.calls import protocol_of
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
+from rlhf_runtime.calls.requests import CallRequest, returned_columns
+from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import CallReport, Order, Scored, Statistics, returned_columns
 from rlhf_runtime.workers.process import resident_bytes
 
 from ...waiting import wait_until
@@ -59,7 +60,7 @@ class ToyRank:
 
     def play(self, role: str, rank: int, mesh: Mesh) -> None:
         """Be a rank of a role from now on."""
-        self._places[role] = Coordinates.of(rank, mesh)
+        self._places[role] = Coordinates.in_mesh(rank, mesh)
 
     def prompts(self, num_rows: int) -> Shard:
         """A batch of so many rows: row i has i % 3 tokens i, and two rows are a group."""
@@ -71,41 +72,43 @@ class ToyRank:
         """A batch of prompts as the data host sends it: row i is 100 x number + i."""
         rows = np.arange(num_rows, dtype=np.int64)
         index = ShardIndex(rows, rows, np.ones(num_rows, dtype=np.int32))
-        report = CallReport("data.batch", Statistics(), (), resident_bytes()).message()
+        report = CallReport("data.batch", Statistics(), (), resident_bytes()).to_bytes()
         return report, Shard(index, {"tokens": Column(rows + 100 * number)})
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as `Rank.run`."""
-        order = Order.read(header, own)
-        assert order.call.role is not None
-        share = order.share  # a host is told which; a rank knows its place
-        at = self._places.get(order.call.role) or Coordinates(share.number, share.count)
-        inputs = Inputs(order, shards, at)
-        method: Callable[[Inputs], Result] = getattr(self, order.call.method)
+        request = CallRequest.from_message(header, own)
+        assert request.call.role is not None
+        batch_slice = request.batch_slice  # a host is told which; a rank knows its place
+        at = self._places.get(request.call.role) or Coordinates(
+            batch_slice.index, batch_slice.count
+        )
+        inputs = CallInputs(request, shards, at)
+        method: Callable[[CallInputs], Result] = getattr(self, request.call.method)
         columns, sums = method(inputs)
-        statistics, scored = Statistics(sums=sums), None
-        if order.call.kind is CallKind.SCORE:
+        statistics, scoring = Statistics(sums=sums), None
+        if request.call.kind is CallKind.SCORE:
             failures = {"toy": (Failure(Fault.RAISED, "a response", "", "why"),)}
-            scored = Scored(order.round, int(sums["rows"]), int(sums["valid"]), failures)
-        report = CallReport(order.call.id, statistics, (), resident_bytes(), scored).message()
-        names = returned_columns(order.call)
-        if not names or not protocol_of(order.call).collect(at):
+            scoring = ScoringReport(request.round, int(sums["rows"]), int(sums["valid"]), failures)
+        report = CallReport(request.call.id, statistics, (), resident_bytes(), scoring).to_bytes()
+        names = returned_columns(request.call)
+        if not names or not protocol_of(request.call).collect(at):
             return report
         made = {name: columns[name] for name in names}
         return report, Shard(inputs.index.find(inputs.rows()), made)
 
-    def double(self, inputs: Inputs) -> Result:
+    def double(self, inputs: CallInputs) -> Result:
         """Every token twice as large."""
         tokens = inputs.load(inputs.rows())["tokens"]
         return {"doubled": Column(np.add(tokens.values, tokens.values), tokens.lengths)}, {}
 
-    def write(self, inputs: Inputs) -> Result:
+    def write(self, inputs: CallInputs) -> Result:
         """Lines: none, two or one, as the row's number has it."""
         forms = ("", "{row}, 1\n{row}, 2", "{row}")
         rows = inputs.rows().tolist()
         return {"lines": pack_texts([forms[row % 3].format(row=row) for row in rows])}, {}
 
-    def check(self, inputs: Inputs) -> Result:
+    def check(self, inputs: CallInputs) -> Result:
         """Count rows, and rows whose columns are not those of the row's number."""
         rows = inputs.rows()
         columns = inputs.load(rows)
@@ -117,7 +120,7 @@ class ToyRank:
         ]
         return {}, {"rows": float(len(rows)), "wrong": float(len(wrong))}
 
-    def widen(self, inputs: Inputs) -> Result:
+    def widen(self, inputs: CallInputs) -> Result:
         """As many bytes per row as asked for, filled with the row's number."""
         rows, options = inputs.rows(), inputs.call.options
         assert isinstance(options, ComputeOptions)
@@ -129,12 +132,12 @@ class ToyRank:
         wide[:] = rows[:, None]
         return {"wide": Column(wide)}, {}
 
-    def total(self, inputs: Inputs) -> Result:
+    def total(self, inputs: CallInputs) -> Result:
         """Read the wide column."""
         values = inputs.load(inputs.rows())["wide"].values
         return {}, {"bytes": float(values.nbytes), "total": float(values[:, -1].sum())}
 
-    def meet(self, inputs: Inputs) -> Result:
+    def meet(self, inputs: CallInputs) -> Result:
         """End only when the other side has begun: calls that take turns would wait forever."""
         options = inputs.call.options
         assert isinstance(options, ComputeOptions)
@@ -145,18 +148,18 @@ class ToyRank:
         wait_until(other.exists, 60.0, f"{other.name} to begin")
         return {}, {"met": 1.0}
 
-    def answer(self, inputs: Inputs) -> Result:
+    def answer(self, inputs: CallInputs) -> Result:
         """On rank `last` end only when a file is there: what is begun after it would wait, too."""
         options = inputs.call.options
         assert isinstance(options, ComputeOptions)
         (operation,) = options.operations
         assert isinstance(operation, Custom)
         if inputs.at.data == operation.parameters["last"]:
-            scored = Path(str(operation.parameters["scored"]))
-            wait_until(scored.exists, 60.0, "another rank's answers to be scored")
+            scoring = Path(str(operation.parameters["scored"]))
+            wait_until(scoring.exists, 60.0, "another rank's answers to be scored")
         return {"answers": Column(inputs.rows())}, {}
 
-    def score(self, inputs: Inputs) -> Result:
+    def score(self, inputs: CallInputs) -> Result:
         """Leave a file when it is over; without a name for it nothing can be scored."""
         options = inputs.call.options
         assert isinstance(options, ComputeOptions)
@@ -168,12 +171,12 @@ class ToyRank:
             Path(told).touch()
         return {"scored": answers}, {"rows": rows, "valid": rows if told else 0.0}
 
-    def sample(self, inputs: Inputs) -> Result:
+    def sample(self, inputs: CallInputs) -> Result:
         """What a round makes of its prompts."""
         tokens = inputs.load(inputs.rows())["tokens"]
         return {"sampled": Column(tokens.values + 10_000 * inputs.round)}, {}
 
-    def enough(self, inputs: Inputs) -> Result:
+    def enough(self, inputs: CallInputs) -> Result:
         """Whether there are at least `rows` rows."""
         options = inputs.call.options
         assert isinstance(options, ComputeOptions)
@@ -183,12 +186,12 @@ class ToyRank:
         answer = everything.num_rows >= int(operation.parameters["rows"])
         return {"enough": Column(np.full(len(inputs.rows()), answer))}, {}
 
-    def add(self, inputs: Inputs) -> Result:
+    def add(self, inputs: CallInputs) -> Result:
         """The sum of what was sampled, and the number of rows."""
         values = inputs.load(inputs.rows())["sampled"].values
         return {}, {"rows": float(len(values)), "total": float(values.sum())}
 
-    def fail(self, inputs: Inputs) -> Result:
+    def fail(self, inputs: CallInputs) -> Result:
         """Raise on rank 0; wait forever on the others, as in a collective that rank 0 left."""
         if inputs.at.rank == 0:
             raise ZeroDivisionError("rank 0 is lost")

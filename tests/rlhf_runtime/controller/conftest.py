@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_runtime.controller.cluster import start_local_ray, stop_local_ray
+from rlhf_runtime.controller.local_ray import start_local_ray, stop_local_ray
 
 from ...heavy_starts import Heavy, count_start
 from . import actors

@@ -18,11 +18,11 @@ from rlhf_flow import (
 from rlhf_flow.step.operations import EnoughGroups, GroupAdvantages, MixedGroups
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.tracing import trace
-from rlhf_runtime.controller.call_names import CallNames, trained_on
+from rlhf_runtime.calls.reports import CallReport, Statistics
+from rlhf_runtime.controller.call_names import CallNames, trained_generate_call
 from rlhf_runtime.controller.steps import summarize
 from rlhf_runtime.telemetry.metric_names import NameParts, describe, parts_of
 from rlhf_runtime.telemetry.spread import Spread
-from rlhf_runtime.workers.orders import CallReport, Statistics
 
 ADVANTAGES = GroupAdvantages("reward_scores", "reward_valid")
 LOSS = ClippedLoss("reward_valid")
@@ -129,7 +129,7 @@ def test_what_is_only_shown_keeps_the_plain_name_where_nothing_trained_on_has_it
         flow.reward.score(flow.actor.generate(prompts, samples=1, greedy=True))
 
     graph = traced(step)
-    assert trained_on(graph) == "teacher.generate"
+    assert trained_generate_call(graph) == "teacher.generate"
     assert names_of(graph) == {
         *of(*RESPONSES, *SCORES, *TRAINED),
         *of(*RESPONSES, suffix=".actor"),
@@ -158,7 +158,7 @@ def test_rounds_are_a_part_of_the_step_and_regions_have_theirs_in_front() -> Non
         flow.every(10, show)
 
     graph = traced(step)
-    assert trained_on(graph) == "repeat/actor.generate"
+    assert trained_generate_call(graph) == "repeat/actor.generate"
     names = {name for name in names_of(graph) if not name.endswith("groups/equal")}
     assert names == {
         *of(*RESPONSES, *SCORES, *TRAINED),
@@ -196,11 +196,11 @@ def test_tokens_are_the_whole_steps_and_weights_are_named_as_what_they_are_for()
     graph = traced(remax(False))
     names = CallNames(graph)
     moved = Statistics({"throughput/transition_bytes": (1.0, 1.0)}, {}, {"batch/tokens": 3.0})
-    assert set(names.of("actor.reshard#2").named(moved).means) == {
+    assert set(names.for_call("actor.reshard#2").rename(moved).means) == {
         "throughput/transition_bytes.actor.2"
     }
-    assert names.of("actor.generate#2").named(moved).sums == {"batch/tokens": 3.0}
-    assert names.of("prompts").named(moved) == moved
+    assert names.for_call("actor.generate#2").rename(moved).sums == {"batch/tokens": 3.0}
+    assert names.for_call("prompts").rename(moved) == moved
 
 
 def test_names_are_read_as_they_were_made() -> None:
@@ -220,5 +220,5 @@ def test_responses_that_the_policy_is_trained_on_go_before_those_of_other_roles(
         flow.actor.train(flow.actor.generate(prompts), CrossEntropy())
 
     graph = traced(step)
-    assert trained_on(graph) == "actor.generate"
+    assert trained_generate_call(graph) == "actor.generate"
     assert {*RESPONSES, "response/length_mean.teacher", "teacher/loss"} <= names_of(graph)

@@ -13,16 +13,16 @@ from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom, Scope
 from rlhf_planner.plan import make_plan, pools_of
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.errors import UnknownCall, WorkerRaised
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.workers.orders import merge
 from rlhf_runtime.workers.process import resident_bytes
 
 from .actors import METHODS, ToyRank, start
@@ -78,7 +78,7 @@ def backend_of(**roles: tuple[Sequence[Any], Mesh]) -> StepBackend:
 def prompts(worker: Any, num_rows: int) -> Batch:
     """Rows without groups of two: of three tokens and fewer."""
     shard = ShardRef(worker.prompts.remote(num_rows), range(num_rows))
-    return as_batch(("tokens",), [shard], Extent(num_rows))
+    return as_batch(("tokens",), [shard], BatchShape(num_rows))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ class ToyData:
         self.taken.append(number)
         sent = self._worker.batch.options(num_returns=2).remote(self._num_rows, number)
         shard = ShardRef(sent[1], range(self._num_rows))
-        return sent[0], as_batch(("tokens",), [shard], Extent(self._num_rows))
+        return sent[0], as_batch(("tokens",), [shard], BatchShape(self._num_rows))
 
     def pretraining(self) -> tuple[Any, Batch]:
         raise AssertionError("no step here asks for it")
@@ -125,7 +125,7 @@ class ToyData:
 
 def sums_of(backend: StepBackend) -> dict[str, float]:
     """The sums of all calls so far."""
-    return merge([report.statistics for report in backend.wait()])
+    return merge_statistics([report.statistics for report in backend.wait()])
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"a {type(self).__name__} arrived in the driver")
 
     monkeypatch.setattr(Column, "__post_init__", refuse)
-    monkeypatch.setattr(ShardIndex, "read", refuse)
+    monkeypatch.setattr(ShardIndex, "from_bytes", refuse)
 
 
 @ray_test
@@ -150,7 +150,7 @@ def test_a_column_of_two_ranks_is_aligned_at_one_two_and_three(
     backend = backend_of(actor=(workers[:2], Mesh(pool="a", data=2)), **consumers)
     batch = prompts(workers[0], num_rows)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].held[0].shards) == 2
+    assert len(batch.columns["doubled"].segments[0].shards) == 2
     backend.wait()
     for role in consumers:
         backend.run(call_of(role, "check"), batch)
@@ -167,7 +167,7 @@ def test_tensor_and_pipeline_ranks_share_rows_and_only_one_is_collected(
     )
     batch = prompts(workers[0], 8)
     batch |= backend.run(call_of("actor", "double"), batch)
-    assert len(batch.columns["doubled"].held[0].shards) == 2
+    assert len(batch.columns["doubled"].segments[0].shards) == 2
     assert len(backend.wait()) == 4
     backend.run(call_of("critic", "check"), batch)
     assert sums_of(backend) == {"rows": 16.0, "wrong": 0.0}
@@ -230,10 +230,12 @@ def test_a_ranks_answers_are_scored_while_another_generates(
     """Whichever is the last one: its call ends only once the other's answers have been scored."""
     backend = with_host(backend_of(actor=(workers[:2], Mesh(pool="a", data=2))), host)
     batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
-    generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
+    generate = replace(call_of("actor", "answer", last=last, scoring=told), kind=CallKind.GENERATE)
     batch |= backend.run(generate, batch)
-    made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
-    assert len(made.pieces("scored")) == 2
+    made = backend.run(
+        replace(call_of("reward", "score", scoring=told), kind=CallKind.SCORE), batch
+    )
+    assert len(made.nonempty_shards("scored")) == 2
     assert sums_of(backend) == {"rows": 5.0, "valid": 5.0}
 
 
@@ -261,7 +263,7 @@ def test_a_call_that_is_not_in_the_plan_is_refused_before_it_is_sent() -> None:
         plan_of({"actor": Mesh(pool="a", data=1)}), {}, ToyData(), GraphName.STEP, 1, "one"
     )
     with pytest.raises(UnknownCall, match=r"the step called critic\.check"):
-        backend.run(call_of("critic", "check"), Batch((), {}, Extent(0)))
+        backend.run(call_of("critic", "check"), Batch((), {}, BatchShape(0)))
     assert backend.reports == []
 
 
@@ -270,7 +272,7 @@ def test_a_call_of_another_graph_is_not_in_the_plan() -> None:
         plan_of({"actor": Mesh(pool="a", data=1)}), {}, ToyData(), GraphName.EVALUATION, 1, "one"
     )
     with pytest.raises(UnknownCall, match=r"actor\.check"):
-        backend.run(call_of("actor", "check"), Batch((), {}, Extent(0)))
+        backend.run(call_of("actor", "check"), Batch((), {}, BatchShape(0)))
 
 
 @pytest.mark.parametrize(("step", "ran"), [(1, 0), (4, 1), (6, 0), (8, 1)])
@@ -297,7 +299,7 @@ def test_rows_are_collected_until_they_suffice(
 
     def until(rows: BatchValue) -> Batch:
         assert isinstance(rows, Batch)
-        asked.append(rows.extent.num_rows)
+        asked.append(rows.shape.num_rows)
         enough = Custom("toy:enough", ["sampled"], ["enough"], {"rows": wanted}, Scope.BATCH)
         call = replace(call_of("actor", "enough"), options=ComputeOptions((enough,)))
         return backend.run(call, rows)
@@ -305,7 +307,7 @@ def test_rows_are_collected_until_they_suffice(
     rows = backend.repeat(
         "repeat", lambda fresh: backend.run(call_of("actor", "sample"), fresh), until, 3, 1.5
     )
-    assert rows.extent == Extent(5 * rounds) and data.taken == list(range(rounds))
+    assert rows.shape == BatchShape(5 * rounds) and data.taken == list(range(rounds))
     assert asked == [5, 10][:rounds], "the last round's rows are taken as they are"
     assert backend.rounds == {"repeat": rounds}
     backend.run(call_of("critic", "add"), rows)
@@ -323,7 +325,7 @@ def test_a_round_of_which_nothing_was_scored_is_the_last(
 
     def body(fresh: BatchValue) -> Batch:
         rows = backend.run(call_of("actor", "sample"), fresh).rename(sampled="answers")
-        score = replace(call_of("reward", "score", scored=""), kind=CallKind.SCORE)
+        score = replace(call_of("reward", "score", scoring=""), kind=CallKind.SCORE)
         return rows | backend.run(score, rows)
 
     with pytest.raises(NothingScored, match="errors for all 4 responses of step 1"):

@@ -7,16 +7,16 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh
 from rlhf_planner.simulation.step_tasks import EARLY, LATE, site_of, step_tasks
-from rlhf_runtime.dataplane.partition import Portion
+from rlhf_runtime.dataplane.partition import RowSubset
 
 from .test_stage_fusion import HOST, World, planned, run_step
 
 OF_KIND = {
-    CallKind.GENERATE: Portion.ENDED,
-    CallKind.FINISH: Portion.LEFT,
-    CallKind.RELEASE: Portion.ALL,
+    CallKind.GENERATE: RowSubset.FINISHED,
+    CallKind.FINISH: RowSubset.UNFINISHED,
+    CallKind.RELEASE: RowSubset.ALL,
 }
-OF_PART = {EARLY: Portion.ENDED, LATE: Portion.LEFT}
+OF_PART = {EARLY: RowSubset.FINISHED, LATE: RowSubset.UNFINISHED}
 
 
 @pytest.mark.parametrize(("first", "finishing"), [(0, 1), (0, 2), (1, 1)])
@@ -37,8 +37,8 @@ def test_estimate_and_runtime_have_one_order(first: int, finishing: int) -> None
         expected = []
         for task in step_tasks(graph, plan, {}):
             site = site_of(task.id)
-            portion = OF_KIND.get(kinds[site], OF_PART.get(task.id.removeprefix(site)))
+            subset = OF_KIND.get(kinds[site], OF_PART.get(task.id.removeprefix(site)))
             if any(rank in part.ranks for part in task.ranks):
-                expected.append((site, portion or Portion.ALL))
+                expected.append((site, subset or RowSubset.ALL))
         assert [each[1:] for each in world.sent if each[0] == rank] == expected
     assert any(each[0] == HOST for each in world.sent)

@@ -8,7 +8,7 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.controller.job_run import evaluation_metrics, step_record
-from rlhf_runtime.controller.steps import Pass
+from rlhf_runtime.controller.steps import PassResult
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
 
@@ -17,7 +17,7 @@ def test_held_out_metrics_are_those_that_manifests_may_name() -> None:
     (job,) = load_file(EXAMPLE, [])
     measured = {"reward/mean": 0.5, "reward/reward": 0.25, "response/length_mean": 6.0}
     named = {f"reward/{reward.name}": 0.25 for reward in job.spec.rewards}
-    done = Pass({**measured, **named}, {}, (), 1.0, 1, {})
+    done = PassResult({**measured, **named}, {}, (), 1.0, 1, {})
     declared = {reward.name: "exact_match" for reward in job.spec.rewards}
     assert evaluation_metrics(done, ("reward",), job.spec.rewards, declared) == dict(
         zip((EVALUATION_REWARD, EVALUATION_LENGTH, EXACT_MATCH), (0.5, 6.0, 0.25), strict=True)
@@ -31,7 +31,7 @@ def test_every_verifier_that_declares_a_metric_has_it_on_held_out_prompts() -> N
         for name, role in (("right", "reward"), ("plain", "reward"), ("harm", "cost"), ("x", "y"))
     ]
     measured = {"reward/mean": 1.0, "reward/right": 0.5, "reward/plain": 0.25, "cost/harm": 0.125}
-    done = Pass({**measured, "response/length_mean": 6.0}, {}, (), 1.0, 1, {})
+    done = PassResult({**measured, "response/length_mean": 6.0}, {}, (), 1.0, 1, {})
     declared = {"right": "accuracy", "harm": "harmful", "x": "unscored"}
     assert evaluation_metrics(done, ("reward", "cost"), rewards, declared) == {
         EVALUATION_LENGTH: 6.0,
@@ -42,6 +42,6 @@ def test_every_verifier_that_declares_a_metric_has_it_on_held_out_prompts() -> N
 
 
 def test_where_nothing_scores_there_is_no_reward() -> None:
-    done = Pass({"response/length_mean": 6.0, "judge/loss": 0.5}, {}, (), 1.0, 1, {})
+    done = PassResult({"response/length_mean": 6.0, "judge/loss": 0.5}, {}, (), 1.0, 1, {})
     assert evaluation_metrics(done, (), (), {}) == {EVALUATION_LENGTH: 6.0}
     assert not [name for name in step_record(1, done, ()).metrics if "reward" in name]

@@ -12,7 +12,7 @@ from rlhf_runtime.controller.nodes import (
     cluster_bundles,
     missing_nodes,
     node_bundles,
-    nodes_of_ranks,
+    rank_nodes,
     reward_hosts,
 )
 
@@ -51,7 +51,7 @@ def test_every_node_of_the_policys_pool_has_a_host_of_rewards() -> None:
     several = plan.model_copy(update={"pools": (on_two, pool(3, 1))})
     nodes = [Node(on_two.name, 0), Node(on_two.name, 1)]
     assert reward_hosts(several) == {"reward 0": nodes[0], "reward 1": nodes[1]}
-    assert nodes_of_ranks(on_two) == [nodes[0], nodes[0], nodes[1], nodes[1]]
+    assert rank_nodes(on_two) == [nodes[0], nodes[0], nodes[1], nodes[1]]
 
 
 def test_nothing_is_missing_where_enough_nodes_fit() -> None:

@@ -4,20 +4,20 @@ import pytest
 
 from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_runtime.controller.passes import (
-    PassAt,
     PassKind,
     ResumePoint,
-    Saving,
+    SaveSchedule,
+    ScheduledPass,
     keep_ahead,
     training_passes,
     until_stopped,
 )
 
 LETTERS = {PassKind.TRAIN: "t", PassKind.EVALUATE: "e", PassKind.SAVE: "s", PassKind.COMMIT: "c"}
-NEVER = Saving(every_steps=0, at_start=False)
+NEVER = SaveSchedule(every_steps=0, at_start=False)
 
 
-def words_of(passes: Iterable[PassAt]) -> list[str]:
+def words_of(passes: Iterable[ScheduledPass]) -> list[str]:
     """`t1` for a training step, `e0` for an evaluation, `s2` for a save, `c2` for its commit."""
     return [f"{LETTERS[one.kind]}{one.step}" for one in passes]
 
@@ -45,19 +45,19 @@ def test_evaluations_frame_the_training(steps: int, every: int, expected: str) -
 @pytest.mark.parametrize(
     ("saving", "expected"),
     [
-        (Saving(2, at_start=False), "t1 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
-        (Saving(2, at_start=True), "s0 t1 c0 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
-        (Saving(1, at_start=False), "t1 s1 t2 c1 s2 t3 c2 s3 t4 c3 s4 t5 c4 s5 c5"),
-        (Saving(5, at_start=False), "t1 t2 t3 t4 t5 s5 c5"),
+        (SaveSchedule(2, at_start=False), "t1 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
+        (SaveSchedule(2, at_start=True), "s0 t1 c0 t2 s2 t3 c2 t4 s4 t5 c4 s5 c5"),
+        (SaveSchedule(1, at_start=False), "t1 s1 t2 c1 s2 t3 c2 s3 t4 c3 s4 t5 c4 s5 c5"),
+        (SaveSchedule(5, at_start=False), "t1 t2 t3 t4 t5 s5 c5"),
     ],
 )
-def test_a_save_is_committed_after_the_next_step(saving: Saving, expected: str) -> None:
+def test_a_save_is_committed_after_the_next_step(saving: SaveSchedule, expected: str) -> None:
     assert words_of(training_passes(schedule_of(5), saving, evaluates=False)) == expected.split()
 
 
 @pytest.mark.parametrize("after", range(6))
 def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
-    saving = Saving(1, at_start=True)
+    saving = SaveSchedule(1, at_start=True)
     everything = words_of(training_passes(schedule_of(5, 2), saving, evaluates=True))
     resume_from = ResumePoint(after, is_evaluated=True)
     rest = words_of(
@@ -93,12 +93,12 @@ def test_the_last_step_is_evaluated_even_if_it_lies_behind(
 )
 def test_a_stop_saves_the_step_that_it_waits_for(stop_after: int, expected: str) -> None:
     sent: list[str] = []
-    passes = training_passes(schedule_of(4, 2), Saving(2, at_start=False), evaluates=True)
+    passes = training_passes(schedule_of(4, 2), SaveSchedule(2, at_start=False), evaluates=True)
 
-    def is_wanted() -> bool:
+    def is_stop_requested() -> bool:
         return sum(word[0] == "t" for word in sent) >= stop_after
 
-    for one in until_stopped(passes, is_wanted):
+    for one in until_stopped(passes, is_stop_requested):
         sent.extend(words_of([one]))
     assert sent == expected.split()
 

@@ -14,15 +14,15 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import WorkerGroup
-from rlhf_runtime.dataplane.calls import protocol_of
+from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch, returned_columns
 
 from ..dataplane import pairs
 from ..dataplane.table_3 import GRIDS, NUM_GROUPS, chunks, collected, given, megatron_ranks
@@ -103,7 +103,7 @@ class FakeRank:
     as many things as it is asked for."""
 
     def __init__(self, rank: int, mesh: Mesh, period: int) -> None:
-        self._at = Coordinates.of(rank, mesh)
+        self._at = Coordinates.in_mesh(rank, mesh)
         self._period = period
         """Rows after which values are the same again."""
         self.rows: list[int] = []
@@ -123,16 +123,16 @@ class FakeRank:
         return report
 
     def work(self, header: bytes, own: bytes, *held: Reference) -> tuple[str, Reference | None]:
-        order = Order.read(header, own)
-        inputs = Inputs(order, [each.shard for each in held], self._at)
+        request = CallRequest.from_message(header, own)
+        inputs = CallInputs(request, [each.shard for each in held], self._at)
         (rows,) = inputs.mini_batches()
         self.rows, columns = rows.tolist(), inputs.load(rows)
         written = [row % self._period for row in self.rows]
         assert [run.tolist() for run in columns["tokens"].runs()] == [tokens(r) for r in written]
         if "made" in columns:
             assert columns["made"].values.tolist() == [made(row) for row in written]
-        self.is_collected = protocol_of(order.call).collect(self._at)
-        if not returned_columns(order.call) or not self.is_collected:
+        self.is_collected = protocol_of(request.call).collect(self._at)
+        if not returned_columns(request.call) or not self.is_collected:
             return "report", None
         values = Column(np.array([made(row) for row in self.rows]))
         return "report", Reference(Shard(inputs.index.find(rows), {"made": values}))
@@ -150,14 +150,14 @@ class Returning:
         return report, shard
 
 
-def prompts(extent: Extent) -> Batch:
+def prompts(shape: BatchShape) -> Batch:
     """Rows of a host, in one shard."""
-    rows = np.arange(extent.num_rows)
+    rows = np.arange(shape.num_rows)
     lengths = np.array([length(row) for row in range(len(rows))], dtype=np.int32)
-    index = ShardIndex(rows, rows // extent.rows_per_group, lengths)
+    index = ShardIndex(rows, rows // shape.rows_per_group, lengths)
     packed = pack([tokens(row) for row in range(len(rows))], np.int32)
     held = [ShardRef(Reference(Shard(index, {"tokens": packed})), range(len(rows)))]
-    return as_batch(("tokens",), held, extent)
+    return as_batch(("tokens",), held, shape)
 
 
 def send(
@@ -167,32 +167,32 @@ def send(
     writes: tuple[str, ...] = (),
     period: int | None = None,
 ) -> tuple[Batch | None, list[FakeRank]]:
-    ranks = [FakeRank(rank, mesh, period or batch.extent.num_rows) for rank in mesh.ranks]
+    ranks = [FakeRank(rank, mesh, period or batch.shape.num_rows) for rank in mesh.ranks]
     call = calling.call(tuple(sorted(batch.fields)), writes)
-    order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
-    reports, result, _ = WorkerGroup(ranks).submit(order, [batch], mesh)
+    request = CallRequest(call, 1, GraphName.STEP, "one", (InputBatch(batch.shape),))
+    reports, result, _ = WorkerGroup(ranks).submit(request, [batch], mesh)
     assert reports == ["report"] * len(ranks)
     return result, ranks
 
 
-def rows_of(calling: Calling, mesh: Mesh, extent: Extent) -> list[list[int]]:
+def rows_of(calling: Calling, mesh: Mesh, shape: BatchShape) -> list[list[int]]:
     """The rows that every rank should have, naively."""
     if calling.kind in (CallKind.INFER, CallKind.TRAIN):
-        parts = balanced(mesh.data, extent.num_rows)
+        parts = balance_tokens(mesh.data, shape.num_rows)
         return [parts[rank.dp] for rank in megatron_ranks(mesh)]
     if calling.protocol == "backwards":
-        own = chunks(extent.num_groups, mesh.data)[::-1]
+        own = chunks(shape.num_groups, mesh.data)[::-1]
         groups = [own[rank.dp] for rank in megatron_ranks(mesh)]
     else:
         name = "one_to_all" if calling.protocol == "on_first" else calling.protocol
-        groups = given(name, mesh, extent.num_groups)
-    samples = range(extent.rows_per_group)
+        groups = given(name, mesh, shape.num_groups)
+    samples = range(shape.rows_per_group)
     return [
         [group * len(samples) + sample for group in part for sample in samples] for part in groups
     ]
 
 
-def balanced(parts: int, num_rows: int) -> list[list[int]]:
+def balance_tokens(parts: int, num_rows: int) -> list[list[int]]:
     """Row by row, the longest first, to whoever has the fewest tokens, then rows, then number."""
     owned: list[list[int]] = [[] for _ in range(parts)]
     for row in sorted(range(num_rows), key=lambda row: (-length(row), row)):
@@ -206,8 +206,8 @@ def collected_of(calling: Calling, mesh: Mesh) -> list[int]:
     return collected({"backwards": "3d_all_micro_dp"}.get(calling.protocol, calling.protocol), mesh)
 
 
-def check(ranks: Sequence[FakeRank], calling: Calling, mesh: Mesh, extent: Extent) -> None:
-    assert [rank.rows for rank in ranks] == rows_of(calling, mesh, extent)
+def check(ranks: Sequence[FakeRank], calling: Calling, mesh: Mesh, shape: BatchShape) -> None:
+    assert [rank.rows for rank in ranks] == rows_of(calling, mesh, shape)
     assert [n for n, rank in enumerate(ranks) if rank.is_collected] == collected_of(calling, mesh)
 
 
@@ -221,21 +221,21 @@ def batches() -> Made:
     for calling in MAKERS:
         for mesh in GRIDS:
             for number in NUM_GROUPS:
-                extent = Extent(number, SAMPLES if number % 2 else 1)
-                read = prompts(extent)
+                shape = BatchShape(number, SAMPLES if number % 2 else 1)
+                read = prompts(shape)
                 result, ranks = send(calling, mesh, read, ("made",))
-                check(ranks, calling, mesh, extent)
-                assert result is not None and result.extent == extent
+                check(ranks, calling, mesh, shape)
+                assert result is not None and result.shape == shape
                 done.append((calling, mesh, read | result))
     return done
 
 
 def test_shards_are_in_the_order_of_their_rows(batches: Made) -> None:
     for calling, _, batch in batches:
-        (held,) = batch.columns["made"].held
+        (held,) = batch.columns["made"].segments
         if calling.kind is not CallKind.INFER:  # whose ranks balance tokens
             rows = [row for shard in held.shards for row in shard.reference.shard.index.rows]
-            assert rows == list(range(batch.extent.num_rows)), calling
+            assert rows == list(range(batch.shape.num_rows)), calling
 
 
 @pytest.mark.parametrize("mesh", GRIDS, ids=str)
@@ -247,20 +247,20 @@ def test_every_rank_is_given_what_the_table_says(
     first = (READERS.index(reader) + GRIDS.index(mesh)) % 3
     for _, _, batch in batches[first::3]:
         _, ranks = send(reader, mesh, batch)
-        check(ranks, reader, mesh, batch.extent)
+        check(ranks, reader, mesh, batch.shape)
 
 
 @pytest.mark.parametrize("num_groups", [3, 11])
 def test_shards_are_found_however_a_pair_orders_its_ranks(num_groups: int) -> None:
     """Also where ranks have no rows, and where two rounds' rows are put one after the other."""
-    extent, reader = Extent(num_groups, SAMPLES), Calling("all_to_all", pair="ALL_TO_ALL")
+    shape, reader = BatchShape(num_groups, SAMPLES), Calling("all_to_all", pair="ALL_TO_ALL")
     for maker in (Calling("backwards", pair="BACKWARDS"), Calling("halving", pair="HALVING")):
-        read = prompts(extent)
+        read = prompts(shape)
         result, _ = send(maker, Mesh(pool="a", data=5), read, ("made",))
         assert result is not None
         once = read | result
         for size in range(1, 7):
             mesh = Mesh(pool="a", data=size)
             for batch in (once, once.concat(once)):
-                _, ranks = send(reader, mesh, batch, period=extent.num_rows)
-                check(ranks, reader, mesh, batch.extent)
+                _, ranks = send(reader, mesh, batch, period=shape.num_rows)
+                check(ranks, reader, mesh, batch.shape)

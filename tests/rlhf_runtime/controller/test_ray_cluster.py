@@ -12,7 +12,7 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller import ray_cluster
 from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
-from rlhf_runtime.controller.ray_cluster import RayCluster, leftovers
+from rlhf_runtime.controller.ray_cluster import RayCluster, cluster_leftovers
 from rlhf_runtime.controller.reservation import NOT_YET, reserve
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.patience import Patience
@@ -46,15 +46,21 @@ class Rank:
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_actors_groups_and_what_they_take_are_left_over_until_they_are_gone() -> None:
-    wait_until(lambda: leftovers() == "", SECONDS, leftovers())
+    wait_until(lambda: cluster_leftovers() == "", SECONDS, cluster_leftovers())
     actor = ray.remote(Rank).options(name="rank 0 in 1f0c", num_cpus=1).remote()
     ray.get(actor.ready.remote())
-    wait_until(lambda: leftovers() == "actor rank 0, 1 CPU taken", SECONDS, leftovers())
+    wait_until(
+        lambda: cluster_leftovers() == "actor rank 0, 1 CPU taken", SECONDS, cluster_leftovers()
+    )
     ray.kill(actor)
     group = placement_group([{"CPU": 2.0}])
-    wait_until(lambda: leftovers() == "1 placement groups, 2 CPU taken", SECONDS, leftovers())
+    wait_until(
+        lambda: cluster_leftovers() == "1 placement groups, 2 CPU taken",
+        SECONDS,
+        cluster_leftovers(),
+    )
     remove_placement_group(group)
-    wait_until(lambda: leftovers() == "", SECONDS, leftovers())
+    wait_until(lambda: cluster_leftovers() == "", SECONDS, cluster_leftovers())
 
 
 @pytest.mark.ray
@@ -107,7 +113,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_an_earlier_driver_left_makes_the_cluster_dirty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=5))
+    monkeypatch.setattr(ray_cluster, "cluster_leftovers", clean_after(looks=5))
     with pytest.raises(DirtyCluster, match="got actor rank 0 after"):
         cluster([]).open([pool(1)])
 
@@ -116,7 +122,7 @@ def test_what_an_earlier_driver_left_makes_the_cluster_dirty(
 def test_what_vanishes_in_time_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(ray_cluster, "CLEAN_SECONDS", SECONDS)
-    monkeypatch.setattr(ray_cluster, "leftovers", clean_after(looks=1))
+    monkeypatch.setattr(ray_cluster, "cluster_leftovers", clean_after(looks=1))
     cluster(told).open([pool(1)])
     assert told == ["waiting for an earlier driver's end: actor rank 0"]
 

@@ -17,13 +17,13 @@ def ray_has_gone() -> None:
 
 def test_a_driver_that_hangs_is_given_up_with_what_was_noticed() -> None:
     given_up: queue.Queue[RayFailed] = queue.Queue()
-    RayWatch(ray_has_gone, given_up.put, look_seconds=0.0, end_seconds=0.0).start()
+    RayWatch(ray_has_gone, given_up.put, poll_seconds=0.0, end_seconds=0.0).start()
     assert "got no raylet" in str(given_up.get(timeout=SECONDS))
 
 
 def test_a_driver_that_ends_is_left_alone() -> None:
     given_up: list[RayFailed] = []
-    watch = RayWatch(ray_has_gone, given_up.append, look_seconds=NEVER, end_seconds=NEVER)
+    watch = RayWatch(ray_has_gone, given_up.append, poll_seconds=NEVER, end_seconds=NEVER)
     watch.start()
     watch.close()
     assert given_up == []
@@ -32,25 +32,25 @@ def test_a_driver_that_ends_is_left_alone() -> None:
 def test_a_driver_that_hangs_while_it_ends_ray_is_given_up_too() -> None:
     looked, given_up = queue.Queue[None](), queue.Queue[RayFailed]()
 
-    def look() -> None:
+    def poll() -> None:
         looked.put(None)
         ray_has_gone()
 
-    watch = RayWatch(look, given_up.put, look_seconds=0.0, end_seconds=0.1)
+    watch = RayWatch(poll, given_up.put, poll_seconds=0.0, end_seconds=0.1)
     watch.start()
     looked.get(timeout=SECONDS)
-    watch.stop_looking()
+    watch.stop_polling()
     assert "got no raylet" in str(given_up.get(timeout=SECONDS))
 
 
 def test_one_that_noticed_in_time_ends_in_its_own_words() -> None:
     looked, given_up = queue.Queue[None](), list[RayFailed]()
 
-    def look() -> None:
+    def poll() -> None:
         looked.put(None)
         ray_has_gone()
 
-    watch = RayWatch(look, given_up.append, look_seconds=0.0, end_seconds=NEVER)
+    watch = RayWatch(poll, given_up.append, poll_seconds=0.0, end_seconds=NEVER)
     watch.start()
     looked.get(timeout=SECONDS)
     watch.close()

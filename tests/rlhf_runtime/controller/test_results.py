@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_runtime.controller.results import as_they_come, wait_for
+from rlhf_runtime.controller.results import iterate_completed, wait_for
 from rlhf_runtime.errors import GenerationFailed, WorkerLost, WorkerRaised
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
@@ -70,7 +70,7 @@ def test_values_come_in_the_order_of_their_references() -> None:
 def test_groups_come_as_they_end() -> None:
     gate = Gate.remote()
     first, last = succeed.remote(1), gate.wait.remote()
-    come = as_they_come({"both": [first, last], "one": [first]})
+    come = iterate_completed({"both": [first, last], "one": [first]})
     assert next(come) == "one"
     gate.open.remote()
     assert list(come) == ["both"]
@@ -79,7 +79,7 @@ def test_groups_come_as_they_end() -> None:
 def test_an_error_of_a_later_group_is_not_kept_waiting_by_an_earlier_one() -> None:
     gate = Gate.remote()
     with pytest.raises(GenerationFailed, match="got abort"):
-        list(as_they_come({"waits": [gate.wait.remote()], "fails": [fail.remote("known")]}))
+        list(iterate_completed({"waits": [gate.wait.remote()], "fails": [fail.remote("known")]}))
 
 
 def test_an_error_of_ours_loses_rays_wrapping() -> None:

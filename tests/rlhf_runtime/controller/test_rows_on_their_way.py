@@ -15,14 +15,14 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
 from rlhf_flow.step.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.step.operations import Custom, Scope
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch, returned_columns
 
 from ...depth import examples
 
@@ -55,15 +55,17 @@ class FakeRank:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: Reference) -> Any:
-        order = Order.read(header, own)
-        at = self._at or Coordinates(data=order.share.number, data_size=order.share.count)
-        inputs = Inputs(order, [each.shard for each in shards], at)
-        options = order.call.options
-        if order.call.kind is CallKind.TRAIN:
+        request = CallRequest.from_message(header, own)
+        at = self._at or Coordinates(
+            data=request.batch_slice.index, data_size=request.batch_slice.count
+        )
+        inputs = CallInputs(request, [each.shard for each in shards], at)
+        options = request.call.options
+        if request.call.kind is CallKind.TRAIN:
             found = inputs.mini_batches()
         elif isinstance(options, ComputeOptions) and options.sees_all:
             self._check(inputs, inputs.index.rows)
-            assert len(inputs.index.rows) == inputs.extent.num_rows
+            assert len(inputs.index.rows) == inputs.shape.num_rows
             found = [inputs.rows()]
         else:
             found = [inputs.rows()]
@@ -75,12 +77,12 @@ class FakeRank:
         made = inputs.index.find(found[0]).repeat(samples)
         lengths = (1 + made.rows * 7919 % 37).astype(np.int32)
         index = ShardIndex(made.rows, made.groups, lengths)
-        columns = {name: Column(index.rows) for name in returned_columns(order.call)}
+        columns = {name: Column(index.rows) for name in returned_columns(request.call)}
         return "report", Reference(Shard(index, columns))
 
-    def _check(self, inputs: Inputs, rows: Rows) -> None:
+    def _check(self, inputs: CallInputs, rows: Rows) -> None:
         groups = inputs.index.find(rows).groups
-        assert groups.tolist() == (rows // inputs.extent.rows_per_group).tolist()
+        assert groups.tolist() == (rows // inputs.shape.rows_per_group).tolist()
         for name, column in inputs.load(rows).items():
             assert column.values.tolist() == self._expected[name](rows).tolist(), name
 
@@ -105,11 +107,11 @@ def send(
 ) -> tuple[Batch | None, list[list[list[int]]]]:
     """A call's result, and the rows of every part on each replica."""
     call = ModelCall("call", "actor", "call", kind, reads, writes, options=options)
-    places = {rank: Coordinates.of(rank, mesh) for rank in mesh.ranks}
+    places = {rank: Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks}
     ranks = [FakeRank(places.get(rank), expected) for rank in range(mesh.ranks.stop)]
-    given = (OrderedBatch(batch.extent),)
-    order = Order(call, 1, GraphName.STEP, "one", given, mini_batches)
-    _, made, _ = WorkerGroup(ranks).submit(order, [batch], mesh)
+    given = (InputBatch(batch.shape),)
+    request = CallRequest(call, 1, GraphName.STEP, "one", given, mini_batches)
+    _, made, _ = WorkerGroup(ranks).submit(request, [batch], mesh)
     replicas = {at.data: ranks[rank].parts for rank, at in places.items()}
     return made, list(replicas.values())
 
@@ -118,8 +120,8 @@ def send_to_host(batch: Batch, expected: Expected) -> tuple[Batch, list[tuple[li
     """Its scores, and the rows of every part with the number of shards that it was sent."""
     call = ModelCall("score", "reward", "score", CallKind.SCORE, tuple(expected), ("scores",))
     host = FakeRank(None, expected)
-    order = Order(call, 1, GraphName.STEP, "one", (OrderedBatch(batch.extent),))
-    reports, made, _ = HostGroup([host]).submit(order, [batch], None)
+    request = CallRequest(call, 1, GraphName.STEP, "one", (InputBatch(batch.shape),))
+    reports, made, _ = HostGroup([host]).submit(request, [batch], None)
     assert made is not None and len(reports) == len(host.sent)
     return made, host.sent
 
@@ -139,7 +141,7 @@ def test_a_part_of_what_is_scored_is_what_one_replica_generated(
         numbers = np.arange(prompts, dtype=np.int64)
         index = ShardIndex(numbers, numbers, np.ones(prompts, dtype=np.int32))
         held = [ShardRef(Reference(Shard(index, {"prompt": Column(numbers)})), range(prompts))]
-        given_prompts = as_batch(("prompt",), held, Extent(prompts))
+        given_prompts = as_batch(("prompt",), held, BatchShape(prompts))
         of = (CallKind.GENERATE, given_prompts, mesh, {"prompt": same}, ("prompt",), ("tokens",))
         batch, generated = send(*of, GenerateOptions(samples))
         assert batch is not None
@@ -149,7 +151,7 @@ def test_a_part_of_what_is_scored_is_what_one_replica_generated(
     def of_round(rows: Rows) -> Rows:
         return rows % (prompts * samples)
 
-    scored, parts = send_to_host(collected, {"tokens": of_round})
+    scoring, parts = send_to_host(collected, {"tokens": of_round})
     answered = [rows for ((*rows,),) in generated if rows]
     expected = [
         [samples * (prompts * number + row) + sample for row in rows for sample in range(samples)]
@@ -157,7 +159,7 @@ def test_a_part_of_what_is_scored_is_what_one_replica_generated(
         for rows in answered
     ]
     assert parts == [(rows, 1) for rows in expected]
-    assert [shard.rows for shard in scored.pieces("scores")] == [
+    assert [shard.rows for shard in scoring.nonempty_shards("scores")] == [
         range(rows[0], rows[-1] + 1) for rows in expected
     ]
 
@@ -181,7 +183,7 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
             {"prompt": Column(numbers)},
         )
         held = [ShardRef(Reference(shard), range(prompts))]
-        given_prompts = as_batch(("prompt",), held, Extent(prompts))
+        given_prompts = as_batch(("prompt",), held, BatchShape(prompts))
         told: Expected = {"prompt": same}
         of = (CallKind.GENERATE, given_prompts)
         batch, _ = send(*of, mesh(), told, ("prompt",), ("tokens",), GenerateOptions(samples))
@@ -192,10 +194,10 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
         read, _ = send(CallKind.INFER, batch, mesh(), told, ("baseline", "tokens"), ("log_probs",))
         assert read is not None
         batch |= read
-        scored, _ = send_to_host(batch, {"tokens": same})
-        batch |= scored
+        scoring, _ = send_to_host(batch, {"tokens": same})
+        batch |= scoring
         collected = batch if collected is None else collected.concat(batch)
-    assert collected is not None and collected.extent == Extent(prompts * rounds, samples)
+    assert collected is not None and collected.shape == BatchShape(prompts * rounds, samples)
 
     def of_round(rows: Rows) -> Rows:
         return rows % (prompts * samples)
@@ -214,7 +216,7 @@ def test_every_rank_finds_its_rows_in_what_it_is_sent(
         options = TrainOptions(loss)
         train = (CallKind.TRAIN, collected, mesh(), told, reads, (), options, mini_batches)
         _, replicas = send(*train)
-        for number, groups in enumerate(collected.extent.mini_batches(mini_batches)):
+        for number, groups in enumerate(collected.shape.mini_batches(mini_batches)):
             parts = [parts[number] for parts in replicas]
             wanted = [group * samples + sample for group in groups for sample in range(samples)]
             assert sorted(sum(parts, [])) == wanted

@@ -14,7 +14,7 @@ from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec
 from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.controller.saves import Finishing, Saves
+from rlhf_runtime.controller.saves import CheckpointManager, PendingCheckpoint
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
 
 from ...waiting import wait_until
@@ -45,26 +45,26 @@ def fail() -> None:
     raise CheckpointFailed("OSError: [Errno 28] No space left on device")
 
 
-def saves_of(folder: Path, **settings: Any) -> tuple[Saves, Told]:
+def saves_of(folder: Path, **settings: Any) -> tuple[CheckpointManager, Told]:
     told = Told()
     spec = CheckpointSpec.model_validate(settings)
-    return Saves(CheckpointStore(str(folder)), spec, {}, told), told  # type: ignore[arg-type]
+    return CheckpointManager(CheckpointStore(str(folder)), spec, {}, told), told  # type: ignore[arg-type]
 
 
-def write(saves: Saves, step: int) -> Finishing:
+def write(saves: CheckpointManager, step: int) -> PendingCheckpoint:
     """What ranks write, finished."""
     address = Path(saves.store.begin(step))
     (address / "__0_0.distcp").write_bytes(bytes(step))
     digest = new_digest()
     digest.update(bytes(step))
     files = {"__0_0.distcp": SavedFile(step, digest.hexdigest())}
-    return Finishing(step, 1, [ray.put(files)])
+    return PendingCheckpoint(step, 1, [ray.put(files)])
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path, keepLast=2)
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
-        saves.measured(step, {EVALUATION_REWARD: reward})
+        saves.record_evaluation(step, {EVALUATION_REWARD: reward})
         saves.commit(write(saves, step))
     assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
     assert saves.store.steps() == [5, 4, 2]
@@ -121,7 +121,7 @@ def test_one_that_cannot_be_written_is_told_and_leaves_the_others(tmp_path: Path
     saves, told = saves_of(tmp_path)
     saves.commit(write(saves, 1))
     saves.store.begin(2)
-    saves.commit(Finishing(2, 1, [fail.remote()]))
+    saves.commit(PendingCheckpoint(2, 1, [fail.remote()]))
     (text,) = told.notices
     assert "step 2" in text and "No space left" in text and "training goes on" in text
     assert saves.store.steps() == [1] and told.steps == [1]
@@ -144,14 +144,14 @@ def test_what_other_pools_still_write_is_waited_for_and_goes_too(tmp_path: Path)
         (address / "b").mkdir()
         (address / "b" / "late.distcp").touch()
 
-    saves.commit(Finishing(1, 2, [fail_first.remote(), write_late.remote()]))
+    saves.commit(PendingCheckpoint(1, 2, [fail_first.remote(), write_late.remote()]))
     assert "No space left" in told.notices[0] and not address.exists()
 
 
 def test_or_it_ends_the_job(tmp_path: Path) -> None:
     saves, _ = saves_of(tmp_path, onError="Fail")
     with pytest.raises(CheckpointFailed, match="No space left"):
-        saves.commit(Finishing(2, 1, [fail.remote()]))
+        saves.commit(PendingCheckpoint(2, 1, [fail.remote()]))
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_checkpoints_that_are_deleted_are_told_once_and_the_next_one_is_written(
         saves.commit(write(saves, step))
     (text,) = told.notices
     assert "got none of step 1 any more" in text and "begins at the job's start" in text
-    assert told.steps == [1, 2, 3] and saves.reached == 3
+    assert told.steps == [1, 2, 3] and saves.newest_step == 3
     other = CheckpointStore(str(tmp_path / "saved"))
     other.claim()
     with pytest.raises(StorageTaken):
@@ -213,7 +213,7 @@ def test_one_of_several_checkpoints_that_is_deleted_is_told(tmp_path: Path) -> N
     saves.begin([], 4)
     (text,) = told.notices
     assert "got none of step 3 any more" in text and "begins from step 2" in text
-    assert saves.reached == 2
+    assert saves.newest_step == 2
 
 
 def test_a_file_that_is_deleted_while_a_checkpoint_is_written_is_missed(tmp_path: Path) -> None:

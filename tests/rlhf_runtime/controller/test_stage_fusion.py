@@ -17,15 +17,15 @@ from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.fusion import Fusion, fused_plan
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, returned_columns
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.dataplane.partition import Extent, Portion
+from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, returned_columns
 
 from ...depth import examples
 from .jobs import make_job
@@ -51,7 +51,7 @@ class World:
     """Rows whose responses end before few are left."""
     kept: dict[int, Rows] = field(default_factory=dict)
     """Rows that each engine goes on with."""
-    sent: list[tuple[int, str, Portion]] = field(default_factory=list)
+    sent: list[tuple[int, str, RowSubset]] = field(default_factory=list)
     """Rank, call and rows, in the order of sending."""
     worked: dict[str, list[int]] = field(default_factory=dict)
     """Rows that some rank worked on, by call; those of one rank of each replica."""
@@ -71,31 +71,31 @@ class Worker:
         return self
 
     def remote(self, header: bytes, own: bytes, *references: Reference) -> Any:
-        order = Order.read(header, own)
-        self._world.sent.append((self._rank, order.call.id, order.portion))
-        planned = self._world.plan.call(order.graph, order.call.id)
+        request = CallRequest.from_message(header, own)
+        self._world.sent.append((self._rank, request.call.id, request.subset))
+        planned = self._world.plan.call(request.graph, request.call.id)
         assert planned is not None
         if planned.mesh is None:
-            at = Coordinates(data=order.share.number, data_size=order.share.count)
+            at = Coordinates(data=request.batch_slice.index, data_size=request.batch_slice.count)
         else:
             at = Coordinates.in_call(self._rank, planned.mesh, planned.source_mesh)
-        if not order.batches[0].extent.num_rows:
+        if not request.batches[0].shape.num_rows:
             return "report"
-        inputs = Inputs(order, [each.shard for each in references], at)
-        if order.call.kind is CallKind.GENERATE:
-            return self._generate(order, inputs)
-        rows = inputs.index.rows if order.call.kind is CallKind.FINISH else inputs.rows()
+        inputs = CallInputs(request, [each.shard for each in references], at)
+        if request.call.kind is CallKind.GENERATE:
+            return self._generate(request, inputs)
+        rows = inputs.index.rows if request.call.kind is CallKind.FINISH else inputs.rows()
         for name, column in inputs.load(rows).items():
-            assert column.values.tolist() == values(name, rows).tolist(), (order.call.id, name)
-        if order.call.kind is CallKind.FINISH:
+            assert column.values.tolist() == values(name, rows).tolist(), (request.call.id, name)
+        if request.call.kind is CallKind.FINISH:
             rows = np.concatenate([self._world.kept[self._rank], rows[at.data :: at.data_size]])
         if at.tensor == at.pipeline == 0:
-            self._world.worked.setdefault(order.call.id, []).extend(rows.tolist())
-        made = shard_of(order, rows)
-        return ("report", Reference(made)) if returned_columns(order.call) else "report"
+            self._world.worked.setdefault(request.call.id, []).extend(rows.tolist())
+        made = shard_of(request, rows)
+        return ("report", Reference(made)) if returned_columns(request.call) else "report"
 
-    def _generate(self, order: Order, inputs: Inputs) -> Any:
-        assert order.leaves_rows and isinstance(order.call.options, GenerateOptions)
+    def _generate(self, request: CallRequest, inputs: CallInputs) -> Any:
+        assert request.leaves_rows and isinstance(request.call.options, GenerateOptions)
         rows = (inputs.rows()[:, None] * SAMPLES + np.arange(SAMPLES)).reshape(-1)
         has_ended = np.isin(rows, list(self._world.ended))
         finish = next(call for call in self._world.plan.calls if call.kind is CallKind.FINISH)
@@ -103,7 +103,7 @@ class Worker:
         left = rows[~has_ended]
         if self._rank in finish.mesh.ranks:
             self._world.kept[self._rank], left = left, left[:0]
-        ended, rest = shard_of(order, rows[has_ended]), shard_of(order, left)
+        ended, rest = shard_of(request, rows[has_ended]), shard_of(request, left)
         return "report", Reference(ended), Reference(rest)
 
 
@@ -116,9 +116,9 @@ def values(name: str, rows: Rows) -> Rows:
 PROMPT_FIELDS = ("prompt_id", "prompt_tokens", "record")
 
 
-def shard_of(order: Order, rows: Rows) -> Shard:
+def shard_of(request: CallRequest, rows: Rows) -> Shard:
     lengths = (1 + rows * 7919 % 37).astype(np.int32)
-    names = returned_columns(order.call)
+    names = returned_columns(request.call)
     index = ShardIndex(rows, rows // SAMPLES, lengths)
     return Shard(index, {name: Column(values(name, rows)) for name in names})
 
@@ -151,11 +151,11 @@ def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Ba
         {name: Column(numbers) for name in PROMPT_FIELDS},
     )
     held = [ShardRef(Reference(shard), range(num_prompts))]
-    batch = as_batch(PROMPT_FIELDS, held, Extent(num_prompts))
+    batch = as_batch(PROMPT_FIELDS, held, BatchShape(num_prompts))
     for call in graph.calls:
         made = backend.run(call, batch)
         batch = made if call.kind is CallKind.GENERATE else batch | made
-    backend.send_late_parts()
+    backend.send_deferred()
     return batch
 
 
@@ -195,7 +195,7 @@ def test_second_parts_are_sent_when_nothing_else_can_begin_early() -> None:
     graph, plan = planned(2, Mesh(pool="local", data=1), groups)
     world = World(plan, frozenset({0, 1, 5}))
     run_step(graph, world, 2, 4)
-    early, late, whole = Portion.ENDED, Portion.LEFT, Portion.ALL
+    early, late, whole = RowSubset.FINISHED, RowSubset.UNFINISHED, RowSubset.ALL
     assert [each[1:] for each in world.sent if each[0] == 0] == [
         ("actor.reshard", whole),
         ("actor.generate", early),
@@ -212,5 +212,5 @@ def test_second_parts_are_sent_when_nothing_else_can_begin_early() -> None:
         ("critic.values", late),
         ("critic.train", whole),
     ]
-    scored = [each[2] for each in world.sent if each[1] == "reward.score"]
-    assert scored == [early, early, late], "shard by shard"
+    scoring = [each[2] for each in world.sent if each[1] == "reward.score"]
+    assert scoring == [early, early, late], "shard by shard"

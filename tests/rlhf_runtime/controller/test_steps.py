@@ -2,14 +2,14 @@ import pytest
 
 from rlhf_api.plan import GraphInputs
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.controller.call_names import CallNames
-from rlhf_runtime.controller.scored import require_scores
+from rlhf_runtime.controller.scoring import require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.telemetry.records import Span
-from rlhf_runtime.workers.orders import CallReport, Scored, Statistics
 
 NAMES = CallNames(Graph({}, GraphInputs(prompts=(), pretraining=()), (), (), ()))
 """Of a step with nothing to tell apart."""
@@ -96,7 +96,9 @@ def part(
 ) -> CallReport:
     """What a host says of one part of a call that scores."""
     failures = {name: (Failure(Fault.RAISED, text, "", "why"),) for name, text in errors.items()}
-    return CallReport(call, Statistics(), (), number, Scored(round, samples, valid, failures))
+    return CallReport(
+        call, Statistics(), (), number, ScoringReport(round, samples, valid, failures)
+    )
 
 
 def test_every_failure_is_kept_with_its_reward_call_by_call_and_round_by_round() -> None:
@@ -135,7 +137,7 @@ def test_what_has_scores_after_all_is_told_last_whichever_part_it_is_in() -> Non
     """The first part has five of these, as many as are told; a failure of the second is told."""
     founds = [batch_failures(*[True] * 5), batch_failures(False, True)]
     reports = [
-        CallReport("a", Statistics(), (), number, Scored(0, 4, 3, found))
+        CallReport("a", Statistics(), (), number, ScoringReport(0, 4, 3, found))
         for number, found in enumerate(founds)
     ]
     told = [failure for _, failure in summarize(reports, 0.0, 1.0, NAMES).unscored]
@@ -144,8 +146,8 @@ def test_what_has_scores_after_all_is_told_last_whichever_part_it_is_in() -> Non
 
 def test_what_has_scores_after_all_is_not_why_nothing_is_scored() -> None:
     parts = [part("a", 0, 0, other="three")]
-    scored = Scored(0, 4, 0, batch_failures(True))
-    parts.append(CallReport("a", Statistics(), (), 1, scored))
+    scoring = ScoringReport(0, 4, 0, batch_failures(True))
+    parts.append(CallReport("a", Statistics(), (), 1, scoring))
     with pytest.raises(NothingScored, match="service. other: raised: three: why$"):
         require_scores(parts, 3)
 

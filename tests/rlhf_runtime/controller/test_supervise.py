@@ -28,7 +28,7 @@ class Story:
         self._ends = iter(ends)
         self._newest = iter(newest)
         self.events: list[str] = []
-        self.reached = -1
+        self.newest_step = -1
         self.stop = StopRequest()
 
     def incarnation(self, checkpoint: Checkpoint | None) -> bool:
@@ -44,7 +44,7 @@ class Story:
             raise step
         if step is None:
             return None
-        self.reached = step
+        self.newest_step = step
         return Checkpoint("", CheckpointRecord(step, 1, {}))
 
     def notice(self, text: str) -> None:
@@ -90,7 +90,7 @@ def test_a_job_that_was_stopped_is_not_started_again() -> None:
 
 def test_a_failure_after_a_wish_to_stop_is_the_end() -> None:
     story = Story([LOST, True])
-    story.stop.wanted = True
+    story.stop.requested = True
     assert not story.run()
     assert story.events == ["start", "WorkerLost: a worker died"]
 

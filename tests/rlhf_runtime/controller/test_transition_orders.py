@@ -8,9 +8,9 @@ from typing import Any, cast
 from rlhf_api.plan import GraphName
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.worker_groups import WorkerGroup
-from rlhf_runtime.workers.orders import Order
 
 from .jobs import make_job
 
@@ -28,7 +28,7 @@ class Notes:
     """A worker that runs nothing."""
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[CallRequest] = []
 
     @property
     def run(self) -> Notes:
@@ -38,7 +38,7 @@ class Notes:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: Any) -> Any:
-        self.orders.append(Order.read(header, own))
+        self.orders.append(CallRequest.from_message(header, own))
         return self, self
 
 
@@ -52,7 +52,7 @@ def sent(calls: list[str], **sections: Any) -> list[list[tuple[str, int]]]:
         made = graphs[GraphName.STEP].call(call)
         bare = replace(made, reads=(), writes=(), carries=(), auxiliary_reads=())
         backend.run(bare, backend.no_rows())
-    return [[(each.call.method, each.changes) for each in rank.orders] for rank in ranks]
+    return [[(each.call.method, each.num_weight_changes) for each in rank.orders] for rank in ranks]
 
 
 def test_each_rank_is_sent_what_runs_on_it_in_order() -> None:

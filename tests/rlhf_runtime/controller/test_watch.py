@@ -6,40 +6,40 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_runtime.controller.watch import Stalls, Watch
+from rlhf_runtime.controller.watch import StallDetector, WorkerWatch
 from rlhf_runtime.errors import NoProgress
-from rlhf_runtime.workers.activity import Activity, Status
+from rlhf_runtime.workers.activity import Activity, WorkerStatus
 
 
-def busy(seconds: float) -> Status:
-    return Status("actor.train", 3, seconds, {}, "MainThread")
+def busy(seconds: float) -> WorkerStatus:
+    return WorkerStatus("actor.train", 3, seconds, {}, "MainThread")
 
 
-def idle(seconds: float) -> Status:
-    return Status("", 3, seconds, {}, "MainThread")
+def idle(seconds: float) -> WorkerStatus:
+    return WorkerStatus("", 3, seconds, {}, "MainThread")
 
 
 def test_who_moves_is_not_hung() -> None:
-    assert Stalls(10).observe({"rank 0": busy(9.0)}, 0.0) == {}
+    assert StallDetector(10).observe({"rank 0": busy(9.0)}, 0.0) == {}
 
 
 def test_who_stands_still_in_a_call_is_hung_after_the_deadline() -> None:
-    still = Stalls(10).observe({"rank 0": busy(12.0), "rank 1": busy(11.0)}, 100.0)
+    still = StallDetector(10).observe({"rank 0": busy(12.0), "rank 1": busy(11.0)}, 100.0)
     assert still == {"rank 0": 12.0, "rank 1": 11.0}
 
 
 def test_who_waits_for_another_that_moves_is_not_hung() -> None:
-    assert Stalls(10).observe({"rank 0": busy(500.0), "rank 1": busy(1.0)}, 0.0) == {}
+    assert StallDetector(10).observe({"rank 0": busy(500.0), "rank 1": busy(1.0)}, 0.0) == {}
 
 
 def test_who_waits_for_a_call_is_not_hung() -> None:
-    assert Stalls(10).observe({"rank 0": idle(100.0)}, 0.0) == {}
-    still = Stalls(10).observe({"rank 0": idle(100.0), "rank 1": busy(20.0)}, 0.0)
+    assert StallDetector(10).observe({"rank 0": idle(100.0)}, 0.0) == {}
+    still = StallDetector(10).observe({"rank 0": idle(100.0), "rank 1": busy(20.0)}, 0.0)
     assert still == {"rank 1": 20.0}
 
 
 def test_who_does_not_answer_is_hung_after_the_deadline() -> None:
-    stalls = Stalls(10)
+    stalls = StallDetector(10)
     assert stalls.observe({"rank 0": idle(1.0)}, 0.0) == {}
     assert stalls.observe({"rank 0": None}, 400.0) == {}, "silence begins with the first look"
     assert stalls.observe({"rank 0": idle(1.0)}, 405.0) == {}
@@ -54,12 +54,12 @@ def test_the_message_names_call_rank_and_stack(tmp_path: Path) -> None:
         "rank 1": silent.serve("127.0.0.1", "other"),
     }
     clock = iter([0.0, 100.0])
-    watch = Watch(addresses, "k", 20.0, tmp_path / "stacks.txt", "sort", lambda: next(clock))
+    watch = WorkerWatch(addresses, "k", 20.0, tmp_path / "stacks.txt", "sort", lambda: next(clock))
     with activity.during("actor.train", 3):
-        watch.look()
+        watch.poll()
         activity._since -= 50.0
         with pytest.raises(NoProgress) as raised:
-            watch.look()
+            watch.poll()
     activity.close()
     silent.close()
     text = str(raised.value)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol
 
 MODULE = __name__
 
 
-def backwards(at: Coordinates) -> Share:
+def backwards(at: Coordinates) -> Slice:
     """The last replica gets the first rows."""
-    return Share(at.data_size - 1 - at.data, at.data_size)
+    return Slice(at.data_size - 1 - at.data, at.data_size)
 
 
-def halving(at: Coordinates) -> Share:
+def halving(at: Coordinates) -> Slice:
     """Each rank half of what the ranks before it have left, the last one all of it."""
     count = 2 ** min(at.rank + 1, at.num_ranks - 1)
-    return Share(count - 1 if at.rank == at.num_ranks - 1 else count - 2, count)
+    return Slice(count - 1 if at.rank == at.num_ranks - 1 else count - 2, count)
 
 
-def by_data(at: Coordinates) -> Share:
-    return Share(at.data, at.data_size)
+def by_data(at: Coordinates) -> Slice:
+    return Slice(at.data, at.data_size)
 
 
 def on_all(at: Coordinates) -> bool:
@@ -54,16 +54,16 @@ ALL_TO_ALL = PROTOCOLS["all_to_all"]
 
 BACKWARDS = Protocol(backwards, of_replica)
 HALVING = Protocol(halving, on_all)
-ON_FIRST = Protocol(lambda at: Share(0, 1), on_first)
+ON_FIRST = Protocol(lambda at: Slice(0, 1), on_first)
 
 ONE_REPLICA = Protocol(by_data, on_first)
 TENSOR_RANKS = Protocol(by_data, on_all)
 NOBODY = Protocol(by_data, lambda at: False)
-GAP = Protocol(lambda at: Share(2 * at.rank, 4), on_all)
-OVERLAP = Protocol(lambda at: Share(at.rank, 2 + at.rank), on_all)
+GAP = Protocol(lambda at: Slice(2 * at.rank, 4), on_all)
+OVERLAP = Protocol(lambda at: Slice(at.rank, 2 + at.rank), on_all)
 RAISES = Protocol(raises, on_all)
 RAISES_LATE = Protocol(by_data, raises)
 NO_SHARE = Protocol(gives(range(4)), on_all)
-NO_PART = Protocol(gives(Share(2, 2)), on_all)
-NO_NUMBER = Protocol(gives(Share(0.5, 2)), on_all)  # type: ignore[arg-type]
+NO_PART = Protocol(gives(Slice(2, 2)), on_all)
+NO_NUMBER = Protocol(gives(Slice(0.5, 2)), on_all)  # type: ignore[arg-type]
 NO_ANSWER = Protocol(by_data, gives(1))

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from rlhf_api.plan import Mesh
-from rlhf_runtime.dataplane.partition import contiguous
+from rlhf_runtime.dataplane.partition import contiguous_rows
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
 
 from .table_3 import GRIDS, NUM_GROUPS, collected, given
@@ -32,13 +32,14 @@ def mesh_of(**cut: int) -> Mesh:
 
 
 def places(mesh: Mesh) -> list[Coordinates]:
-    return [Coordinates.of(rank, mesh) for rank in mesh.ranks]
+    return [Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks]
 
 
 def given_and_collected(name: str, mesh: Mesh, rows: int) -> tuple[list[list[int]], list[int]]:
     protocol = PROTOCOLS[name]
     parts = [
-        contiguous(range(rows), 1, protocol.distribute(at)).rows().tolist() for at in places(mesh)
+        contiguous_rows(range(rows), 1, protocol.distribute(at)).rows().tolist()
+        for at in places(mesh)
     ]
     return parts, [at.rank for at in places(mesh) if protocol.collect(at)]
 
@@ -76,9 +77,11 @@ def test_generation_replicas_get_parts_of_their_own(training: Mesh) -> None:
         micro = inner // tensor
         generation = mesh_of(data=training.data * micro, tensor=tensor)
         parts, counted = given_and_collected("3d_all_micro_dp", generation, 8)
-        share = 8 // (training.data * micro)
+        batch_slice = 8 // (training.data * micro)
         expected = [
-            list(range(first, first + share)) for first in range(0, 8, share) for _ in range(tensor)
+            list(range(first, first + batch_slice))
+            for first in range(0, 8, batch_slice)
+            for _ in range(tensor)
         ]
         assert parts == expected
         assert counted == list(range(0, training.num_devices, tensor))
@@ -95,11 +98,11 @@ def test_tensor_ranks_are_consecutive_then_stages_then_replicas() -> None:
 
 def test_a_mesh_begins_at_its_own_first_rank() -> None:
     mesh = Mesh(pool="a", first_rank=2, data=2, tensor=2)
-    assert [Coordinates.of(rank, mesh) for rank in (2, 3, 4, 5)] == [
+    assert [Coordinates.in_mesh(rank, mesh) for rank in (2, 3, 4, 5)] == [
         Coordinates(data, 2, tensor, 2) for data in range(2) for tensor in range(2)
     ]
     with pytest.raises(ValueError, match="is not in range"):
-        Coordinates.of(1, mesh)
+        Coordinates.in_mesh(1, mesh)
 
 
 def test_tensor_ranks_may_be_a_stride_apart() -> None:
@@ -124,4 +127,4 @@ def test_a_call_between_two_meshes_gives_each_of_their_ranks_a_part() -> None:
     training, engines = Mesh(pool="a", first_rank=4, data=2), Mesh(pool="a", data=1, tensor=2)
     places = [Coordinates.in_call(rank, engines, training) for rank in (0, 1, 4, 5)]
     assert places == [Coordinates(number, 4) for number in range(4)]
-    assert Coordinates.in_call(1, engines, None) == Coordinates.of(1, engines)
+    assert Coordinates.in_call(1, engines, None) == Coordinates.in_mesh(1, engines)

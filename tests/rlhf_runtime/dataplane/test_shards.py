@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
-from rlhf_runtime.dataplane.shards import Shard, ShardIndex, locate, merge
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge_indices, plan_gather
 
 from .batches import index_of, rows_of, shardings
 
@@ -29,10 +29,10 @@ class Shelf:
             return pack([self.value(row) for row in rows.tolist()], np.int32)
         return Column(rows * 10)
 
-    def pick(self, rows: Sequence[int], held: Sequence[Rows]) -> Column:
+    def gather(self, rows: Sequence[int], held: Sequence[Rows]) -> Column:
         """The given rows in order, from the shards that hold one of them."""
-        location = locate(rows_of(rows), held)
-        return location.pick(self.fetch(location.shards))
+        location = plan_gather(rows_of(rows), held)
+        return location.gather(self.fetch(location.shards))
 
     def fetch(self, numbers: Sequence[int]) -> list[Column]:
         self.asked.append(list(numbers))
@@ -53,7 +53,7 @@ def requests(draw: st.DrawFn) -> tuple[list[Rows], list[int]]:
 def test_gathering_packed_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
     held, rows = case
     shelf = Shelf(held, packed=True)
-    gathered = shelf.pick(rows, held)
+    gathered = shelf.gather(rows, held)
     assert [run.tolist() for run in gathered.runs()] == [Shelf.value(row) for row in rows]
 
 
@@ -62,7 +62,7 @@ def test_gathering_packed_rows_is_a_dictionary_lookup(case: tuple[list[Rows], li
 def test_gathering_plain_rows_is_a_dictionary_lookup(case: tuple[list[Rows], list[int]]) -> None:
     held, rows = case
     shelf = Shelf(held, packed=False)
-    gathered = shelf.pick(rows, held)
+    gathered = shelf.gather(rows, held)
     assert gathered.values.tolist() == [10 * row for row in rows]
     assert gathered.values.dtype == np.int64
 
@@ -74,7 +74,7 @@ def test_only_shards_with_a_wanted_row_are_fetched_and_all_at_once(
 ) -> None:
     held, rows = case
     shelf = Shelf(held, packed=True)
-    shelf.pick(rows, held)
+    shelf.gather(rows, held)
     needed = [number for number, shard in enumerate(held) if set(shard.tolist()) & set(rows)]
     assert shelf.asked == [needed or [0]]
 
@@ -83,20 +83,20 @@ def test_only_shards_with_a_wanted_row_are_fetched_and_all_at_once(
 def test_a_whole_shard_is_not_copied(number: int) -> None:
     held = [rows_of([4, 0, 2]), rows_of([1, 3])]
     shelf = Shelf(held, packed=True)
-    assert shelf.pick(held[number].tolist(), held) is shelf.columns[number]
+    assert shelf.gather(held[number].tolist(), held) is shelf.columns[number]
 
 
 def test_consecutive_rows_of_one_shard_are_not_copied() -> None:
     held = [rows_of(range(4)), rows_of(range(4, 8))]
     shelf = Shelf(held, packed=True)
-    gathered = shelf.pick([5, 6], held)
+    gathered = shelf.gather([5, 6], held)
     assert np.shares_memory(gathered.values, shelf.columns[1].values)
 
 
 def test_no_rows_keep_the_type_of_the_column() -> None:
     held = [rows_of([0, 1]), rows_of([2])]
     shelf = Shelf(held, packed=True)
-    gathered = shelf.pick([], held)
+    gathered = shelf.gather([], held)
     assert gathered.num_rows == 0 and gathered.values.dtype == np.int32
 
 
@@ -104,12 +104,12 @@ def test_no_rows_keep_the_type_of_the_column() -> None:
 def test_a_row_that_no_shard_holds_is_named(row: int) -> None:
     held = [rows_of([0]), rows_of([2])]
     with pytest.raises(ValueError, match=rf"rows that no shard holds: got \[{row}\]"):
-        locate(rows_of([0, row]), held)
+        plan_gather(rows_of([0, row]), held)
 
 
 def test_rows_of_an_empty_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="no shard holds"):
-        locate(rows_of([0]), [rows_of([])])
+        plan_gather(rows_of([0]), [rows_of([])])
 
 
 @settings(deadline=None)
@@ -121,7 +121,7 @@ def test_merged_shards_are_the_batch_in_order(
     whole = index_of(
         [length for _, length in described[:total]], [group for group, _ in described[:total]]
     )
-    merged = merge([whole.take(rows) for rows in held])
+    merged = merge_indices([whole.take(rows) for rows in held])
     assert merged.rows.tolist() == list(range(total))
     assert merged.groups.tolist() == whole.groups.tolist()
     assert merged.lengths.tolist() == whole.lengths.tolist()
@@ -129,15 +129,15 @@ def test_merged_shards_are_the_batch_in_order(
 
 def test_one_shard_in_order_is_not_copied() -> None:
     whole = index_of([3, 1, 2])
-    assert merge([whole]) is whole
+    assert merge_indices([whole]) is whole
 
 
 def test_some_shards_of_a_batch_are_merged_in_order() -> None:
     whole = index_of([3, 1, 2, 5, 4], [0, 0, 1, 1, 2])
-    merged = merge([whole.take(rows_of([4, 1])), whole.take(rows_of([3]))])
+    merged = merge_indices([whole.take(rows_of([4, 1])), whole.take(rows_of([3]))])
     assert merged.rows.tolist() == [1, 3, 4]
     assert merged.groups.tolist() == [0, 1, 2] and merged.lengths.tolist() == [1, 5, 4]
-    alone = merge([whole.take(rows_of([4, 1]))])
+    alone = merge_indices([whole.take(rows_of([4, 1]))])
     assert alone.rows.tolist() == [1, 4], "one that is not in order is put in order"
 
 
@@ -145,7 +145,7 @@ def test_some_shards_of_a_batch_are_merged_in_order() -> None:
 def test_a_row_that_is_there_twice_is_refused(rows: list[list[int]]) -> None:
     whole = index_of([1, 1, 1])
     with pytest.raises(ValueError, match=rf"a row twice: got row {rows[-1][0]} "):
-        merge([whole.take(rows_of(each)) for each in rows])
+        merge_indices([whole.take(rows_of(each)) for each in rows])
 
 
 def test_entries_are_found_by_row_and_missing_rows_are_named() -> None:

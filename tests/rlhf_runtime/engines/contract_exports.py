@@ -15,7 +15,7 @@ from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.engines.packing import MicroBatch
-from rlhf_runtime.engines.training import LossTerm, TokenOutputs
+from rlhf_runtime.engines.training import TokenOutputs, WeightedLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.saved_models import export_model, saved_models
 from rlhf_runtime.roles.saving import state_of
@@ -43,7 +43,7 @@ def a_checkpoint_is_exported_as_the_engine_saves(
     for built in (actor, critic):
         built.engine.use_optimizer(settings(learning_rate=3e-3))
     actor.train(max_tokens=1000)
-    critic.engine.update([LossTerm(SCALAR, mine(critic, 1000), distance)])
+    critic.engine.update([WeightedLoss(SCALAR, mine(critic, 1000), distance)])
     engines = {"actor": actor.engine, "critic": critic.engine}
     for role, engine in engines.items():
         for dtype in (torch.float32, torch.bfloat16):

@@ -18,8 +18,8 @@ from transformers import (
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import (
-    LossTerm,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UnsupportedModel
@@ -60,7 +60,7 @@ def a_value_head_starts_at_zero_and_learns(
     for built in (made, oracle):
         built.engine.use_optimizer(settings(learning_rate=3e-3))
     for number in range(6):
-        terms = [[LossTerm(SCALAR, mine(b, 1000), squared_error)] for b in (made, oracle)]
+        terms = [[WeightedLoss(SCALAR, mine(b, 1000), squared_error)] for b in (made, oracle)]
         seen.clear()
         norm = made.engine.update(terms[0])
         assert number or all((values == 0).all() for values in seen)
@@ -107,7 +107,7 @@ def reward_models_load_elsewhere(world: World, folder: Path, setup: Setup, kind:
         return (outputs.values - 1.0).square().sum() / NUM_TOKENS
 
     for _ in range(3):
-        built.engine.update([LossTerm(SCALAR, mine(built, 1000), distance)])
+        built.engine.update([WeightedLoss(SCALAR, mine(built, 1000), distance)])
     target = folder / f"saved-{kind}-classifier"
     built.engine.save(target, torch.float32)
     dist.barrier()

@@ -26,11 +26,11 @@ from rlhf_runtime.engines.packing import MicroBatch, cut
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Loss,
-    LossTerm,
     ReadLogProbs,
     ReadValues,
     TokenOutputs,
     TrainingEngine,
+    WeightedLoss,
 )
 from rlhf_runtime.engines.world import World
 
@@ -128,7 +128,7 @@ class Built:
 
     def train(self, loss: Loss = cross_entropy, max_tokens: int = 40) -> float:
         """An update on this rank's rows; returns the gradient's norm."""
-        return self.engine.update([LossTerm(LANGUAGE, mine(self, max_tokens), loss)])
+        return self.engine.update([WeightedLoss(LANGUAGE, mine(self, max_tokens), loss)])
 
 
 def fsdp_alone(folder: Path, world: World) -> Built:

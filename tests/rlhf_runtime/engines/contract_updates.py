@@ -17,15 +17,15 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import (
     Loss,
-    LossTerm,
     ReadLogProbs,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.numerics.aggregation import Denominators
-from rlhf_runtime.roles.own_tokens import OwnTokens
-from rlhf_runtime.roles.preference_terms import DpoTerms
-from rlhf_runtime.roles.training import Means, MiniBatch, compared_micro_batches
+from rlhf_runtime.numerics.losses import Denominators
+from rlhf_runtime.roles.metrics import MetricAccumulator
+from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch, comparison_micro_batches
+from rlhf_runtime.roles.preference_loss_fn import DpoLossFn
 
 from .contract_setup import (
     GROUPS,
@@ -190,8 +190,8 @@ def a_replica_without_rows_takes_part(world: World, folder: Path, setup: Setup, 
         built.engine.use_optimizer(settings())
     everything = pieces(single, np.arange(6), 20)
     has_rows = uneven.parallel.at.data == 0
-    own = [LossTerm(LANGUAGE, everything if has_rows else [], cross_entropy)]
-    whole = [LossTerm(LANGUAGE, everything, cross_entropy)]
+    own = [WeightedLoss(LANGUAGE, everything if has_rows else [], cross_entropy)]
+    whole = [WeightedLoss(LANGUAGE, everything, cross_entropy)]
     for _ in range(2):
         norms = [uneven.engine.update(own), single.engine.update(whole)]
         assert_same_norm(*norms, setup.precision)
@@ -216,12 +216,12 @@ def rows_without_gradient_are_read_and_change_nothing(
     rows = rows_of(parted.parallel)
     halves = [pieces(parted, rows[rows < 4], 20), pieces(parted, rows[rows >= 4], 20)]
     terms = [
-        LossTerm(LANGUAGE, halves[0], cross_entropy, no_grad_micro_batches=halves[1]),
-        LossTerm(ReadLogProbs(0.5), halves[1], counted, no_grad_micro_batches=halves[0]),
+        WeightedLoss(LANGUAGE, halves[0], cross_entropy, silent=halves[1]),
+        WeightedLoss(ReadLogProbs(0.5), halves[1], counted, silent=halves[0]),
     ]
     oracle = [
-        LossTerm(LANGUAGE, pieces(single, np.arange(4), 20), cross_entropy),
-        LossTerm(ReadLogProbs(0.5), pieces(single, np.arange(4, 6), 20), cross_entropy),
+        WeightedLoss(LANGUAGE, pieces(single, np.arange(4), 20), cross_entropy),
+        WeightedLoss(ReadLogProbs(0.5), pieces(single, np.arange(4, 6), 20), cross_entropy),
     ]
     for _ in range(2):
         norms = [parted.engine.update(terms), single.engine.update(oracle)]
@@ -255,7 +255,9 @@ def split_comparisons_give_the_gradient_of_the_whole(
     assert_same_weights(parted, single)
 
 
-def compared(built: Built, rows: NDArray[np.int64], max_tokens: int) -> tuple[LossTerm, Means]:
+def compared(
+    built: Built, rows: NDArray[np.int64], max_tokens: int
+) -> tuple[WeightedLoss, MetricAccumulator]:
     """The preference loss of some rows, whole groups of them."""
     prompts, responses = batch()
     reference = torch.linspace(-3, -1, len(responses.values)).numpy()
@@ -272,15 +274,15 @@ def compared(built: Built, rows: NDArray[np.int64], max_tokens: int) -> tuple[Lo
         own,
         GROUPS[rows],
         torch.ones(len(rows), dtype=torch.bool),
-        OwnTokens.of(own, lengths, rows),
+        LossMask.from_columns(own, lengths, rows),
         Denominators(NUM_TOKENS, len(GROUPS), 1),
         1.0,
     )
-    means = Means()
-    terms = DpoTerms(part, Dpo("reference_log_probs"), built.parallel, "actor", means)
-    whole, split = compared_micro_batches(part, built.engine, max_tokens)
-    terms.compared.split(split)
-    return LossTerm(LANGUAGE, whole + split, terms, split), means
+    metrics = MetricAccumulator()
+    loss_fn = DpoLossFn(part, Dpo("reference_log_probs"), built.parallel, "actor", metrics)
+    whole, split = comparison_micro_batches(part, built.engine, max_tokens)
+    loss_fn.comparison.mark_split(split)
+    return WeightedLoss(LANGUAGE, whole + split, loss_fn, split), metrics
 
 
 def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: str) -> None:
@@ -294,5 +296,5 @@ def every_micro_batch_is_told(world: World, folder: Path, setup: Setup, kind: st
     built.engine.infer(parts, LANGUAGE, lambda outputs, part: None)
     assert len(ticks) >= len(parts)
     ticks.clear()
-    built.engine.update([LossTerm(LANGUAGE, parts, cross_entropy)])
+    built.engine.update([WeightedLoss(LANGUAGE, parts, cross_entropy)])
     assert len(ticks) >= len(parts)

@@ -16,7 +16,7 @@ from rlhf_runtime.engines.megatron import pipeline
 from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 from rlhf_runtime.engines.megatron.family import Cut
 from rlhf_runtime.engines.packing import MicroBatch
-from rlhf_runtime.engines.training import LossTerm, TokenOutputs
+from rlhf_runtime.engines.training import TokenOutputs, WeightedLoss
 from rlhf_runtime.engines.world import World
 
 from .contract_setup import LANGUAGE, NUM_TOKENS, SCALAR, Built, Setup, mine, model_folder, settings
@@ -55,7 +55,7 @@ def train(built: Built, value_head: bool) -> None:
         return (outputs.values - 1).square().sum() / NUM_TOKENS
 
     reading = SCALAR if value_head else LANGUAGE
-    built.engine.update([LossTerm(reading, mine(built, 40), squares)])
+    built.engine.update([WeightedLoss(reading, mine(built, 40), squares)])
 
 
 def copies(built: Built) -> dict[str, torch.Tensor]:

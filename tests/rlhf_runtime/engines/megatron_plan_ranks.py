@@ -16,12 +16,12 @@ from transformers import PretrainedConfig
 from rlhf_api.plan import Mesh, ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import shape_from_config
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import layer_token_bytes, masks_bytes, stage_parameters
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import make_contexts
 from rlhf_runtime.engines.world import World
+from rlhf_sizing.config import shape_from_config
 
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import TWO_STAGES, TWO_TENSOR

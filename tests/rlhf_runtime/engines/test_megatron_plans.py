@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_decoder.config import MEGATRON_FAMILIES, shape_from_config
 from rlhf_planner.memory.megatron import vocabulary_rows
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import FAMILIES
+from rlhf_sizing.config import MEGATRON_FAMILIES, shape_from_config
 
 from ..world_of_processes import failures, start_world
 from .megatron_models import CONFIGS, PLAIN

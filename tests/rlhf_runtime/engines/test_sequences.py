@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.engines.packing import group_into_sequences
 from rlhf_runtime.engines.sharing import sequence_cost
+from rlhf_sizing.costs import SequenceCost
 
 CPU, GPU = (sequence_cost(1024, torch.device(kind)) for kind in ("cpu", "cuda"))
 

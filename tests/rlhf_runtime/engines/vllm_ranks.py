@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_planner.memory.generation import BATCHED_TOKENS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
@@ -33,6 +32,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.limits import BATCHED_TOKENS
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios

@@ -70,10 +70,10 @@ class Raylet:
         """Have a worker started; what it tells of itself."""
         told = self._folder / name
         log = self._folder / f"{name}.log"
-        words = [str(self._script), "--language=PYTHON", str(told), code]
+        argv = [str(self._script), "--language=PYTHON", str(told), code]
         with log.open("w") as stream:
             subprocess.run(
-                [*launcher.command(), *words],
+                [*launcher.command(), *argv],
                 env=self.environment,
                 cwd=self._folder,
                 stdout=stream,
@@ -175,7 +175,7 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
 def test_that_of_a_pod_is_started_by_the_pods_hook_under_the_pods_name(raylet: Raylet) -> None:
     count_start(Heavy.FORK_SERVER)
     name = f"rlhf-{uuid.uuid4().hex}"
-    hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.of_pod", "CPU"]
+    hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.pod_server", "CPU"]
     for _ in range(2):  # the second time there is one
         subprocess.run(hook, env=os.environ | {FORK_SERVER_VARIABLE: name}, check=True)
     assert client.wait_until_ready(name, nothing)
@@ -258,6 +258,6 @@ def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
     staying = raylet.start("staying", STAY)
     assert client.retire(server.name)
     assert raylet.start("by-itself")["loaded"] == []
-    assert server.lives and not is_gone(staying["process"])
+    assert server.is_alive and not is_gone(staying["process"])
     os.kill(int(str(staying["process"])), signal.SIGKILL)
-    wait_until(lambda: not server.lives, SECONDS, "its end")
+    wait_until(lambda: not server.is_alive, SECONDS, "its end")

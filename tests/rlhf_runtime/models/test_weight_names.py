@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf_decoder.config import MODEL_TYPES, shape_from_config
-from rlhf_decoder.weights import weight_shapes
+from rlhf_sizing.config import MODEL_TYPES, shape_from_config
+from rlhf_sizing.weights import weight_shapes
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,

@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlhf_api.errors import RlhfError
-from rlhf_decoder.config import shape_from_config
-from rlhf_decoder.weights import EMBEDDING, OUTPUT, weight_shapes
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.folder import read_object
 from rlhf_runtime.models.weights import check_weights
+from rlhf_sizing.config import shape_from_config
+from rlhf_sizing.weights import EMBEDDING, OUTPUT, weight_shapes
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder import costs
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.numerics.head import VocabularyPart, head_log_probs
+from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
+from rlhf_sizing import costs
 
 from ..world_of_processes import Scenario, run_scenarios
 
@@ -52,7 +52,7 @@ def results_are_those_of_the_whole_head(
             patch.setattr(costs, "MIN_BLOCK_WIDTH", width)
             patch.setitem(costs.BLOCK_ELEMENTS, Device.CPU, 1)
             expected = head_log_probs(*whole, tokens, 0.7, with_entropy)
-            part = VocabularyPart(own, group)
+            part = VocabularyShard(own, group)
             got = head_log_probs(*mine, tokens, 0.7, with_entropy, part)
             given = torch.autograd.grad(loss(got, factors), mine)
             wanted = torch.autograd.grad(loss(expected, factors), whole)
@@ -90,8 +90,8 @@ def ranks_beside_the_group_take_no_part(world: World, folder: Path) -> None:
     if world.rank == 1:
         return
     own = range(0, 3) if world.rank == 0 else range(3, 8)
-    part = VocabularyPart(own, group)
-    got, nothing = head_log_probs(hidden, rows(weight, own), tokens, part=part)
+    part = VocabularyShard(own, group)
+    got, nothing = head_log_probs(hidden, rows(weight, own), tokens, shard=part)
     everywhere = [torch.empty_like(got) for _ in range(2)]
     dist.all_gather(everywhere, got, group=group)
     assert torch.equal(*everywhere) and nothing is None
@@ -101,7 +101,7 @@ def ranks_beside_the_group_take_no_part(world: World, folder: Path) -> None:
 def where_nothing_is_predicted_ranks_exchange_nothing(world: World, folder: Path) -> None:
     own = PARTS["even"][world.rank]
     hidden, weight, tokens = sample(12, torch.float32, rows=0)
-    part = VocabularyPart(own, world.make_group(range(world.size)))
+    part = VocabularyShard(own, world.make_group(range(world.size)))
     mine = rows(weight, own).clone().requires_grad_()
     log_probs, entropies = head_log_probs(hidden, mine, tokens, 1.0, True, part)
     assert entropies is not None and log_probs.shape == entropies.shape == (0,)

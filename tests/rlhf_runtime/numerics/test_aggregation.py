@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.spec.policy_loss import LossAggregation
-from rlhf_runtime.numerics.aggregation import Denominators, aggregate
+from rlhf_runtime.numerics.losses import Denominators, aggregate
 
 from ...depth import examples
 

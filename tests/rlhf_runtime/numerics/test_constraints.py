@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.numerics.constraints import learned_multiplier, penalized_advantages
+from rlhf_runtime.numerics.advantages import learned_multiplier, penalized_advantages
 
 
 def scalar(value: float) -> torch.Tensor:

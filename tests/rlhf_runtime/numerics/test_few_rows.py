@@ -21,19 +21,15 @@ from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_flow.step.operations import GroupBaseline
 from rlhf_runtime import numerics
 from rlhf_runtime.numerics import (
-    aggregation,
-    constraints,
+    advantages,
     entropy,
-    gae,
     groups,
     head,
-    kl,
+    losses,
     moments,
     padding,
-    policy_loss,
     preferences,
     rewards,
-    value_loss,
 )
 from rlhf_runtime.numerics.moments import Reduce
 
@@ -124,8 +120,8 @@ def advantages_of(part: Part, baseline: GroupBaseline) -> Tensor:
 
 
 def aggregated(part: Part, mode: LossAggregation) -> Tensor:
-    counts = aggregation.Denominators(9, 5, 4)
-    return aggregation.aggregate(part.padded(part.x), part.mask, mode, counts)
+    counts = losses.Denominators(9, 5, 4)
+    return losses.aggregate(part.padded(part.x), part.mask, mode, counts)
 
 
 def logits_of(part: Part) -> Tensor:
@@ -172,14 +168,14 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "learned_multiplier": (
         same,
-        lambda p: constraints.learned_multiplier(
+        lambda p: advantages.learned_multiplier(
             torch.tensor(0.5, dtype=torch.float64), p.scores, p.valid, 0.1, 0.2, 9.0, p.reduce
         ),
     ),
     "penalized_advantages": (
         joined,
         lambda p: p.packed(
-            constraints.penalized_advantages(p.padded(p.x), p.padded(p.y), p.scores[:, None])
+            advantages.penalized_advantages(p.padded(p.x), p.padded(p.y), p.scores[:, None])
         ),
     ),
     "token_log_probs": (joined, token_outputs),
@@ -188,11 +184,15 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: p.packed(
             torch.stack(
-                gae.generalized_advantages(p.padded(p.x), p.padded(p.y), p.mask, 0.9, 0.8), dim=2
+                advantages.generalized_advantages(p.padded(p.x), p.padded(p.y), p.mask, 0.9, 0.8),
+                dim=2,
             )
         ),
     ),
-    "rewards_to_go": (joined, lambda p: p.packed(gae.rewards_to_go(p.padded(p.x), p.mask, 0.9))),
+    "rewards_to_go": (
+        joined,
+        lambda p: p.packed(advantages.rewards_to_go(p.padded(p.x), p.mask, 0.9)),
+    ),
     "pass_at_k": (
         joined,
         lambda p: groups.pass_at_k(p.scores > 0.4, p.groups, p.valid, 1),
@@ -202,9 +202,9 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         lambda p: stacked([advantages_of(p, baseline) for baseline in GroupBaseline]),
     ),
     "mixed_groups": (joined, lambda p: groups.mixed_groups(p.scores, p.groups, p.valid)),
-    "extreme_of_groups": (
+    "group_extremes": (
         joined,
-        lambda p: groups.extreme_of_groups(
+        lambda p: groups.group_extremes(
             p.scores.double(),
             torch.unique(p.groups, return_inverse=True)[1],
             p.valid,
@@ -214,7 +214,7 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "kl_estimate": (
         joined,
-        lambda p: per_token(p, lambda x, y: [kl.kl_estimate(x, y, k) for k in KlEstimator]),
+        lambda p: per_token(p, lambda x, y: [losses.kl_estimate(x, y, k) for k in KlEstimator]),
     ),
     "moments": (
         same,
@@ -232,26 +232,26 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     "length_mask": (joined, lambda p: padding.length_mask(p.lengths).sum(dim=1)),
     "pad": (joined, lambda p: p.packed(padding.pad(p.x, p.lengths)[0])),
     "unpad": (joined, lambda p: padding.unpad(p.padded(p.x), p.mask)),
-    "log_ratios": (joined, lambda p: policy_loss.log_ratios(p.x, p.y)),
+    "log_ratios": (joined, lambda p: losses.log_ratios(p.x, p.y)),
     "sequence_log_ratios": (
         joined,
-        lambda p: policy_loss.sequence_log_ratios(p.x, p.lengths, p.kept),
+        lambda p: losses.sequence_log_ratios(p.x, p.lengths, p.kept),
     ),
     "clipped_policy_loss": (
         joined,
-        lambda p: per_token(p, policy_loss.clipped_policy_loss, 0.2, 0.3, 2.0),
+        lambda p: per_token(p, losses.clipped_policy_loss, 0.2, 0.3, 2.0),
     ),
     "cispo_loss": (
         joined,
-        lambda p: per_token(p, lambda x, y: policy_loss.cispo_loss(x, x - y, y, 0.2, 0.3)),
+        lambda p: per_token(p, lambda x, y: losses.cispo_loss(x, x - y, y, 0.2, 0.3)),
     ),
     "importance_weights": (
         joined,
-        lambda p: per_token(p, lambda x, y: [policy_loss.importance_weights(x, y, 2.0)]),
+        lambda p: per_token(p, lambda x, y: [losses.importance_weights(x, y, 2.0)]),
     ),
-    "agreeing_sequences": (
+    "passes_mismatch_threshold": (
         joined,
-        lambda p: policy_loss.agreeing_sequences(
+        lambda p: losses.passes_mismatch_threshold(
             *(torch.where(p.kept, values, 0.0) for values in (p.x, p.y)), p.lengths, 1.5
         ),
     ),
@@ -259,10 +259,10 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: preferences.best_against_worst(p.scores, p.groups, p.valid).preference,
     ),
-    "pairs_of": (
+    "list_pairs": (
         joined,
         lambda p: torch.stack(
-            [p.scores[rows] for rows in preferences.pairs_of(p.groups, p.preference)], dim=1
+            [p.scores[rows] for rows in preferences.list_pairs(p.groups, p.preference)], dim=1
         ),
     ),
     "count_pairs": (
@@ -300,11 +300,11 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "clipped_value_loss": (
         joined,
-        lambda p: per_token(p, lambda x, y: value_loss.clipped_value_loss(x, x * 0.9, y, 0.05)),
+        lambda p: per_token(p, lambda x, y: losses.clipped_value_loss(x, x * 0.9, y, 0.05)),
     ),
 }
 """How parts are put together, and what is computed of each, by the function's name."""
-PARTS_OF_OTHERS = {"on_this_rank", "require_positive", "row_blocks", "softmax_gradients_"}
+PARTS_OF_OTHERS = {"no_reduce", "require_positive", "row_blocks", "softmax_gradients_"}
 """Helpers that are tested through their callers."""
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlhf_runtime.numerics.gae import generalized_advantages, rewards_to_go
+from rlhf_runtime.numerics.advantages import generalized_advantages, rewards_to_go
 
 from ...depth import examples
 

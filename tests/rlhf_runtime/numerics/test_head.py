@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlhf_api.spec.resources import Device
-from rlhf_decoder import costs
-from rlhf_decoder.costs import block_bytes
 from rlhf_runtime.numerics.head import head_log_probs
+from rlhf_sizing import costs
+from rlhf_sizing.costs import block_bytes
 
 from ..world_of_processes import failures, start_world
 from . import head_ranks as ranks

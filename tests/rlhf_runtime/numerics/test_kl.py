@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_api.spec.policy_loss import KlEstimator
-from rlhf_runtime.numerics.kl import kl_estimate
+from rlhf_runtime.numerics.losses import kl_estimate
 
 
 @pytest.mark.parametrize(

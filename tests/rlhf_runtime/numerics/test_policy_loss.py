@@ -3,12 +3,12 @@ import math
 import pytest
 import torch
 
-from rlhf_runtime.numerics.policy_loss import (
-    agreeing_sequences,
+from rlhf_runtime.numerics.losses import (
     cispo_loss,
     clipped_policy_loss,
     importance_weights,
     log_ratios,
+    passes_mismatch_threshold,
     sequence_log_ratios,
 )
 
@@ -128,7 +128,7 @@ def test_responses_on_which_engines_disagree_are_told_by_the_mean_of_their_token
     rollout = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0])
     trainer = rollout + torch.tensor([0.3, -0.3, 0.2, -0.2, 0.0])
     lengths = torch.tensor([2, 1, 0, 1, 1])
-    assert agreeing_sequences(trainer, rollout, lengths, 1.2).tolist() == [
+    assert passes_mismatch_threshold(trainer, rollout, lengths, 1.2).tolist() == [
         *(True, False, True, False, True)
     ]
-    assert agreeing_sequences(trainer, rollout, lengths, 1.3).all()
+    assert passes_mismatch_threshold(trainer, rollout, lengths, 1.3).all()

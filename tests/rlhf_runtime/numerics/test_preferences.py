@@ -14,7 +14,7 @@ from rlhf_runtime.numerics.preferences import (
     bradley_terry_loss,
     count_pairs,
     is_paired,
-    pairs_of,
+    list_pairs,
 )
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 1)), max_size=20)
@@ -33,7 +33,7 @@ def test_pairs_are_every_chosen_with_every_rejected_row_of_its_group(
         for other, (other_group, other_sign) in enumerate(rows)
         if group == other_group and sign > 0 > other_sign
     ]
-    pairs = pairs_of(groups, preference)
+    pairs = list_pairs(groups, preference)
     assert list(zip(pairs.chosen.tolist(), pairs.rejected.tolist(), strict=True)) == expected
     assert count_pairs(groups, preference) == len(expected)
 
@@ -50,7 +50,7 @@ def test_rows_in_a_pair_are_those_that_some_pair_names(rows: list[tuple[int, int
     groups, preference = (
         torch.tensor([row[place] for row in rows], dtype=torch.int64) for place in (0, 1)
     )
-    pairs = pairs_of(groups, preference)
+    pairs = list_pairs(groups, preference)
     named = {*pairs.chosen.tolist(), *pairs.rejected.tolist()}
     assert set(is_paired(groups, preference).nonzero()[:, 0].tolist()) == named
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlhf_runtime.numerics.value_loss import clipped_value_loss
+from rlhf_runtime.numerics.losses import clipped_value_loss
 
 
 @pytest.mark.parametrize(

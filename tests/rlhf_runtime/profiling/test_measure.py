@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import read_shape
 from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.errors import ProfilingFailed, UnsupportedModel
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
@@ -32,6 +31,7 @@ from rlhf_runtime.profiling.generation import (
 from rlhf_runtime.profiling.ranks import measure
 from rlhf_runtime.profiling.subjects import Subject
 from rlhf_runtime.profiling.training import Point, fewer, points
+from rlhf_sizing.config import read_shape
 
 from ...heavy_starts import Heavy, count_start
 

@@ -12,13 +12,13 @@ import pytest
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import read_shape
 from rlhf_planner.problem.profile import Constants, Measured, Profile
 from rlhf_runtime.errors import NotEnoughResources, ProfilingFailed
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling import ranks
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject
+from rlhf_sizing.config import read_shape
 
 from ...heavy_starts import Heavy, count_start
 

@@ -12,8 +12,6 @@ from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_decoder.config import read_shape
-from rlhf_decoder.shape import DecoderShape
 from rlhf_runtime.models.errors import ModelNotFound
 from rlhf_runtime.profiling.job_subjects import job_subjects
 from rlhf_runtime.profiling.subjects import (
@@ -24,6 +22,8 @@ from rlhf_runtime.profiling.subjects import (
     training_layers,
     write_part,
 )
+from rlhf_sizing.config import read_shape
+from rlhf_sizing.shape import DecoderShape
 
 JOB = """
 apiVersion: rlhf-operator.dev/v1alpha1

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rlhf_decoder.shape import DecoderShape
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_sizing.shape import DecoderShape
 
 Shapes = dict[str, tuple[int, ...]]
 

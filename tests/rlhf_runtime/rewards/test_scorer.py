@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.failures import FailedSamples, SampleName, numbered
@@ -96,7 +96,7 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
     rewards = [reward("length", name="good"), reward("length", name="bad", role="cost", weight=2.0)]
-    made = scorers(rewards, Share(0, 1))
+    made = scorers(rewards, Slice(0, 1))
     found = {role: scorer.score(samples("22")) for role, scorer in made.items()}
     for scorer in made.values():
         scorer.close()
@@ -190,6 +190,6 @@ def test_hosts_divide_the_requests_to_a_service(
     reward: MakeReward, whole: int, shares: list[int]
 ) -> None:
     service = RewardSpec.model_validate({"http": {"url": "http://a/", "maxConcurrency": whole}})
-    parts = [of_host(service, Share(number, 3)) for number in range(3)]
+    parts = [of_host(service, Slice(number, 3)) for number in range(3)]
     assert [each.http and each.http.max_concurrency for each in parts] == shares
-    assert of_host(reward("length"), Share(1, 3)) == reward("length")
+    assert of_host(reward("length"), Slice(1, 3)) == reward("length")

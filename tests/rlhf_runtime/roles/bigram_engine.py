@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlhf_decoder.costs import SequenceCost
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
@@ -22,13 +21,14 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
     ReadValues,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import nothing
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.reshard.views import Views
+from rlhf_sizing.costs import SequenceCost
 
 from .few_rows import VOCABULARY
 
@@ -68,11 +68,11 @@ class BigramEngine(EngineBase):
             consume(self._outputs(part, reading), part)
 
     @torch.no_grad()
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             term.loss(self._outputs(part, term.reading), part)
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             torch.autograd.backward(term.loss(self._outputs(part, term.reading), part))
         for parameter in self.module.parameters():

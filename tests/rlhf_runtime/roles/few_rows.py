@@ -11,12 +11,12 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 from ...depth import sample
 
@@ -54,16 +54,16 @@ class FewRows:
     """Where there is no prompt."""
 
     @cached_property
-    def extent(self) -> Extent:
+    def shape(self) -> BatchShape:
         """Prompts, and rows of each."""
         rows = {len(of_prompt) for of_prompt in self.lengths} or {self.rows_per_prompt}
         (rows_per_prompt,) = rows
-        return Extent(len(self.lengths), rows_per_prompt)
+        return BatchShape(len(self.lengths), rows_per_prompt)
 
     @cached_property
     def groups(self) -> np.ndarray:
         """The prompt of each row."""
-        return np.repeat(np.arange(self.extent.num_groups), self.extent.rows_per_group)
+        return np.repeat(np.arange(self.shape.num_groups), self.shape.rows_per_group)
 
     @cached_property
     def response_lengths(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class FewRows:
     @cached_property
     def index(self) -> ShardIndex:
         """All rows."""
-        rows = np.arange(self.extent.num_rows, dtype=np.int64)
+        rows = np.arange(self.shape.num_rows, dtype=np.int64)
         return ShardIndex(rows, self.groups * 7, self.response_lengths + 3)
 
     @cached_property
@@ -83,8 +83,8 @@ class FewRows:
         count, num_tokens = len(groups), int(lengths.sum())
         valid = np.array(self.valid or [1] * count, dtype=np.int8)
         scores, costs = (draw.choice([0.0, 0.25, 1.0, 3.0], count) for _ in range(2))
-        prompts = [draw.integers(1, VOCABULARY, size=3) for _ in range(self.extent.num_groups)]
-        preference = [PREFERENCES[row % self.extent.rows_per_group] for row in range(count)]
+        prompts = [draw.integers(1, VOCABULARY, size=3) for _ in range(self.shape.num_groups)]
+        preference = [PREFERENCES[row % self.shape.rows_per_group] for row in range(count)]
         records = [json.dumps({"prompt": "?", "record": {"prompt": f"{n}?"}}) for n in groups]
         columns = {
             "prompt_tokens": pack([prompts[group] for group in groups], np.int32),
@@ -154,7 +154,7 @@ def inputs_of(
     size: int,
     mini_batches: int = 1,
     texts: FewRows | None = None,
-) -> Inputs:
+) -> CallInputs:
     """What a rank is given for a call. The first of the shards has no rows.
 
     Args:
@@ -166,21 +166,21 @@ def inputs_of(
         mini_batches: parts of the batch.
         texts: the batch of an auxiliary loss.
     """
-    middle, end = batch.extent.num_rows // 2, batch.extent.num_rows
+    middle, end = batch.shape.num_rows // 2, batch.shape.num_rows
     parts = [np.arange(*bounds) for bounds in ((0, 0), (0, middle), (middle, end))]
     shards = [
         Shard(batch.index.take(part), {name: columns[name].take(part) for name in call.reads})
         for part in parts
     ]
-    source = Source((Part(len(shards), {name: name for name in call.reads}),))
-    ordered = [OrderedBatch(batch.extent, (source,))]
+    source = ColumnSource((Segment(len(shards), {name: name for name in call.reads}),))
+    ordered = [InputBatch(batch.shape, (source,))]
     if texts is not None:
         (names,) = call.auxiliary_reads
-        part = Part(1, {name: name for name in names})
-        ordered.append(OrderedBatch(texts.extent, (Source((part,)),)))
+        part = Segment(1, {name: name for name in names})
+        ordered.append(InputBatch(texts.shape, (ColumnSource((part,)),)))
         shards.append(Shard(texts.index, {name: texts.columns[name] for name in names}))
-    order = Order(call, 1, GraphName.STEP, "test", tuple(ordered), mini_batches)
-    return Inputs(order, shards, Coordinates(data=rank, data_size=size))
+    request = CallRequest(call, 1, GraphName.STEP, "test", tuple(ordered), mini_batches)
+    return CallInputs(request, shards, Coordinates(data=rank, data_size=size))
 
 
 def runs_of(column: Column) -> list[list[float]]:

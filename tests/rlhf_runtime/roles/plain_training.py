@@ -129,7 +129,7 @@ def pairs_in(batch: FewRows, rows: list[int], preference: np.ndarray) -> list[tu
 
 def by_answers(reference: Plain, batch: FewRows) -> Check:
     """Train on all rows; returns what compares metrics."""
-    rows = range(batch.extent.num_rows)
+    rows = range(batch.shape.num_rows)
     tokens = sum(int(reference.own(row).sum()) for row in rows)
     reference.update(rows, reference.supervised_losses, LossAggregation.TOKEN_MEAN)
 

@@ -13,15 +13,15 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
 from rlhf_runtime.roles.context import RoleContext
-from rlhf_runtime.workers.inputs import Inputs
-from rlhf_runtime.workers.orders import Order, OrderedBatch, Part, Source
 
 from ..engines.tiny_models import ragged
 from ..meshes import parallel_of
@@ -128,7 +128,7 @@ def context_of(job: RLHFJob, role: str, folder: Path, world: World) -> RoleConte
         folder=folder,
         world=world,
         mesh=parallel_of(world),
-        generating=None,
+        sync_group=None,
         incarnation="test",
         faults=Faults((), folder, str(world.rank)),
     )
@@ -152,7 +152,7 @@ def inputs_of(
     step: int = 1,
     mini_batches: int = 1,
     auxiliary: Mapping[str, Column] | None = None,
-) -> Inputs:
+) -> CallInputs:
     """What a rank of the world gets for a call, with so many mini-batches.
 
     Args:
@@ -163,24 +163,24 @@ def inputs_of(
     assert prompt_lengths is not None
     whole = ShardIndex(np.arange(NUM_ROWS), GROUPS * 7, prompt_lengths + lengths)
     positions = [np.arange(NUM_ROWS)[part] for part in SHARDS]
-    source = Source((Part(len(SHARDS), {name: name for name in call.reads}),))
+    source = ColumnSource((Segment(len(SHARDS), {name: name for name in call.reads}),))
     shards = [
         Shard(whole.take(part), {name: columns[name].take(part) for name in call.reads})
         for part in positions
     ]
-    batches = [OrderedBatch(Extent(4, 3), (source,))]
+    batches = [InputBatch(BatchShape(4, 3), (source,))]
     if auxiliary is not None:
-        extent, shard = alone(auxiliary)
+        shape, shard = alone(auxiliary)
         names = {name: name for name in auxiliary}
-        batches.append(OrderedBatch(extent, (Source((Part(1, names),)),)))
+        batches.append(InputBatch(shape, (ColumnSource((Segment(1, names),)),)))
         shards.append(shard)
-    order = Order(call, step, GraphName.STEP, "test", tuple(batches), mini_batches)
-    return Inputs(order, shards, Coordinates(data=world.rank, data_size=world.size))
+    request = CallRequest(call, step, GraphName.STEP, "test", tuple(batches), mini_batches)
+    return CallInputs(request, shards, Coordinates(data=world.rank, data_size=world.size))
 
 
-def alone(columns: Mapping[str, Column]) -> tuple[Extent, Shard]:
+def alone(columns: Mapping[str, Column]) -> tuple[BatchShape, Shard]:
     """Rows of which each is of a prompt of its own, in one shard."""
     lengths = columns["response_tokens"].lengths
     assert lengths is not None
     rows = np.arange(len(lengths), dtype=np.int64)
-    return Extent(len(lengths)), Shard(ShardIndex(rows, rows, lengths), columns)
+    return BatchShape(len(lengths)), Shard(ShardIndex(rows, rows, lengths), columns)

@@ -70,7 +70,7 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
     place = model_folder(world, folder)
     job = make_job(place, models={"actor": model_of(place, **training)})
     ranks = RankGroup(world.rank, world.size, dist.group.WORLD)
-    context = replace(context_of(job, "actor", place, world), generating=ranks)
+    context = replace(context_of(job, "actor", place, world), sync_group=ranks)
     trainer = make_engine(context)
     before = dict(trainer.bytes_on_device())
     made: list[BuiltBeside] = []
@@ -86,10 +86,10 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
         generation = Generation(context, trainer)
     (engine,) = made
     assert engine.trainer_bytes == {w: 0 if w in freed else size for w, size in before.items()}
-    assert trainer.offloaded is context.planned.offload
+    assert trainer.offloaded is context.role_plan.offload
     with on_device(trainer):
         assert trainer.bytes_on_device() == before
-        generation.bring_first_weights()
+        generation.sync_initial_weights()
     for name, expected in load_file(place / "model.safetensors").items():
         ((got, _),) = engine.views()[name]
         assert torch.equal(got, expected.to(context.precision).to(got.dtype)), name

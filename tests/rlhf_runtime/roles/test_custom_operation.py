@@ -161,11 +161,11 @@ def test_what_it_keeps_is_given_back_to_it(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (
             lambda state, _: state.update(mean=float("nan")),
-            r"no finite number: got state\['mean'\]",
+            r"not a finite number: got state\['mean'\]",
         ),
-        (lambda state, _: state.update(mean=np.ones(2)), "no finite number"),
-        (lambda state, _: state.update(other=1.0), "something else than it says: .* add other"),
-        (lambda state, _: state.pop("count"), "something else than it says: .* add count"),
+        (lambda state, _: state.update(mean=np.ones(2)), "not a finite number"),
+        (lambda state, _: state.update(other=1.0), "other names than keeps= lists: .* add other"),
+        (lambda state, _: state.pop("count"), "other names than keeps= lists: .* add count"),
     ],
 )
 def test_what_it_keeps_are_the_numbers_that_it_names(

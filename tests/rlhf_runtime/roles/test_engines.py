@@ -35,7 +35,7 @@ def context_of(job: RLHFJob, plan: Plan) -> RoleContext:
         folder=Path("model"),
         world=anything,
         mesh=anything,
-        generating=None,
+        sync_group=None,
         incarnation="one",
         faults=anything,
     )

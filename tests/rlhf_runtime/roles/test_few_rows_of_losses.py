@@ -22,12 +22,12 @@ from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObject
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.step.columns import reads_of
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.roles import language_model, scalar_model
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.language_model import LanguageModel
 from rlhf_runtime.roles.scalar_model import ScalarModel
-from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks
 from .bigram_engine import BigramEngine, Bigrams
@@ -142,7 +142,9 @@ def trained(
         return result, role.engine.module.weight.detach()
 
     made = ranks.run(on_rank)
-    return merge([result.statistics for result, _ in made]), [weight for _, weight in made]
+    return merge_statistics([result.statistics for result, _ in made]), [
+        weight for _, weight in made
+    ]
 
 
 def reference_of(batch: FewRows, has_scalar: bool) -> Plain:
@@ -212,7 +214,7 @@ def test_inference_reads_rows_as_they_are(method: str, batch: FewRows) -> None:
     call = ModelCall("infer", "role", method, CallKind.INFER, reads, ("made",))
     reference = reference_of(replace(batch, mask=None), has_scalar)
     with torch.no_grad():
-        rows = range(batch.extent.num_rows)
+        rows = range(batch.shape.num_rows)
         plain: list[Any] = {
             "log_probs": lambda: [reference.log_probs(row).tolist() for row in rows],
             "values": lambda: [reference.outputs(row)[:, 0].tolist() for row in rows],
@@ -231,8 +233,8 @@ def test_inference_reads_rows_as_they_are(method: str, batch: FewRows) -> None:
         shards = [(made.index, made.columns) for made in results if made.index is not None]
         for got, want in zip(in_order(shards, "made"), plain, strict=True):
             assert got == pytest.approx(want, abs=1e-5)
-        metrics = merge([made.statistics for made in results])
-        has_mean = method == "scores" and batch.extent.num_rows > 0
+        metrics = merge_statistics([made.statistics for made in results])
+        has_mean = method == "scores" and batch.shape.num_rows > 0
         assert metrics.keys() == ({"reward/learned"} if has_mean else set())
         if has_mean:
             mean = float(np.mean([score for (score,) in plain]))

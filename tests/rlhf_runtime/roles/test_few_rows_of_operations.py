@@ -46,10 +46,11 @@ from rlhf_flow.step.operations import (
     WeightedSum,
     Whiten,
 )
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.dataplane.columns import Column, pack_texts
+from rlhf_runtime.roles import operations
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.workers.orders import merge
 
 from ..thread_ranks import ThreadRanks
 from .few_rows import BATCHES, MAX_RESPONSE, WORLD_SIZES, FewRows, in_order, inputs_of, some_batches
@@ -128,6 +129,7 @@ def written(results: Sequence[Result], name: str) -> list[Any]:
 def test_every_operation_is_in_the_table() -> None:
     assert {type(operation) for operation in OPERATIONS} | {Custom} == set(get_args(Operation))
     assert PLAIN_FORMS.keys() == {type(operation) for operation in OPERATIONS}
+    assert operations.OPERATIONS.keys() == set(get_args(Operation))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_an_operation_equals_its_plain_form(operation: Operation, batch: FewRows
                 assert np.allclose(got, want, rtol=FLOAT32, atol=FLOAT32), (size, name, row)
             forms = {made.columns[name].lengths is None for made in results}
             assert len(forms) == 1, "a rank without rows makes columns of the same form"
-        metrics = merge([made.statistics for made in results])
+        metrics = merge_statistics([made.statistics for made in results])
         assert all(map(isfinite, metrics.values())), (size, metrics)
         assert metrics == pytest.approx(expected.metrics(), rel=FLOAT32, abs=FLOAT32), size
 

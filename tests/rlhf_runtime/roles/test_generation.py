@@ -18,7 +18,7 @@ from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
-from rlhf_runtime.roles.unfinished_rows import Prompts
+from rlhf_runtime.roles.sequence_migration import Prompts
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
@@ -94,11 +94,11 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
     context: Any = SimpleNamespace(
         plan=SimpleNamespace(generation=lambda role: plan),
         role="actor",
-        generating=object(),
+        sync_group=object(),
         generates_here=generates,
-        engines=None,
+        engine_group=None,
         folder=None,
-        planned=SimpleNamespace(offload=OffloadDepth.EVERYTHING),
+        role_plan=SimpleNamespace(offload=OffloadDepth.EVERYTHING),
     )
     trainer: Any = Trainer() if trains else None
     there = []
@@ -107,12 +107,12 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
         there.append(trains and trainer.offloaded is OffloadDepth.NOTHING)
         return Engine()
 
-    def transition(*parts: Any) -> Parts:
+    def weight_sync(*parts: Any) -> Parts:
         assert not generates or parts[2].released == 1
         return Parts(*parts[:3])
 
     monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder: None)
-    monkeypatch.setattr(generation_module, "WeightSync", transition)
+    monkeypatch.setattr(generation_module, "WeightSync", weight_sync)
     monkeypatch.setattr(Generation, "_start_engine", start)
     made = Generation(context, trainer)
     parts: Any = made._weight_sync

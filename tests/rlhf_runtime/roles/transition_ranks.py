@@ -24,7 +24,6 @@ from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_decoder.config import shape_from_config
 from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -41,6 +40,7 @@ from rlhf_runtime.reshard.slices import TensorSlice, uncovered
 from rlhf_runtime.reshard.views import View, Views
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.workers.process import resident_bytes
+from rlhf_sizing.config import shape_from_config
 
 from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
@@ -103,7 +103,7 @@ class Setting:
         make = ENGINES[case.engine]
         self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
         generates = world.rank in case.engines.ranks
-        self.at = Coordinates.of(world.rank, case.engines) if generates else None
+        self.at = Coordinates.in_mesh(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
         self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
@@ -265,23 +265,23 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
-        transition = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
-        assert transition.sync(WEIGHT_VERSION).means
+        weight_sync = WeightSync(trainer, trainer.views(), engine, ranks)  # type: ignore[arg-type]
+        assert weight_sync.sync(WEIGHT_VERSION).means
         for name, parts in engine.views().items():
             for tensor, box in parts:
                 assert torch.equal(tensor, whole[name][box.slices_in(TensorSlice.full(ENDS[name]))])
-        spoil(transition, engine, world.rank)
+        spoil(weight_sync, engine, world.rank)
         trainer.version += 1
         with pytest.raises(StaleWeights, match="for 1 of 2 tensors, the first norm"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
         trainer.move()
         with pytest.raises(StaleWeights, match="got other storage for embedding than when"):
-            transition.sync(WEIGHT_VERSION)
+            weight_sync.sync(WEIGHT_VERSION)
 
 
-def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
+def spoil(weight_sync: WeightSync, engine: HeldViews, rank: int) -> None:
     """Let what arrives of one tensor on the first rank that has some of it be wrong."""
-    run = transition._transfer.run
+    run = weight_sync._transfer.run
 
     def corrupting() -> object:
         moved = run()
@@ -289,7 +289,7 @@ def spoil(transition: WeightSync, engine: HeldViews, rank: int) -> None:
             engine.views()["norm"][0].tensor[0] += 1e-3
         return moved
 
-    transition._transfer.run = corrupting  # type: ignore[method-assign,assignment]
+    weight_sync._transfer.run = corrupting  # type: ignore[method-assign,assignment]
 
 
 def views_of(

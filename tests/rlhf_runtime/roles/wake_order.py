@@ -163,7 +163,7 @@ def the_cache_sleeps_on_where_weights_are_stale(world: World, folder: Path) -> N
     role.engine.release()
     role.notes()
     call = SimpleNamespace(options=GenerateOptions(samples=1, greedy=False))
-    inputs: Any = SimpleNamespace(call=call, graph=GraphName.STEP, step=1, changes=0)
+    inputs: Any = SimpleNamespace(call=call, graph=GraphName.STEP, step=1, num_weight_changes=0)
     with pytest.raises(StaleWeights, match="got none"):
         role.generation.generate(inputs)
     assert role.notes() == []

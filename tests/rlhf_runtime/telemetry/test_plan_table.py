@@ -56,6 +56,7 @@ PLAN = Plan.model_validate(
                 "maxSequenceTokens": 16,
                 "releaseDuringTraining": False,
                 "maxSamplesPerPrompt": 4,
+                "kvBlockTokens": 16,
             }
         ],
         "memory": [
@@ -75,6 +76,7 @@ PLAN = Plan.model_validate(
                 "peaks": [{"phase": GENERATION, "bytes": 2 << 30}],
             }
         ],
+        "passesAhead": 1,
         "standby": False,
         "reasons": ["One pool & one engine."],
     }

@@ -8,21 +8,27 @@ import threading
 import pytest
 
 from rlhf_runtime.workers import activity as module
-from rlhf_runtime.workers.activity import Activity, Progress, Watched, ask, watched_by_effort
-from rlhf_runtime.workers.effort import Effort
+from rlhf_runtime.workers.activity import (
+    Activity,
+    ActivityServer,
+    ProcessActivity,
+    ProgressSignal,
+    heartbeat_by_cpu,
+    request_status,
+)
 
 
 def test_a_worker_says_what_it_does_while_it_does_it() -> None:
     activity = Activity()
     address = activity.serve("127.0.0.1", "secret")
-    before = ask(address, "secret")
+    before = request_status(address, "secret")
     assert before is not None and before.call == ""
     with activity.during("actor.train", 3):
         activity._since -= 100.0
-        still = ask(address, "secret")
+        still = request_status(address, "secret")
         activity.tick()
-        moved = ask(address, "secret")
-    after = ask(address, "secret")
+        moved = request_status(address, "secret")
+    after = request_status(address, "secret")
     activity.close()
     assert still is not None and moved is not None and after is not None
     assert (still.call, still.step) == ("actor.train", 3)
@@ -33,17 +39,17 @@ def test_a_worker_says_what_it_does_while_it_does_it() -> None:
 @pytest.mark.parametrize(
     ("progress", "efforts", "moves"),
     [
-        (Progress.TICKS, [0.0, 50.0, 100.0], False),
-        (Progress.EFFORT, [0.0, 50.0, 100.0], True),
-        (Progress.EFFORT, [0.0, 0.0, 0.0], False),
-        (Progress.LIMITED, [0.0, 0.0, 0.0], True),
+        (ProgressSignal.TICKS, [0.0, 50.0, 100.0], False),
+        (ProgressSignal.CPU, [0.0, 50.0, 100.0], True),
+        (ProgressSignal.CPU, [0.0, 0.0, 0.0], False),
+        (ProgressSignal.OWN_LIMIT, [0.0, 0.0, 0.0], True),
     ],
 )
 def test_what_counts_as_progress_is_the_calls(
-    monkeypatch: pytest.MonkeyPatch, progress: Progress, efforts: list[float], moves: bool
+    monkeypatch: pytest.MonkeyPatch, progress: ProgressSignal, efforts: list[float], moves: bool
 ) -> None:
     given = iter(efforts)
-    monkeypatch.setattr(module, "own_effort", lambda: Effort(next(given), 0))
+    monkeypatch.setattr(module, "process_activity", lambda: ProcessActivity(next(given), 0))
     activity = Activity()
     with activity.during("build", progress=progress):
         for _ in range(2):
@@ -67,8 +73,8 @@ def test_of_calls_at_the_same_time_the_last_one_is_told() -> None:
 
 
 def test_a_method_can_be_watched_by_effort() -> None:
-    class Worker(Watched):
-        @watched_by_effort
+    class Worker(ActivityServer):
+        @heartbeat_by_cpu
         def restore(self, address: str) -> tuple[str, str]:
             return self.activity.status().call, address
 
@@ -89,7 +95,7 @@ def test_stacks_say_where_every_thread_is() -> None:
     thread = threading.Thread(target=stuck_here, name="stuck")
     thread.start()
     entered.wait()
-    status = ask(address, "secret")
+    status = request_status(address, "secret")
     leave.set()
     thread.join()
     activity.close()
@@ -100,11 +106,11 @@ def test_stacks_say_where_every_thread_is() -> None:
 
 def test_a_stranger_gets_no_answer() -> None:
     activity = Activity()
-    assert ask(activity.serve("127.0.0.1", "secret"), "guess") is None
+    assert request_status(activity.serve("127.0.0.1", "secret"), "guess") is None
     activity.close()
 
 
 def test_a_worker_that_is_gone_gives_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-    assert ask(address, "secret") is None
+    assert request_status(address, "secret") is None

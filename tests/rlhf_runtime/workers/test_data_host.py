@@ -15,7 +15,7 @@ from rlhf_runtime.data.load import DataUse, load_prompts
 from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.workers.activity import Watched
+from rlhf_runtime.workers.activity import ActivityServer
 from rlhf_runtime.workers.data_host import DataHost, batch_of
 
 POLICY = PromptPolicy(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
@@ -71,7 +71,7 @@ def test_rounds_of_a_step_get_prompts_that_no_other_round_of_an_epoch_had(tmp_pa
         },
     }
     host = DataHost.__new__(DataHost)
-    Watched.__init__(host)
+    ActivityServer.__init__(host)
     read = ("prompt_id",)
     host._job = SimpleNamespace(spec=RLHFJobSpec.model_validate(spec))
     given = GraphInputs(prompts=read, pretraining=read, prompt_batches=3)

@@ -9,11 +9,11 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of
-from rlhf_runtime.dataplane.partition import Extent
+from rlhf_runtime.calls.requests import CallRequest, InputBatch
+from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
 from rlhf_runtime.roles import saving
 from rlhf_runtime.workers import rank as rank_module
-from rlhf_runtime.workers.orders import Order, OrderedBatch
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
 
@@ -65,14 +65,14 @@ def rank(make_rank: MakeRank) -> Rank:
     return make_rank(0, {})
 
 
-def order_of(call: str, incarnation: str) -> Order:
+def order_of(call: str, incarnation: str) -> CallRequest:
     model_call = ModelCall(call, "actor", "log_probs", CallKind.INFER, (), ("log_probs",))
-    return Order(model_call, 1, GraphName.STEP, incarnation, (OrderedBatch(Extent(2)),))
+    return CallRequest(model_call, 1, GraphName.STEP, incarnation, (InputBatch(BatchShape(2)),))
 
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
     with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
-        rank.run(*order_of("actor.generate", "old").message([]))
+        rank.run(*order_of("actor.generate", "old").to_message([]))
 
 
 class Fragile:
@@ -91,7 +91,7 @@ def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Ran
     rank._roles["actor"] = role = Fragile()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the first"):
-            rank.run(*order_of("actor.generate", "new").message([]))
+            rank.run(*order_of("actor.generate", "new").to_message([]))
     assert role.calls == 1
     with pytest.raises(ZeroDivisionError, match="the first"):
         rank.begin_save("nowhere", 1)
@@ -129,7 +129,7 @@ class Trying:
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("load", "offload", "bring_first_weights", "generate_first_token"):
+        if name not in ("load", "offload", "sync_initial_weights", "generate_first_token"):
             raise AttributeError(name)
         return lambda *_: self.asked.append(name)
 
@@ -137,8 +137,8 @@ class Trying:
 @pytest.mark.parametrize(
     ("trains", "generates", "asked"),
     [
-        (True, True, ["load", "bring_first_weights", "offload", "generate_first_token"]),
-        (False, True, ["bring_first_weights", "generate_first_token"]),
+        (True, True, ["load", "sync_initial_weights", "offload", "generate_first_token"]),
+        (False, True, ["sync_initial_weights", "generate_first_token"]),
         (True, False, []),
     ],
 )
@@ -152,7 +152,7 @@ def test_the_first_token_is_generated_where_the_trainer_may_have_left_its_device
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
     with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in Step"):
-        rank.run(*order_of("actor.log_probs#7", "new").message([]))
+        rank.run(*order_of("actor.log_probs#7", "new").to_message([]))
 
 
 @pytest.mark.parametrize(("number", "kept"), [(0, {}), (1, {"multiplier": 0.5})])

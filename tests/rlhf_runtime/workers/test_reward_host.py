@@ -13,13 +13,14 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
-from rlhf_runtime.controller.scored import require_scores, unscored_of
+from rlhf_runtime.calls.reports import CallReport, merge_statistics
+from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
+from rlhf_runtime.controller.scoring import require_scores, unscored_samples
 from rlhf_runtime.data import row_location
 from rlhf_runtime.dataplane.columns import Column, pack_texts
-from rlhf_runtime.dataplane.partition import Extent, Share
+from rlhf_runtime.dataplane.partition import BatchShape, Slice
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.workers import reward_host as module
-from rlhf_runtime.workers.orders import CallReport, Order, OrderedBatch, Part, Source, merge
 from rlhf_runtime.workers.reward_host import RewardHost
 
 from ..controller.jobs import make_job
@@ -58,7 +59,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardHost]:
         patch.setattr(module, "configure_process", lambda *_: None)
         patch.syspath_prepend(str(folder))
         made = RewardHost(
-            make_job(rewards=REWARDS), Path("reward.log"), (), "reward 1", Share(1, 2)
+            make_job(rewards=REWARDS), Path("reward.log"), (), "reward 1", Slice(1, 2)
         )
         assert made.start() == {"number": "number"}
     yield made
@@ -76,14 +77,16 @@ def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, lis
         "prompt_id": Column(100 + rows // 2),
         "finished": Column(np.ones(len(rows), dtype=np.int8)),
     }
-    source = Source((Part(1, {name: name for name in columns}),))
-    batch = OrderedBatch(Extent(len(rows) // 2, 2), (source,))
-    order = Order(CALL, 3, GraphName.STEP, "one", (batch,))
+    source = ColumnSource((Segment(1, {name: name for name in columns}),))
+    batch = InputBatch(BatchShape(len(rows) // 2, 2), (source,))
+    request = CallRequest(CALL, 3, GraphName.STEP, "one", (batch,))
     reports, made = [], []
     for number in range(parts):
-        message = replace(order, share=Share(number, parts)).message([Shard(index, columns)])
+        message = replace(request, batch_slice=Slice(number, parts)).to_message(
+            [Shard(index, columns)]
+        )
         report, shard = host.run(*message)
-        reports.append(CallReport.read(report))
+        reports.append(CallReport.from_bytes(report))
         made.append(shard)
     assert np.concatenate([shard.index.rows for shard in made]).tolist() == rows.tolist()
     return reports, {
@@ -99,21 +102,21 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     reports, columns = score(host, parts)
     assert columns == expected
     assert {span.process for report in reports for span in report.spans} == {"reward 1"}
-    metrics = merge([report.statistics for report in reports])
-    assert metrics == pytest.approx(merge([whole.statistics]), rel=1e-12)
+    metrics = merge_statistics([report.statistics for report in reports])
+    assert metrics == pytest.approx(merge_statistics([whole.statistics]), rel=1e-12)
     numbers = np.asarray([float(each) for each in RESPONSES])
-    scored = ~np.isnan(numbers)
-    rewards = (numbers - 0.5 * np.asarray([len(each) for each in RESPONSES]))[scored]
-    assert metrics["reward/number"] == pytest.approx(numbers[scored].mean())
+    scoring = ~np.isnan(numbers)
+    rewards = (numbers - 0.5 * np.asarray([len(each) for each in RESPONSES]))[scoring]
+    assert metrics["reward/number"] == pytest.approx(numbers[scoring].mean())
     assert metrics["reward/length"] == pytest.approx(np.mean([len(each) for each in RESPONSES]))
     assert metrics["reward/mean"] == pytest.approx(rewards.mean())
     assert metrics["reward/std"] == pytest.approx(rewards.std())
-    assert metrics["score/invalid"] == metrics["score/nonFinite"] == (~scored).sum()
+    assert metrics["score/invalid"] == metrics["score/nonFinite"] == (~scoring).sum()
     require_scores(reports, 3)
-    assert unscored_of(reports) == unscored_of([whole])
-    assert [(name, f"{each.what} to {each.row}") for name, each in unscored_of(reports)] == [
+    assert unscored_samples(reports) == unscored_samples([whole])
+    assert [(name, f"{each.what} to {each.row}") for name, each in unscored_samples(reports)] == [
         ("number", f"the response 'nan' to train.jsonl, row {100 + row // 2}, counted from 0")
-        for row in np.flatnonzero(~scored)
+        for row in np.flatnonzero(~scoring)
     ]
 
 
@@ -128,6 +131,6 @@ def test_failed_rows_are_named_without_reading_the_file_to_them_again(
     told = []
     for content in (rows, "\x00" * first_half + rows[first_half:]):
         Path("train.jsonl").write_text(content)
-        told.append([each.row for _, each in unscored_of(score(host, 1)[0])])
+        told.append([each.row for _, each in unscored_samples(score(host, 1)[0])])
     lines = [201, 205, 205, 209]
     assert told == [[f"train.jsonl, line {line}" for line in lines]] * 2

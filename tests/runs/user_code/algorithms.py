@@ -26,7 +26,7 @@ from rlhf_flow import (
     Scope,
 )
 from rlhf_runtime.dataplane.columns import Column, pack_texts
-from rlhf_runtime.dataplane.partition import Share
+from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Protocol
 
 ROWS = 64
@@ -220,7 +220,7 @@ def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, 
     return {"advantages": Column(np.repeat(advantages.astype(np.float32), lengths), lengths)}
 
 
-ON_FIRST = Protocol(lambda at: Share(0, 1), lambda at: at.rank == 0)
+ON_FIRST = Protocol(lambda at: Slice(0, 1), lambda at: at.rank == 0)
 
 
 def centred(columns: Mapping[str, Column], *, baseline: float, rows: int) -> dict[str, Column]:

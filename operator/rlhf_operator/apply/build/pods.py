@@ -99,7 +99,7 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
 def _start_fork_server(device: Device) -> list[str]:
     """A command that never fails, for the kubelet would end the container: where there is no such
     server the driver starts one."""
-    start = f"python -P -m rlhf_runtime.forkserver.of_pod {device.value}"
+    start = f"python -P -m rlhf_runtime.forkserver.pod_server {device.value}"
     return ["/bin/sh", "-c", f"{start} || true"]
 
 

@@ -30,8 +30,8 @@ from rlhf_runtime.engines.sharing import has_full_attention, sequence_cost, supp
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
     TokenOutputs,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.slices import TensorSlice
@@ -95,12 +95,12 @@ class FsdpEngine(EngineBase):
         self._free_gathered_weights()
 
     @torch.no_grad()
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             term.loss(self._outputs(part, term.reading), part)
             self._tick()
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         for part, term in parts:
             share = term.loss(self._outputs(part, term.reading), part)
             torch.autograd.backward(share * self.parallel.data_size)  # FSDP averages over ranks

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
-from rlhf_decoder.weights import padded_vocabulary
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FAMILIES,
@@ -27,6 +26,7 @@ from rlhf_runtime.engines.megatron.family import (
 )
 from rlhf_runtime.engines.sharing import has_full_attention
 from rlhf_runtime.errors import UnsupportedModel
+from rlhf_sizing.weights import padded_vocabulary
 
 ROTARY_TYPES = ("default", "linear", "llama3")
 """Supported rotary embeddings: frequencies do not depend on the length, attention is not

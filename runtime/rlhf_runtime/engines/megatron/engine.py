@@ -35,7 +35,7 @@ from rlhf_runtime.engines.sharing import sequence_cost
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
-    LossTerm,
+    WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
 from rlhf_runtime.reshard.gathering import gather_pieces
@@ -156,11 +156,11 @@ class MegatronEngine(EngineBase):
             )
             self._tick()
 
-    def _forward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         if parts:
             infer(self.stage, self._term_inputs(parts), len(parts), _loss_function(parts))
 
-    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, LossTerm]]) -> None:
+    def _forward_backward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
         assert self._masters is not None and self._gradients is not None
         grow(self._no_gradients)
         loss = _loss_function(parts)
@@ -261,7 +261,7 @@ class MegatronEngine(EngineBase):
             return ResidentTensors([*parameters, *kept])
         return ResidentTensors(kept, parameters)
 
-    def _term_inputs(self, parts: Iterable[tuple[MicroBatch, LossTerm]]) -> Iterator[Inputs]:
+    def _term_inputs(self, parts: Iterable[tuple[MicroBatch, WeightedLoss]]) -> Iterator[Inputs]:
         return self._inputs((part, term.reading) for part, term in parts)
 
     def _inputs(self, parts: Iterable[tuple[MicroBatch, HeadReading]]) -> Iterator[Inputs]:
@@ -273,7 +273,7 @@ class MegatronEngine(EngineBase):
             yield _as_inputs(part.to(self.parallel.device), reading, multiple)
 
 
-def _loss_function(parts: Sequence[tuple[MicroBatch, LossTerm]]) -> ConsumeOutputs:
+def _loss_function(parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> ConsumeOutputs:
     """Computes the loss of micro-batch `number` from the last stage's result."""
 
     def loss(number: int, result: torch.Tensor) -> torch.Tensor:

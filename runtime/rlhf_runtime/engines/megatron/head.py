@@ -15,7 +15,7 @@ from rlhf_runtime.engines.megatron.core import (
     gather_from_sequence_parallel_region,
 )
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs
-from rlhf_runtime.numerics.head import VocabularyPart, head_log_probs
+from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
 
 
 class HeadRequest(NamedTuple):
@@ -83,7 +83,7 @@ class MegatronHead:
             request.targets,
             request.reading.temperature,
             request.reading.with_entropy,
-            VocabularyPart(self._own, self._group) if self._group.size() > 1 else None,
+            VocabularyShard(self._own, self._group) if self._group.size() > 1 else None,
         )
         columns = [column for column in log_probs_and_entropies if column is not None]
         return torch.stack(columns, dim=1), None

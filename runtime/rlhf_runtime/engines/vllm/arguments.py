@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_planner.memory.generation import BATCHED_TOKENS
+from rlhf_sizing.limits import BATCHED_TOKENS
 
 MIN_MEMORY_SHARE = 0.01
 """Minimum share of a device's memory: vLLM refuses zero."""

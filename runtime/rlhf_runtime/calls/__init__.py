@@ -1,0 +1,1 @@
+"""Messages between driver and workers: requests, their inputs, reports and memory errors."""

@@ -1,0 +1,57 @@
+"""The protocol of a call, and among which rows it lets a rank work.
+
+The driver uses it to send a rank what it needs, the rank to find its rows in it.
+"""
+
+from __future__ import annotations
+
+from rlhf_api.calls import CallKind
+from rlhf_flow.step.calls import ModelCall
+from rlhf_runtime.dataplane.partition import BatchShape, balancing_window, contiguous_rows
+from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol
+from rlhf_runtime.dataplane.user_protocol import user_protocol
+
+BY_KIND: dict[CallKind, str] = {
+    CallKind.GENERATE: "3d_all_micro_dp",
+    CallKind.INFER: "3d",
+    CallKind.TRAIN: "3d",
+    CallKind.COMPUTE: "3d",
+    CallKind.SCORE: "dp",
+    CallKind.COPY: "one_to_all",
+    CallKind.SAVE: "one_to_all",
+    CallKind.RESHARD: "one_to_all",
+    CallKind.FINISH: "3d_all_micro_dp",
+    CallKind.RELEASE: "one_to_all",
+    CallKind.LOAD: "one_to_all",
+    CallKind.OFFLOAD: "one_to_all",
+}
+"""Which protocol a kind of call uses, unless the call names one of the user's own."""
+
+BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
+"""Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
+
+
+def protocol_of(call: ModelCall) -> Protocol:
+    """The protocol of a call.
+
+    Raises:
+        UserCodeFailed: it is one of the user's own that cannot be imported.
+    """
+    if call.protocol is not None:
+        return user_protocol(call.protocol)
+    return PROTOCOLS[BY_KIND[call.kind]]
+
+
+def row_bounds(call: ModelCall, shape: BatchShape, at: Coordinates, groups: range) -> range:
+    """Among which rows a rank's part of some groups is: what its calls read and write there.
+
+    Raises:
+        UserCodeFailed: the call's protocol is the user's own, and gives no share.
+    """
+    batch_slice = protocol_of(call).distribute(at)
+    if call.kind in BALANCED:
+        window = balancing_window(
+            groups, shape.rows_per_group, batch_slice, call.compares_responses
+        )
+        return window.span.bounds
+    return contiguous_rows(groups, shape.rows_per_group, batch_slice).bounds
