@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from rlhf_runtime.calls.reports import CallReport, ScoringReport
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.rewards.failures import MOST_NAMED, Failure
+from rlhf_runtime.rewards.scores import MAX_NAMED, Failure
 
 
 def require_scores(reports: Sequence[CallReport], step: int) -> None:
@@ -40,7 +40,7 @@ def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure]
         (name, failure)
         for parts in _calls(reports)
         for name, failures in _failures(parts).items()
-        for failure in failures[:MOST_NAMED]
+        for failure in failures[:MAX_NAMED]
     )
 
 

@@ -21,7 +21,7 @@ from rlhf_runtime.controller.saved_lines import lines_by_name
 from rlhf_runtime.controller.scoring import unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.process import resident_bytes

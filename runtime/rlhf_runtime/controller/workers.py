@@ -28,7 +28,7 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.rewards.measured import check_measured
+from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -141,7 +141,7 @@ class Workers:
                 libraries = now
             if phase == "verifiers":
                 self.measured, *_ = wait_for(verifiers)
-                check_measured(self.job.spec, self.measured)
+                check_metrics(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in INDEPENDENT_PHASES else libraries))
         if not self.plan.standby:
             self._site.unload_libraries(self._nodes, self.poll)

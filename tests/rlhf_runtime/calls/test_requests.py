@@ -18,8 +18,8 @@ from rlhf_runtime.calls.requests import (
     returned_columns,
 )
 from rlhf_runtime.dataplane.partition import BatchShape, Slice
-from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.spread import Spread
 
 GENERATE = ModelCall(

@@ -21,8 +21,8 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.workers.process import resident_bytes
 
 from ...waiting import wait_until

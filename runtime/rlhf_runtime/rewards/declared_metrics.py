@@ -1,4 +1,4 @@
-"""What a job's verifiers measure, by what they declare, and whether the manifest finds it. Pure."""
+"""Checks the metrics that a job's verifiers declare against the manifest. Pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rlhf_runtime.rewards.errors import InvalidReward
 _EXACT_MATCH = EXACT_MATCH.removeprefix("evaluation/")
 
 
-def check_measured(spec: RLHFJobSpec, declared: Mapping[str, str]) -> None:
-    """Refuse a job of which a field relies on a metric that no verifier measures, or that two do.
+def check_metrics(spec: RLHFJobSpec, declared: Mapping[str, str]) -> None:
+    """Refuse a job that needs a metric of no verifier, or whose verifiers share a metric.
 
     Args:
         spec: of the job.
-        declared: metrics, by the names of the rewards whose verifiers measure them.
+        declared: metrics that verifiers measure, by the reward's name.
 
     Raises:
-        InvalidReward: with what each reward's verifier declares.
+        InvalidReward: a metric is missing or declared twice; the message lists all declarations.
     """
     counts = Counter(declared.values())
     for field in _fields_that_need_exact_match(spec):
         if _EXACT_MATCH not in counts:
             raise InvalidReward(
                 f"no verifier measures {_EXACT_MATCH}, which {field} needs: got "
-                f"{_told(spec, declared)}, allowed one that does, if need be of weight 0; decorate "
-                f'the verifier with @measures("{_EXACT_MATCH}") of rlhf_runtime.rewards, or remove '
-                "the field"
+                f"{_declarations(spec, declared)}, allowed one that does, if need be of weight 0; "
+                f'decorate the verifier with @measures("{_EXACT_MATCH}") of '
+                "rlhf_runtime.rewards, or remove the field"
             )
     for metric, count in counts.items():
         if count > 1:
             raise InvalidReward(
-                f"several verifiers measure {metric}: got {_told(spec, declared)}, allowed one "
-                "verifier for each metric; give the others a metric of their own, or none, by "
+                f"several verifiers measure {metric}: got {_declarations(spec, declared)}, allowed "
+                "one verifier for each metric; give the others a metric of their own, or none, by "
                 "@measures of rlhf_runtime.rewards"
             )
 
@@ -48,7 +48,7 @@ def _fields_that_need_exact_match(spec: RLHFJobSpec) -> Iterator[str]:
         yield "checkpoint.keepBest"
 
 
-def _told(spec: RLHFJobSpec, declared: Mapping[str, str]) -> str:
-    """What every reward's verifier declares."""
-    said = (f"{each.name} ({declared.get(each.name, 'none')})" for each in spec.rewards)
-    return ", ".join(said) or "no reward"
+def _declarations(spec: RLHFJobSpec, declared: Mapping[str, str]) -> str:
+    """List each reward with the metric that its verifier declares."""
+    rewards = (f"{reward.name} ({declared.get(reward.name, 'none')})" for reward in spec.rewards)
+    return ", ".join(rewards) or "no reward"
