@@ -232,9 +232,7 @@ def test_a_ranks_answers_are_scored_while_another_generates(
     batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
     generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
     batch |= backend.run(generate, batch)
-    made = backend.run(
-        replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch
-    )
+    made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
     assert len(made.nonempty_shards("scored")) == 2
     assert sums_of(backend) == {"rows": 5.0, "valid": 5.0}
 
