@@ -21,8 +21,7 @@ from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.errors import CannotExport, RuntimeFailure
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
-from rlhf_runtime.models.files import copy_tokenizer
-from rlhf_runtime.models.folder import CONFIG_FILE
+from rlhf_runtime.models.folder import CONFIG_FILE, copy_tokenizer
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.roles.saved_models import SavedModel, export_model, saved_models
 from rlhf_runtime.telemetry.metric_names import format_bytes
