@@ -27,8 +27,8 @@ class ShardRef:
     """The subset of the batch that its rows belong to."""
 
 
+# Shards of one call, in the order of their rows.
 Shards = tuple[ShardRef, ...]
-"""Shards of one call, in the order of their rows."""
 
 
 @dataclass(eq=False)
@@ -112,7 +112,9 @@ class Batch:
         times = like.shape.rows_per_group // self.shape.rows_per_group
         columns = {
             name: ColumnLocation(
-                tuple(replace(each, repeat=each.repeat * times) for each in column.segments),
+                tuple(
+                    replace(segment, repeat=segment.repeat * times) for segment in column.segments
+                ),
                 column.names,
             )
             for name, column in self.columns.items()
@@ -143,14 +145,16 @@ class Batch:
         return self._with(lambda shard: shard is kept)
 
     def _with(self, keeps: Callable[[ShardRef], bool]) -> Batch:
-        def part(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
-            return tuple(each.with_shards(tuple(filter(keeps, each.shards))) for each in segments)
+        def restrict(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
+            return tuple(
+                segment.with_shards(tuple(filter(keeps, segment.shards))) for segment in segments
+            )
 
         columns = {
-            name: replace(column, segments=part(column.segments))
+            name: replace(column, segments=restrict(column.segments))
             for name, column in self.columns.items()
         }
-        return replace(self, base=part(self.base), columns=columns)
+        return replace(self, base=restrict(self.base), columns=columns)
 
     def nonempty_shards(self, field: str) -> list[ShardRef]:
         """Return the shards of a column that have rows."""
@@ -174,11 +178,11 @@ class Batch:
             tuple(
                 tuple(
                     _SegmentIndex(
-                        each,
+                        segment,
                         self.shape.rows_per_group,
                         {field: stored[number] for field, stored in names.items()},
                     )
-                    for number, each in enumerate(segments)
+                    for number, segment in enumerate(segments)
                 )
                 for segments, names in grouped.items()
             )
@@ -204,7 +208,7 @@ def as_batch(
 
 
 def _shifted(groups: int, segments: Sequence[ColumnSegment]) -> list[ColumnSegment]:
-    return [replace(each, groups_before=each.groups_before + groups) for each in segments]
+    return [replace(segment, groups_before=segment.groups_before + groups) for segment in segments]
 
 
 class _SegmentIndex:
@@ -254,15 +258,15 @@ class InputSources:
         sources: list[ColumnSource] = []
         references: list[Any] = []
         for source in self.sources:
-            parts = []
-            for each in source:
-                if shards := each.for_rows(rows):
-                    parts.append(each.describe(shards))
+            segments = []
+            for segment in source:
+                if shards := segment.for_rows(rows):
+                    segments.append(segment.describe(shards))
                     references += [shard.reference for shard in shards]
             # At least one shard of every source: it tells the types of the columns.
-            if not parts:
+            if not segments:
                 shards = source[0].first()
-                parts.append(source[0].describe(shards))
+                segments.append(source[0].describe(shards))
                 references += [shard.reference for shard in shards]
-            sources.append(ColumnSource(tuple(parts)))
+            sources.append(ColumnSource(tuple(segments)))
         return sources, references

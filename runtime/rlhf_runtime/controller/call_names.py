@@ -21,10 +21,10 @@ from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.calls.reports import Statistics
 
+# The site of `flow.compute`.
 COMPUTE = "compute"
-"""The site of `flow.compute`."""
+# Prefix of totals over the complete step, whichever call adds to them.
 STEP_TOTALS = "batch/"
-"""Prefix of totals over the complete step, whichever call adds to them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def trained_generate_call(graph: Graph) -> str | None:
     trainings = graph.of_kind(CallKind.TRAIN)
     policy = policy_of(graph) if trainings else None
     ordered = sorted(trainings, key=lambda call: call.role != policy)
-    candidates = [each for call in ordered for each in graph.responses.get(call.id, ())]
+    candidates = [generate for call in ordered for generate in graph.responses.get(call.id, ())]
     candidates += [call.id for call in graph.of_kind(CallKind.GENERATE)]
     return next(iter(candidates), None)
 
@@ -146,9 +146,9 @@ def _plain_calls(
     the first."""
     plain: dict[_Site, str] = {}
     for call in graph.calls:
-        for each in _naming_calls(graph, call):
-            if each == main or site_of(call) not in plain:
-                plain[site_of(call)] = each
+        for generate in _naming_calls(graph, call):
+            if generate == main or site_of(call) not in plain:
+                plain[site_of(call)] = generate
     return plain
 
 

@@ -53,17 +53,17 @@ class StepBackend:
     """Calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
     """Number of rounds by `flow.repeat`."""
+    # Number of reports whose scores are checked.
     _num_checked: int = 0
-    """Number of reports whose scores are checked."""
+    # Calls so far that change the weights of each role.
     _weight_changes: Counter[str | None] = field(default_factory=Counter)
-    """Calls so far that change the weights of each role."""
+    # Current round of `flow.repeat`.
     _round: int = 0
-    """Current round of `flow.repeat`."""
+    # Batches of prompts so far.
     _prompts: list[Batch] = field(default_factory=list)
-    """Batches of prompts so far."""
     _pretraining: Batch | None = None
+    # Functions that send the second parts of calls which began early.
     _deferred_sends: list[Callable[[], None]] = field(default_factory=list)
-    """Functions that send the second parts of calls which began early."""
 
     @property
     def prompts(self) -> Batch:
@@ -85,7 +85,7 @@ class StepBackend:
     ) -> Batch:
         """Send a call, with the weight transfers and offloading that its plan has before and after
         it."""
-        batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
+        batches = [value for value in (batch, *auxiliary) if isinstance(value, Batch)]
         if self._begins_early(call):
             return self._send_in_two_parts(call, batches[0])
         self.send_deferred()
@@ -111,7 +111,11 @@ class StepBackend:
         """True if the call begins before all responses have ended."""
         if self.graph is not GraphName.STEP:
             return False
-        fusions = [each.fusion for each in self.plan.generations if each.fusion is not None]
+        fusions = [
+            generation.fusion
+            for generation in self.plan.generations
+            if generation.fusion is not None
+        ]
         return any(call.id in fusion.calls for fusion in fusions)
 
     def _generate_in_two_parts(self, call: ModelCall, batch: Batch, finish: CallPlan) -> Batch:
@@ -183,7 +187,7 @@ class StepBackend:
             self.step,
             self.graph,
             self.incarnation,
-            tuple(InputBatch(each.shape) for each in batches),
+            tuple(InputBatch(batch.shape) for batch in batches),
             planned.mini_batches,
             self._round,
             self._weight_changes[call.role],
@@ -237,7 +241,7 @@ class StepBackend:
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
         # The answer is the same in all rows: any shard will do.
-        shard = next(each for each in column.segments[0].shards if each.rows)
+        shard = next(shard for shard in column.segments[0].shards if shard.rows)
         *messages, answer_shard = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
         require_scores([CallReport.from_bytes(message) for message in fresh], self.step)

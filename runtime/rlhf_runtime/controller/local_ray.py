@@ -24,30 +24,30 @@ from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.forkserver import launcher
 
 SHARED_MEMORY = Path("/dev/shm")
+# Enough for a few steps' batches of a small job; Ray spills to disk beyond it.
 OBJECT_STORE_BYTES = 256 * 2**20
-"""Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
 SYSTEM_CONFIG = {
     "worker_niceness": 0,  # they do the work: they must not yield
     "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
     "enable_metrics_collection": False,  # nobody asks for them, and no agent takes them
 }
+# Time limit for Ray's own processes to start.
 START_SECONDS = 180.0
-"""Time limit for Ray's own processes to start."""
+# Interval of checks during the start.
 POLL_SECONDS = 0.05
-"""Interval of checks during the start."""
+# Errors that Ray writes to the terminal, although it also raises them.
 SUPPRESSED_OUTPUT = re.compile("A worker died or was killed while executing a task")
-"""Errors that Ray writes to the terminal, although it also raises them."""
 _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
 # With port 0 the raylet waits until an agent reports one.
+# Flags of the raylet for its agents.
 _AGENT_PORT = re.compile(
     r"^(--(?:metrics-agent-port|metrics_export_port|runtime_env_agent_port)=)0$"
 )
-"""Flags of the raylet for its agents."""
+# A port that nobody listens on.
 _NO_PORT = 1
-"""A port that nobody listens on."""
+# Start of the raylet's command for workers: Python, Ray's program for other environments, then the
+# worker's script.
 _WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
-"""Start of the raylet's command for workers: Python, Ray's program for other environments, then the
-worker's script."""
 _FORKED = f"--python_worker_command={subprocess.list2cmdline(launcher.command())} "
 _IDLE = subprocess.list2cmdline(fate.idle_command())
 

@@ -31,14 +31,14 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
+# Time limit for leftovers of an earlier driver to disappear.
 CLEAN_SECONDS = 60.0
-"""Time limit for leftovers of an earlier driver to disappear."""
 # A lost pod may need a new machine, and the machine the image.
+# Time limit for nodes if the manifest has no startDeadlineSeconds.
 NODES_SECONDS = 600.0
-"""Time limit for nodes if the manifest has no startDeadlineSeconds."""
 NAMESPACE = "rlhf"
+# Namespace of the actors that Ray's Jobs API keeps for submissions.
 INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
-"""Namespace of the actors that Ray's Jobs API keeps for submissions."""
 COUNTED_RESOURCES = ("CPU", "GPU")
 
 

@@ -12,8 +12,8 @@ from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.hooks import Hook
 
 POLL_SECONDS = 1.0
+# Time for the driver, after Ray's death, to notice it and to end in order.
 END_SECONDS = 20.0
-"""Time for the driver, after Ray's death, to notice it and to end in order."""
 
 
 class RayWatch:
@@ -35,11 +35,11 @@ class RayWatch:
         """
         self._require_ray = require_ray
         self._give_up = give_up
-        self._look_seconds = poll_seconds
+        self._poll_seconds = poll_seconds
         self._end_seconds = end_seconds
         self._stopped = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ray-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ray-watch", daemon=True)
 
     def start(self) -> None:
         """Start to check."""
@@ -56,8 +56,8 @@ class RayWatch:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _look(self) -> None:
-        while not self._stopped.wait(self._look_seconds):
+    def _run(self) -> None:
+        while not self._stopped.wait(self._poll_seconds):
             try:
                 self._require_ray()
             except RayFailed as error:

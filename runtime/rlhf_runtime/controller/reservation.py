@@ -15,8 +15,8 @@ from ray.util.placement_group import (
 from rlhf_runtime.patience import Patience
 
 CREATED = "CREATED"
+# Time that Ray needs if all nodes exist; messages begin only after it.
 BRIEF_SECONDS = 1.0
-"""Time that Ray needs if all nodes exist; messages begin only after it."""
 NOT_YET = "nodes are there, but Ray has not set them aside"
 
 

@@ -21,8 +21,10 @@ from rlhf_runtime.errors import (
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 MAX_BACKOFF_SECONDS = 600.0
+# Enough to exceed every limit; unlimited restarts must not overflow a float.
 MAX_DOUBLINGS = 64
-"""Enough to exceed every limit; unlimited restarts must not overflow a float."""
+# Errors without a restart: checkpoint.onError has decided already, or new workers would lack the
+# same, or nodes were waited for already.
 NOT_RETRIED = (
     CannotRecord,
     CheckpointFailed,
@@ -32,8 +34,6 @@ NOT_RETRIED = (
     NotEnoughResources,
     RayFailed,
 )
-"""Errors without a restart: checkpoint.onError has decided already, or new workers would lack the
-same, or nodes were waited for already."""
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
 
@@ -46,8 +46,8 @@ class Restarts:
     """All restarts."""
     counted: int = 0
     """Restarts since the last new checkpoint that count towards the limit."""
+    # All restarts since the last new checkpoint.
     _in_a_row: int = 0
-    """All restarts since the last new checkpoint."""
     _from_step: int = -2
     _last_signature: str = field(default="")
 

@@ -23,12 +23,12 @@ from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
 from rlhf_runtime.hooks import Hook, nothing
 
+# Interval of checks while the driver waits for workers.
 POLL_SECONDS = 5.0
-"""Interval of checks while the driver waits for workers."""
+# Terminal colours in Ray's stacks.
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
-"""Terminal colours in Ray's stacks."""
+# Time for a death to become known after another worker noticed it in a collective.
 DEATH_SECONDS = 10.0
-"""Time for a death to become known after another worker noticed it in a collective."""
 
 
 def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:

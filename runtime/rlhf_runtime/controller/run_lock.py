@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
+# The locked file in a folder.
 LOCK = ".lock"
-"""The locked file in a folder."""
 
 
 @contextmanager

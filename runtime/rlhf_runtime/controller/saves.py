@@ -45,14 +45,14 @@ class CheckpointManager:
     journal: Journal
     plan: Plan | None = None
     """Source of the records' policy and precisions."""
+    # The last evaluation: its step and metrics.
     _evaluation: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
-    """The last evaluation: its step and metrics."""
     newest_step: int = -1
     """Step of the last complete checkpoint; -1: none."""
     _damaged: set[int] = field(default_factory=set)
     _has_claimed: bool = False
+    # Steps whose checkpoints are kept until further ones are written.
     _kept: set[int] = field(default_factory=set)
-    """Steps whose checkpoints are kept until further ones are written."""
 
     def claim(self) -> None:
         """Become the only run that saves at this address. Only the first call has an effect."""

@@ -27,9 +27,9 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
                 f"no sample could be scored: got errors for all {count} responses of step {step}; "
                 "correct the verifier, or see to its service. "
                 + " ".join(
-                    f"{name}: {each[0]}"
-                    for name, each in _failures(parts).items()
-                    if not each[0].only_together
+                    f"{name}: {failures[0]}"
+                    for name, failures in _failures(parts).items()
+                    if not failures[0].only_together
                 )
             )
 
@@ -60,6 +60,6 @@ def _failures(parts: Sequence[ScoringReport]) -> dict[str, tuple[Failure, ...]]:
         for name, failures in part.failures.items():
             failures_by_reward[name] = (*failures_by_reward.get(name, ()), *failures)
     return {
-        name: tuple(sorted(each, key=attrgetter("only_together")))
-        for name, each in failures_by_reward.items()
+        name: tuple(sorted(failures, key=attrgetter("only_together")))
+        for name, failures in failures_by_reward.items()
     }

@@ -18,12 +18,12 @@ from rlhf_runtime.forkserver.client import ForkServer, unload, wait_until_ready
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
+# Time limit for a machine's Ray to reserve its devices; normally a moment.
 RESERVE_SECONDS = 60.0
-"""Time limit for a machine's Ray to reserve its devices; normally a moment."""
 
 
+# A pool, and its nodes, one bundle each.
 ReservedPool = tuple[Pool, PlacementGroup]
-"""A pool, and its nodes, one bundle each."""
 
 
 class Site(Protocol):

@@ -200,6 +200,7 @@ def _phases(spans: Sequence[Span]) -> dict[str, float]:
     return phases
 
 
+# The phase that each kind of call counts towards.
 PHASES: Mapping[str, str] = {
     "reshard": "transition",
     "release": "transition",
@@ -216,4 +217,3 @@ PHASES: Mapping[str, str] = {
     "train": "train",
     "copy_weights_from": "copy",
 }
-"""The phase that each kind of call counts towards."""

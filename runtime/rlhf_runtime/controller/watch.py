@@ -15,8 +15,8 @@ from pathlib import Path
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.workers.activity import WorkerStatus, request_status
 
+# Frames of each rank's stack in the message; all of them are in the file.
 SHOWN_FRAMES = 3
-"""Frames of each rank's stack in the message; all of them are in the file."""
 
 
 @dataclass

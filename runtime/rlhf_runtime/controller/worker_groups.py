@@ -16,12 +16,12 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of, row_bounds
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset, Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 
+# A Ray actor handle.
 Handle = Any
-"""A Ray actor handle."""
 
 
+# A worker's index in its group, its coordinates, and its request.
 Assignment = tuple[int, Coordinates, CallRequest]
-"""A worker's index in its group, its coordinates, and its request."""
 
 
 class SubmittedCall(NamedTuple):
@@ -93,7 +93,9 @@ class WorkerGroup:
             rows = range(bounds.start * samples, bounds.stop * samples)
             node = self.nodes[worker]
             shards.append(ShardRef(shard, rows, node, request.subset))
-            unfinished += [ShardRef(each, rows, node, RowSubset.UNFINISHED) for each in rest]
+            unfinished += [
+                ShardRef(reference, rows, node, RowSubset.UNFINISHED) for reference in rest
+            ]
 
         # A user's protocol need not yield them in order.
         shards.sort(key=lambda shard: shard.rows.start)
@@ -128,9 +130,9 @@ class HostGroup(WorkerGroup):
             super(HostGroup, self).submit(request, [batch.with_shard(shard)], mesh, source)
             for shard in self._main_shards(request, batch)
         ]
-        results = [each.result for each in sent if each.result is not None]
-        shards = [shard for each in results for shard in each.shards]
-        reports = [report for each in sent for report in each.reports]
+        results = [call.result for call in sent if call.result is not None]
+        shards = [shard for result in results for shard in result.shards]
+        reports = [report for call in sent for report in call.reports]
         return SubmittedCall(reports, as_batch(returned_columns(request.call), shards, batch.shape))
 
     def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
@@ -182,8 +184,8 @@ def _rows_needed(request: CallRequest, shape: BatchShape, at: Coordinates) -> ra
         return range(shape.num_rows)
     batches = shape.mini_batches(request.mini_batches)
     bounds = [row_bounds(call, shape, at, groups) for groups in batches]
-    bounds = [each for each in bounds if each] or [range(0)]
-    return range(min(each.start for each in bounds), max(each.stop for each in bounds))
+    bounds = [rows for rows in bounds if rows] or [range(0)]
+    return range(min(rows.start for rows in bounds), max(rows.stop for rows in bounds))
 
 
 def _rows_per_input_row(call: ModelCall) -> int:

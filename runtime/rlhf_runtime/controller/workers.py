@@ -34,17 +34,17 @@ from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
 from rlhf_runtime.workers.setup import RankSetup
 
+# Time limit for workers to end by themselves.
 CLOSE_SECONDS = 10.0
-"""Time limit for workers to end by themselves."""
 
+# Upper limit of slices that a reward host scores at the same time.
 MAX_CONCURRENT_CALLS = 64
-"""Upper limit of slices that a reward host scores at the same time."""
 
+# Phases of the start-up that do not wait for another one.
 INDEPENDENT_PHASES = ("libraries", "verifiers")
-"""Phases of the start-up that do not wait for another one."""
 
+# Called with the name of a start-up phase and its seconds when it is over.
 Started = Callable[[str, float], None]
-"""Called with the name of a start-up phase and its seconds when it is over."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Workers:
         self._watch_key = secrets.token_hex(16)
         self._settings = settings
         self._site = site
+        # Model folder of every role; set by `build`.
         self.folders: dict[str, Path] = {}
-        """Model folder of every role; set by `build`."""
+        # Counts of data rows, usable and not; set by `build`.
         self.counts: dict[str, int] = {}
-        """Counts of data rows, usable and not; set by `build`."""
+        # Metrics that verifiers declare, by the reward's name; set by `build`.
         self.measured: dict[str, str] = {}
-        """Metrics that verifiers declare, by the reward's name; set by `build`."""
         self._begin = time.monotonic()
         self._reserved: dict[str, PlacementGroup] = {}
         try:
@@ -96,12 +96,12 @@ class Workers:
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", 0, plan)
         hosts = reward_hosts(plan)
+        # By name.
         self.rewards = {name: self._start_reward_host(name, len(hosts)) for name in hosts}
-        """By name."""
+        # Workers by pool; None: reward hosts.
         self.worker_groups: dict[str | None, WorkerGroup] = {
             None: HostGroup(list(self.rewards.values()), list(hosts.values()))
         }
-        """Workers by pool; None: reward hosts."""
         self.worker_groups |= {
             pool.name: WorkerGroup(self._ranks[pool.name], rank_nodes(pool)) for pool in plan.pools
         }
