@@ -39,7 +39,7 @@ from rlhf_runtime.controller.steps import PassResult, PassRunner
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
-from rlhf_runtime.models.files import copy_tokenizer
+from rlhf_runtime.models.folder import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
