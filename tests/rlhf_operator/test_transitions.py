@@ -1,4 +1,4 @@
-"""Predicates of decisions are pure: functions that return bool get no draft, so they change nothing."""
+"""Predicates of decisions are pure: functions that return bool get no draft to change."""
 
 from __future__ import annotations
 
