@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlhf_api.calls import FINISH, RESHARD, CallKind
-from rlhf_flow.jobs.job_graphs import policy_of
+from rlhf_flow.jobs.job_graphs import policy_role
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
@@ -103,11 +103,11 @@ def _names(graph: Graph) -> Iterator[tuple[str, MetricNaming]]:
 def trained_generate_call(graph: Graph) -> str | None:
     """The generate call whose responses are trained on: by the policy's first training that has
     some, else by another role's, else the first of the graph. None: nothing generates."""
-    trainings = graph.of_kind(CallKind.TRAIN)
-    policy = policy_of(graph) if trainings else None
+    trainings = graph.calls_of_kind(CallKind.TRAIN)
+    policy = policy_role(graph) if trainings else None
     ordered = sorted(trainings, key=lambda call: call.role != policy)
     candidates = [each for call in ordered for each in graph.responses.get(call.id, ())]
-    candidates += [call.id for call in graph.of_kind(CallKind.GENERATE)]
+    candidates += [call.id for call in graph.calls_of_kind(CallKind.GENERATE)]
     return next(iter(candidates), None)
 
 
@@ -151,7 +151,7 @@ def _labels(graph: Graph, main: str | None) -> Mapping[str, str]:
     """What each generate call but the main one is called in names: its role, its number from 2 on,
     and in front its region, where another one is called the same."""
     labels: dict[str, str] = {}
-    for call in graph.of_kind(CallKind.GENERATE):
+    for call in graph.calls_of_kind(CallKind.GENERATE):
         region, _, site = call.id.rpartition("/")
         own = site.replace(".generate", "", 1).replace("#", ".")
         if call.id == main:
