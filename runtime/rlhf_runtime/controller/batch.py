@@ -82,7 +82,7 @@ class Batch:
     shape: BatchShape
 
     @property
-    def fields(self) -> frozenset[str]:
+    def column_names(self) -> frozenset[str]:
         """Names of the columns."""
         return frozenset(self.columns)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlhf_api.calls import FINISH, RESHARD, CallKind
-from rlhf_flow.jobs.job_graphs import policy_of
+from rlhf_flow.jobs.job_graphs import policy_role
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
@@ -106,11 +106,11 @@ def trained_generate_call(graph: Graph) -> str | None:
 
     That is the first one that the policy is trained on, else another role, else the graph's first.
     """
-    trainings = graph.of_kind(CallKind.TRAIN)
-    policy = policy_of(graph) if trainings else None
+    trainings = graph.calls_of_kind(CallKind.TRAIN)
+    policy = policy_role(graph) if trainings else None
     ordered = sorted(trainings, key=lambda call: call.role != policy)
     candidates = [generate for call in ordered for generate in graph.responses.get(call.id, ())]
-    candidates += [call.id for call in graph.of_kind(CallKind.GENERATE)]
+    candidates += [call.id for call in graph.calls_of_kind(CallKind.GENERATE)]
     return next(iter(candidates), None)
 
 
@@ -156,7 +156,7 @@ def _labels(graph: Graph, main: str | None) -> Mapping[str, str]:
     """Return the label of every generate call except the main one: role, number from 2 on, and the
     region in front if the label exists already."""
     labels: dict[str, str] = {}
-    for call in graph.of_kind(CallKind.GENERATE):
+    for call in graph.calls_of_kind(CallKind.GENERATE):
         region, _, site = call.id.rpartition("/")
         own = site.replace(".generate", "", 1).replace("#", ".")
         if call.id == main:

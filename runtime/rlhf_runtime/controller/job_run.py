@@ -19,7 +19,7 @@ from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
@@ -39,7 +39,7 @@ from rlhf_runtime.controller.steps import PassResult, PassRunner
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
-from rlhf_runtime.models.files import copy_tokenizer
+from rlhf_runtime.models.folder import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -81,7 +81,7 @@ class JobRun:
         self._algorithms = {
             name: traced_algorithm.algorithm for name, traced_algorithm in traced.items()
         }
-        self._rewards = {name: rewards_of(graph) for name, graph in graphs.items()}
+        self._rewards = {name: reward_roles(graph) for name, graph in graphs.items()}
         self._workers = Workers(job, plan, settings, site)
         self._stepper = PassRunner(self._workers, graphs)
         self._has_generated = False

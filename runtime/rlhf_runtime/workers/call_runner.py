@@ -146,7 +146,7 @@ class CallRunner:
         resident_bytes_by_use = {
             (role, use): num_bytes
             for role, engine in model_engines(self._roles).items()
-            for use, num_bytes in engine.held_bytes().items()
+            for use, num_bytes in engine.bytes_on_device().items()
         }
         return OutOfMemory(
             out_of_memory_text(

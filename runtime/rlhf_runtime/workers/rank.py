@@ -91,8 +91,7 @@ class Rank(ActivityServer):
         Args:
             served: host and port of rank 0's store.
         """
-        from rlhf_runtime.engines.parallel import make_contexts
-        from rlhf_runtime.engines.rank_group import make_rank_groups
+        from rlhf_runtime.engines.parallel import make_contexts, make_rank_groups
         from rlhf_runtime.engines.world import World, reach_store
 
         setup = self._setup
