@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.roles.context import Result, Role
     from rlhf_runtime.roles.custom_operation import OperationState
 
+# A report, rows, and unfinished rows.
 Answer = bytes | tuple[bytes, Shard] | tuple[bytes, Shard, Shard]
-"""A report, rows, and unfinished rows."""
+# Methods in which faults can be injected.
 FAULTY_METHODS = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
-"""Methods in which faults can be injected."""
 
 
 class CallRunner:
@@ -146,7 +146,7 @@ class CallRunner:
         resident_bytes_by_use = {
             (role, use): num_bytes
             for role, engine in model_engines(self._roles).items()
-            for use, num_bytes in engine.held_bytes().items()
+            for use, num_bytes in engine.bytes_on_device().items()
         }
         return OutOfMemory(
             out_of_memory_text(
