@@ -77,7 +77,11 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
         for name, role in roles.items()
     }
     inputs = {name: graph.inputs for name, graph in graphs.items()}
-    return policy_of(graphs[GraphName.STEP]), ModelUse(roles, generating, heads), DataUse.of(inputs)
+    return (
+        policy_of(graphs[GraphName.STEP]),
+        ModelUse(roles, generating, heads),
+        DataUse.from_graphs(inputs),
+    )
 
 
 def _keeps_head(role: JobRole) -> bool:
