@@ -66,8 +66,8 @@ class Scraped:
         """Requests that change something."""
         return sum(self.calls().get(method, 0.0) for method in WRITES)
 
-    def look_seconds(self, share: float) -> float:
-        """The time that such a share of the looks at jobs stay below, between bucket limits."""
+    def reconcile_seconds(self, share: float) -> float:
+        """Return a quantile of the time of a reconcile, interpolated between bucket limits."""
         buckets: dict[float, float] = {}
         for labels, value in self.values("rlhf_operator_reconcile_seconds_bucket"):
             limit = float(labels["le"])
@@ -120,7 +120,7 @@ def peak_bytes(pid: int) -> int:
     return sum(1024 * int(peak[1]) for peak in peaks if peak)
 
 
-def held_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """The memory that the operator holds now, without its planners."""
     held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert held is not None
@@ -189,8 +189,8 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
     return {
         "seconds until all were submitted": submitted,
         "seconds until all succeeded": total,
-        "look at a job, p50 ms": 1000 * busy.look_seconds(0.5),
-        "look at a job, p99 ms": 1000 * busy.look_seconds(0.99),
+        "reconcile a job, p50 ms": 1000 * busy.reconcile_seconds(0.5),
+        "reconcile a job, p99 ms": 1000 * busy.reconcile_seconds(0.99),
         "API calls per job": sum(busy.calls().values()) / number,
         "of them writes": busy.writes() / number,
         "own share of a start, mean s": statistics.mean(shares),
@@ -244,7 +244,7 @@ def held_when_started(team: Team, rest_seconds: float) -> int:
     team.operator.start()
     time.sleep(rest_seconds)
     assert team.operator.process is not None
-    held = held_bytes(team.operator.process.pid)
+    held = resident_bytes(team.operator.process.pid)
     team.operator.stop()
     return held
 

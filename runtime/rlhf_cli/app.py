@@ -78,11 +78,14 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 app = typer.Typer(
     help=HELP,
     no_args_is_help=True,
+    # Its two options would only lengthen the help.
     add_completion=False,
+    # Plain text: help is also read in logs, and with rich it takes longer to load.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# Registered here and not by decorators, so that one list shows all commands in their order.
 for _command in COMMANDS:
     app.command()(guarded(_command))
 

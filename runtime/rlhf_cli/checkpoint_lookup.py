@@ -1,4 +1,4 @@
-"""Find the checkpoint that a folder or address of a step, or of a run, is_listening for."""
+"""Find the checkpoint that a folder or address of a step, or of a run, stands for."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def find_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
         StorageFailed: the address cannot be read.
     """
     parent, _, name = source.rstrip("/").rpartition("/")
+    # A step that is named is exported or refused, never replaced by another one.
     if is_checkpoint_name(name):
         return _checkpoint_named(_store_at(parent or ".", source), name)
     address = _checkpoints_in(source)
@@ -78,6 +79,7 @@ def _checkpoints_in(source: str) -> str:
             f"no checkpoint: got {source} ({kind}), allowed the folder of a run or of a step's "
             "checkpoint, or its address; correct it"
         )
+    # The manifest of a run says where its checkpoints are, be it outside of the folder.
     if text := folder.read_manifest():
         try:
             (job,) = load_jobs(text, str(folder.manifest))
@@ -85,6 +87,7 @@ def _checkpoints_in(source: str) -> str:
             pass  # of another version
         else:
             return checkpoint_address(job.spec, folder)
+    # Without a manifest: a run's folder, or the folder of checkpoints itself.
     inside = folder.path / "checkpoints"
     return str((inside if inside.is_dir() else folder.path).resolve())
 

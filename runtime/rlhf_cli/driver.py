@@ -82,8 +82,11 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()
+    # A signal may arrive while the port is still occupied: Kubernetes stops a pod at any time.
     install_signal_handlers(stop)
     try:
+        # The port is opened before anything else, so that the operator learns of a refused
+        # manifest, too.
         server.open(
             EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _notify, stop.raise_if_requested)
         )
@@ -95,12 +98,16 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
         deferred = defer_signals()
         outcome, reason, message = classify_ending(error)
         board.end(RunPhase[outcome.name], print_error(error), reason, message)
+    # stdout and stderr go to one log: what is said about an error has to precede the report.
     sys.stderr.flush()
     report = board.latest.model_dump_json(by_alias=True, exclude_none=True)
+    # The operator reads this line from the submission's log where the port did not answer any more.
     print(FINAL_REPORT + report, flush=True)
+    # A signal that came meanwhile shortens the wait, and changes neither report nor exit code.
     with suppress(KeyboardInterrupt):
         install_signal_handlers(deferred)
         deferred.raise_if_requested()
+        # Without a token nobody can acknowledge.
         board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
     server.close()
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
@@ -108,6 +115,7 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
 
 def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: DriverLog) -> None:
     """Run the job from the first report to the last."""
+    # Faults and manifest are checked before Ray is touched: mistakes in them cost no start.
     faults = tuple(map(parse_fault, start.inject))
     job = require_one_job(read_jobs(start.file), start.file)
     board.update(total_steps=job.spec.schedule.steps)
@@ -124,15 +132,19 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
         graphs, plan = ready.planned
         require_targets(faults, plan.num_devices)
         require_at_home(faults)
+        # Only from here on: a job that is refused writes nothing into the run's folder.
         log.keep_at(folder.path / DRIVER_LOG)
         with _locked(
             folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
         ):
             store = open_store(job, folder, fresh=False)
+            # A driver that is started again after the job's end only reports that end again.
             if not prepare_run_folder(folder, job, fresh=False, lines=ready.lines):
                 _report_earlier_result(folder, board)
                 return
             changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
+            # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
+            # for.
             nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
             site = RayCluster(
                 start.ray_address,
@@ -179,6 +191,7 @@ def _locked(folder: Path, patience: Patience) -> Iterator[None]:
                 return str(error)
             return ""
 
+        # The owner may be a driver whose end is not complete yet.
         if owner := patience.until_free(locked_by):
             raise DirtyCluster(
                 f"an earlier driver still writes to the run's folder: got {owner}; after "

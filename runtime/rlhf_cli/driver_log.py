@@ -42,6 +42,7 @@ class DriverLog(io.TextIOBase):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a", encoding="utf-8")
         except OSError as error:
+            # A driver without a log is better than none.
             self.write(f"the driver's log cannot be kept at {path}: {error}\n")
             return
         before, self._file = self._file, file

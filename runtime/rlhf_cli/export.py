@@ -21,8 +21,7 @@ from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.errors import CannotExport, RuntimeFailure
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
-from rlhf_runtime.models.files import copy_tokenizer
-from rlhf_runtime.models.folder import CONFIG_FILE
+from rlhf_runtime.models.folder import CONFIG_FILE, copy_tokenizer
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.roles.saved_models import SavedModel, export_model, saved_models
 from rlhf_runtime.telemetry.metric_names import format_bytes
@@ -59,13 +58,17 @@ def export_checkpoint(request: ExportRequest) -> None:
         StorageFailed: the checkpoint cannot be read.
     """
     output = Path(request.output).expanduser().resolve()
+    # First of all, because an earlier export that was killed may have moved the old model aside.
     recover(output)
+    # Mistakes in the options are reported before minutes are spent on reading the checkpoint.
     _check_output(output, request)
     _check_source(request.source)
     checkpoint = find_checkpoint(request.checkpoint, _notify)
     try:
         _export(checkpoint, output, request)
     except RuntimeFailure as error:
+        # A run deletes old checkpoints while it trains: then any error of reading only follows from
+        # that.
         if still_exists(checkpoint):
             raise
         raise CannotExport(
@@ -78,6 +81,7 @@ def _export(checkpoint: Checkpoint, output: Path, request: ExportRequest) -> Non
     record, models = checkpoint.record, saved_models(checkpoint.address)
     model = _select_role(models, request.role, record, checkpoint.address)
     dtype = request.dtype or _default_dtype(record, model.role)
+    # Replacing the output would delete the checkpoint, or the run that contains it.
     _check_outside(output, checkpoint.address)
     _notify(f"exporting {model.role} of step {record.step} in {dtype}, from {checkpoint.address}")
     with (
@@ -135,6 +139,7 @@ def _select_role(
     models: dict[str, SavedModel], role: str | None, record: CheckpointRecord, address: str
 ) -> SavedModel:
     selected = role or record.policy or DEFAULT_POLICY
+    # Checkpoints of older versions name no policy: a single trained role must be it.
     trained = [name for name, model in models.items() if model.is_trained]
     if selected not in models and role is None and len(trained) == 1:
         (selected,) = trained

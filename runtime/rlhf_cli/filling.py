@@ -52,6 +52,7 @@ def fill_text(text: str, shown: str, file: Path) -> Filled:
     try:
         jobs = load_mixed(text, shown, _without_graph)
     except ManifestError as error:
+        # YAML's own message about `{{` would not help.
         if TEMPLATE in text:
             raise _problem(
                 shown,
@@ -116,11 +117,13 @@ def replace_file(path: Path, content: bytes) -> None:
         target = path.resolve()
         exists = target.exists()
         if exists:
+            # A rename replaces even a file that the user has protected against writing.
             target.open("r+b").close()
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         unfinished = Path(name)
         with open(descriptor, "wb") as file:
             file.write(content)
+        # mkstemp makes files that only the user can read.
         unfinished.chmod(target.stat().st_mode & 0o7777 if exists else 0o644)
         unfinished.replace(target)
     except OSError as error:

@@ -22,6 +22,7 @@ def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        # Typer handles these itself.
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -39,6 +40,7 @@ def print_error(error: BaseException) -> ExitCode:
     if isinstance(error, KeyboardInterrupt):
         typer.echo("\n".join(["interrupted", *map(str, error.args)]), err=True)
         return ExitCode.INTERRUPTED
+    # Only an unexpected error prints its traceback: for all others the message is enough.
     typer.echo("".join(traceback.format_exception(error)), err=True)
     typer.echo(
         f"This is a fault of rlhf, not of your manifest: {type(error).__name__}: {error}. "

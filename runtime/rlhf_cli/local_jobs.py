@@ -22,7 +22,7 @@ PATHS = (
     ("models", "*", "source", "path"),
     ("rewards", "*", "model", "path"),
 )
-"""Fields of spec with a path of a file or folder; `*` is_listening for any name or index."""
+"""Fields of spec with a path of a file or folder; `*` stands for any name or index."""
 TRACKING = ("telemetry", "mlflow", "trackingUri")
 """A path unless it is an address."""
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|databricks$")
@@ -54,6 +54,7 @@ def localize(job: RLHFJob, file: Path, overrides: Sequence[str] = ()) -> RLHFJob
     Raises:
         ManifestError: a path starts with the home of an unknown user.
     """
+    # abspath keeps a link's own folder, where resolve() of the file would follow the link.
     folder = Path.cwd() if file == STDIN else Path(os.path.abspath(file)).parent.resolve()
     with annotate_lines(file, job, overrides):
         return with_absolute_paths(job, folder)
@@ -69,11 +70,13 @@ def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
     Raises:
         ManifestError: a path starts with the home of an unknown user.
     """
+    # The model is frozen, so its document is changed and validated again.
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     problems: list[Problem] = []
     for pattern in (*PATHS, TRACKING):
         for holder, key, location in _matches(document["spec"], pattern, ("spec",)):
             path = os.path.expanduser(holder[key])
+            # MLflow accepts addresses in the same field.
             if pattern == TRACKING and ADDRESS.match(path):
                 continue
             if path.startswith("~"):
@@ -103,6 +106,8 @@ def with_resolved_paths(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str,
         job: with absolute paths.
     """
     resolved = deepcopy(dict(before))
+    # Runs store their manifest as written. Without this, the same relative path would count as a
+    # change on every resume.
     for path, old, new in list(differences(resolved, spec_document(job.spec))):
         if any(map(partial(_fits, path), (*PATHS, TRACKING))) and isinstance(old, str):
             is_relative = not Path(old).is_absolute()

@@ -58,6 +58,7 @@ def run_job(
     inject: Sequence[str] = (),
 ) -> None:
     """Check, plan and train the job of a file."""
+    # --steps and --seed are shorthands of --set. Which of two values wins would be a guess.
     _check_set_once(overrides, {"--steps": steps, "--seed": seed})
     changes = list(overrides)
     changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
@@ -70,12 +71,14 @@ def run_job(
         lines=partial(annotate_lines, file, job, changes),
         one_machine=True,
     )
+    # Everything is checked before the folder is touched: a refused job leaves no trace in it.
     with preflight(job, here, QUICK) as checked:
         _, plan = checked.planned
         require_targets(faults, plan.num_devices)
         folder = RunFolder(output or Path("rlhf-runs") / job.name)
         stop = StopRequest()
         install_signal_handlers(stop)
+        # Two runs in one folder would overwrite each other's checkpoints and metrics.
         with lock_folder(folder.path):
             command = resume_command(file, folder, devices, changes)
             _train(job, checked, folder, fresh, stop, faults, command)
@@ -106,9 +109,11 @@ def _train(
     command: Sequence[str],
 ) -> None:
     """Train a checked job, if there is anything left to do."""
+    # An unusable store is reported before an earlier run is moved aside.
     store = open_store(job, folder, fresh)
     if not prepare_run_folder(folder, job, fresh, checked.lines):
         return
+    # Compared before workers start, since a difference that is not allowed ends the run.
     graphs, plan = checked.planned
     changed = check_changes(job, folder, store, devices_text(plan), checked.lines)
     fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)

@@ -72,6 +72,7 @@ def annotate_lines(file: Path, job: RLHFJob, overrides: Sequence[str] = ()) -> I
         raise located from error
     except RlhfError as error:
         if error.location:
+            # Positions are computed for ManifestErrors only, so the field is looked up by one.
             field = ManifestError([Problem(error.location, "")])
             (problem,) = _locate(field, file, job, overrides).problems
             error.position = problem.position

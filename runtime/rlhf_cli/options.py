@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Manifest = Annotated[
     Path, typer.Argument(metavar="FILE", help="The manifest; - is standard input.")
 ]
+# `kubectl apply -f FILE` is in many fingers: -f is accepted, and means nothing.
 Filename = Annotated[bool, typer.Option("-f", help="Allowed before FILE, as for kubectl.")]
 Overrides = Annotated[
     list[str] | None,

@@ -52,15 +52,16 @@ def print_explanation(
     hardware = hardware_of_pools(problem.pools, profile)
     evaluation = evaluate(problem, plan, hardware)
     seconds, step = evaluation.calls[call], evaluation.step_seconds
+    # Only calls on the critical path make a step shorter when they get faster.
     critical = {site_of(task.task) for task in evaluation.simulation.critical_path}
     console.print(f"\n[bold]{call}[/bold]: {_devices_text(call_plan)}", highlight=False)
     parts = sorted(((value, name) for name, value in seconds.parts.items() if value), reverse=True)
     spent = ", ".join(
         f"{name.replace('_', ' ')} {value / seconds.total:.0%}" for value, name in parts[:4]
     )
-    role = "on the critical path" if call in critical else "not on the critical path"
+    position = "on the critical path" if call in critical else "not on the critical path"
     console.print(
-        f"{format_time(seconds.total)} of a step of {format_time(step)}; {role}; {spent}",
+        f"{format_time(seconds.total)} of a step of {format_time(step)}; {position}; {spent}",
         highlight=False,
     )
     table = Table(box=None, padding=(0, 3, 0, 0))
@@ -92,7 +93,7 @@ def _find_call(plan: Plan, call: str) -> CallPlan:
                     (),
                     "--explain must name a call of the step that has a model and an expected time",
                     got=call,
-                    allowed=", ".join(allowed) or "none: the speed of the devices is not timed",
+                    allowed=", ".join(allowed) or "none: the speed of the devices is not known",
                     do="give one of these"
                     if allowed
                     else "describe them in resources.nodePools[].hardware",

@@ -138,6 +138,7 @@ def _costs(size: ComparedSize) -> tuple[str, str]:
         seconds, prefix = size.bound_seconds, "at least "
     if seconds is None:
         return "no plan fits", ""
+    # The trivial bound of a size that was not searched.
     if seconds == 0:
         return "not searched", ""
     return f"{prefix}{format_time(seconds)}", f"{prefix}{seconds * size.num_devices:,.0f}"
@@ -173,6 +174,7 @@ def times_text(plan: Plan) -> str:
         f"{'Layers as measured on' if estimate.is_measured else 'Arithmetic from data sheets of'} "
         f"{devices}, for prompts of {lengths} tokens on average, without verifiers."
     )
+    # CPUs have no data sheets that fit: their speed depends on caches and on other processes.
     if plan.device is Device.CPU and not estimate.is_measured:
         return f"{text} On CPUs it is no more than an order of magnitude."
     return text

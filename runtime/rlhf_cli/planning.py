@@ -36,7 +36,7 @@ def trace_and_plan(
     Raises:
         FlowError: the algorithm cannot be traced.
         ManifestError: the rewards do not fit the roles.
-        PlanError: the job cannot be trace_and_plan on these devices.
+        PlanError: the job cannot be planned on these devices.
         UserCodeFailed: a custom protocol does not cover the rows on these devices.
     """
     from rlhf_flow.document.manifest_graph import lacks_code
@@ -68,7 +68,7 @@ def plan_graphs(
     Raises:
         ManifestError: the engines do not fit the models.
         ManifestOutdated: a shape in the manifest differs from its model's.
-        PlanError: the job cannot be trace_and_plan on these devices.
+        PlanError: the job cannot be planned on these devices.
         UserCodeFailed: a custom protocol does not cover the rows on these devices.
     """
     from rlhf_planner.plan import plan_job, resolve_shapes
@@ -76,6 +76,7 @@ def plan_graphs(
     from rlhf_planner.search.branch_and_bound import MAX_FITTED, WITHOUT_END
     from rlhf_sizing.config import hub_cache
 
+    # The operator plans with the manifest's shapes and cannot open models: here they are compared.
     check_shapes(job, hub_cache(os.environ, Path.home()))
     max_fitted = WITHOUT_END if prove else MAX_FITTED
     plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), max_fitted, profile)
@@ -85,6 +86,7 @@ def plan_graphs(
                 # Imported here, because it imports numpy; the protocol's module has done so, too.
                 from rlhf_runtime.dataplane.user_protocol import check_cover
 
+                # A custom protocol may depend on the mesh, which only the plan knows.
                 site = plan.call(name, call.id)
                 assert site is not None and site.mesh is not None, "it runs beside the policy"
                 check_cover(call.protocol, site.mesh)

@@ -13,7 +13,7 @@ from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import LineContext
 from rlhf_cli.planning import PLANNED_FROM_MANIFEST, plan_graphs
-from rlhf_flow.document.manifest_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import matches_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
 from rlhf_flow.trace.graph import Graph
@@ -51,9 +51,9 @@ class CheckedJob:
     python_path: tuple[str, ...]
     """Folders of the user's own code."""
     facts: Sequence[str]
-    """Results of the checks, one sentence error."""
+    """Results of the checks, one sentence each."""
     unchecked: Sequence[str]
-    """Checks that are left to workers, one sentence error."""
+    """Checks that are left to workers, one sentence each."""
     lines: LineContext
     """Adds line numbers to the manifest's problems."""
 
@@ -84,6 +84,8 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
     plan: Plan | None = None
     with ExitStack() as stack:
         path: tuple[str, ...] | None = None
+        # Each `gathered.check()` collects the errors of its block, and the next checks still run: a
+        # user sees all problems at once.
         if target.code is not None:
             with gathered.check(), target.lines():
                 path = stack.enter_context(target.code)
@@ -91,7 +93,8 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
         pools: Sequence[Pool] = ()
         traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
-        if traceable or is_of_these_settings(job):
+        # Without the code, a graph in the manifest will do, unless it is of other settings.
+        if traceable or matches_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
                 graphs_of = trace_job if traceable else graphs_without_code
@@ -116,7 +119,7 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
 
 
 def unchecked_notices(start: CheckedJob) -> list[str]:
-    """A notice for error check that was left to workers."""
+    """A notice for each check that was left to workers."""
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
@@ -124,6 +127,7 @@ def _with_lines(errors: Sequence[RlhfError], lines: LineContext) -> ErrorCollect
     """The same errors, with the lines of their fields."""
     located = ErrorCollector()
     for error in errors:
+        # A ManifestError has its lines already.
         with located.check(), nullcontext() if isinstance(error, ManifestError) else lines():
             raise error
     return located

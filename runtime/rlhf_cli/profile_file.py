@@ -19,6 +19,7 @@ def require_writable(path: Path) -> None:
         FolderUnusable: it cannot.
     """
     folder = path.parent
+    # Missing folders are created later, so the nearest existing one counts.
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if path.is_dir():
@@ -42,6 +43,7 @@ def replace_text(path: Path, text: str) -> None:
         unfinished = Path(name)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+        # mkstemp makes files that only the user can read.
         unfinished.chmod(0o644)
         unfinished.replace(path)
     except OSError as error:

@@ -49,6 +49,7 @@ def prepare_run_folder(
         try:
             aside.mkdir()
             for entry in folder.path.iterdir():
+                # The lock stays, because this process holds it.
                 if entry.name != LOCK:
                     entry.rename(aside / entry.name)
         except OSError as error:
@@ -60,12 +61,14 @@ def prepare_run_folder(
         return True
     records = folder.read()
     is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
+    # A finished run with fewer steps than the manifest's schedule resumes for the rest.
     if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
+        # "Already finished" would mislead if the run had another manifest.
         _check_finished(job, folder, lines)
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
             "To train again use --fresh (this run is kept aside) or another --output; more --steps "
-            "go on from here.\n"
+            "continue from here.\n"
         )
         return False
     return True
@@ -82,7 +85,7 @@ def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None
     problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if before is not None:
         for text in _difference_texts(
-            before, job, "at the last start", "which has no effect any more"
+            before, job, "the last start", "which has no effect any more"
         ):
             sys.stderr.write(text + "\n")
     if problems:
@@ -111,6 +114,7 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     is_outside = storage is not None and storage.uri is not None
     address = checkpoint_address(job.spec, folder)
     require_persistent(address)
+    # The store is tried before the start: at the first save it would cost the steps until then.
     store = CheckpointStore(address)
     try:
         store.check_writable()
@@ -119,6 +123,8 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
             raise storage_unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
+    # Checkpoints inside the folder are moved aside with it. Those elsewhere stay, and resuming from
+    # them would not be a fresh start.
     if fresh and is_outside and steps:
         raise CannotResume(
             f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
@@ -169,6 +175,8 @@ def check_changes(
     Raises:
         CannotResume: a field differs that must not.
     """
+    # The newest readable checkpoint counts, since training resumes from it. Without one it is the
+    # folder's last manifest, if that has trained a step.
     records = (store.record(step) for step in store.steps())
     record = next((record for record in records if record is not None), None)
     before = _trained_spec(folder) if record is None else record.spec
@@ -197,6 +205,7 @@ def check_changes(
 
 def _located_text(problems: Sequence[Problem], lines: LineContext) -> str:
     """Problems with the lines of their fields, one per line."""
+    # `lines` adds positions to an error that is raised inside.
     try:
         with lines():
             raise ManifestError(problems)
@@ -212,11 +221,11 @@ def _changed_fields(
     last = _last_spec(folder) if folder.metrics.exists() else None
     if last is not None:
         yield from _difference_texts(
-            with_resolved_paths(last, job), job, "at the last start", "which is in force now"
+            with_resolved_paths(last, job), job, "the last start", "which is in force now"
         )
     elif saved is not None:
         yield from _difference_texts(
-            with_resolved_paths(saved, job), job, "in the checkpoint", "which is in force now"
+            with_resolved_paths(saved, job), job, "the checkpoint", "which is in force now"
         )
 
 
@@ -232,7 +241,7 @@ def _difference_texts(
 ) -> list[str]:
     """A sentence for each field that differs from an earlier spec."""
     return [
-        f"another value than {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
+        f"differs from {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
         f"{meaning}, and was {format_value(old)}"
         for path, old, after in differences(before, spec_document(job.spec))
     ]

@@ -27,6 +27,7 @@ def resume_command(
         devices: the value of --devices, if any.
         changes: PATH=VALUE texts of --set.
     """
+    # Absolute: the user may be in another folder by then.
     manifest = str(file) if file == STDIN else str(file.absolute())
     words = ["rlhf", "run", manifest, "--output", str(folder.path.absolute())]
     words += [] if devices is None else ["--devices", str(devices)]
@@ -57,6 +58,7 @@ def with_resume_hint(
 def _hint_text(command: Sequence[str], folder: RunFolder, store: CheckpointStore) -> str:
     """The hint; empty without a checkpoint, or if the store cannot be read."""
     try:
+        # The newest step with a record: one without was interrupted while it was saved.
         step = next((step for step in store.steps() if store.record(step)), None)
     except StorageFailed:
         return ""

@@ -33,6 +33,7 @@ def staging_folder(output: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unusable(output, error) from error
     try:
+        # The lock tells `recover` in another process that this one is alive.
         with lock_folder(staging):
             yield staging
             try:
@@ -51,9 +52,11 @@ def recover(output: Path) -> None:
     """
     try:
         for leftover in _leftovers(output, NEW):
+            # A folder whose lock is free belongs to a killed process.
             with lock_folder(leftover):
                 shutil.rmtree(leftover)
         for leftover in _leftovers(output, REPLACED):
+            # If the process was killed before the new model was in place, the old one returns.
             if output.exists():
                 shutil.rmtree(leftover)
             else:
@@ -80,6 +83,7 @@ def _unusable(output: Path, error: Exception) -> CannotExport:
 
 def _staging_parent(output: Path) -> Path:
     """The folder that contains the staging folder, on the same disk as `output`."""
+    # A rename within one disk is atomic; a copy from another disk could stop halfway.
     return output if output.is_mount() else output.parent
 
 
@@ -115,6 +119,7 @@ def _replace(staging: Path, output: Path) -> None:
         if replaced is not None:
             replaced.rename(output)
         raise
+    # The lock has moved with the folder, and is no part of the model.
     (output / LOCK).unlink()
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
@@ -123,6 +128,7 @@ def _replace(staging: Path, output: Path) -> None:
 def _fill_mount(staging: Path, output: Path) -> None:
     """Move all files into a mount point, which cannot be renamed."""
     for old in list(output.iterdir()):
+        # lost+found belongs to the file system.
         if old != staging and old.name != "lost+found":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     names = [entry for entry in os.listdir(staging) if entry != LOCK]

@@ -19,7 +19,7 @@ from rlhf_runtime.hooks import nothing
 POLL_SECONDS = 0.2
 """Interval at which the server is checked."""
 COMPARE_SECONDS = 5.0
-"""Interval at which code and packages are last_comparison."""
+"""Interval at which code and packages are compared."""
 
 
 def serve_standby() -> None:
@@ -28,9 +28,12 @@ def serve_standby() -> None:
     Raises:
         ForkServerFailed: the libraries cannot be imported, or the process with them has died.
     """
+    # All three signals end it the same way, by KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     device = local_device()
+    # The name is a digest of code, packages, variables and limits. Runs find a server by it, and
+    # servers of different names may run at the same time.
     name, started = name_for(device), time.monotonic()
     try:
         server = None if is_listening(name) else OwnForkServer(device, name)
@@ -39,6 +42,7 @@ def serve_standby() -> None:
     if server is None:
         _notify(f"another `rlhf standby` is active ({name}): runs share it")
         return
+    # Another server is no error, but it uses memory that the user may have forgotten.
     for difference in describe_other_servers(name):
         _notify(
             f"another `rlhf standby` is active with {difference}: it keeps its memory, and "
@@ -76,8 +80,8 @@ def _serve(server: OwnForkServer, device: Device) -> None:
                 last_comparison = float("inf")
         time.sleep(POLL_SECONDS)
     raise ForkServerFailed(
-        "the process that held the libraries has died: got its end while standing by, and with it "
-        "that of the workers it had forked; free memory and start it again (a run starts its "
+        "the process with the libraries has died, and with it the workers that it had forked: got "
+        "its end; free memory and start it again (a run starts its "
         "workers again, by itself, as its failurePolicy allows)"
     )
 
@@ -86,6 +90,7 @@ def _current_name(device: Device) -> str:
     try:
         return name_for(device)
     except OSError:
+        # A file is missing in the middle of an installation: the packages have changed.
         return ""
 
 
@@ -93,6 +98,7 @@ def _wait_for_workers(server: OwnForkServer) -> None:
     """Accept no more runs, and wait for the workers of current ones; a second Ctrl-C ends them."""
     if not retire(server.name):
         return
+    # Workers usually end within a second; only a longer wait needs an explanation.
     notice_time = time.monotonic() + 1.0
     while server.is_alive:
         if time.monotonic() > notice_time:

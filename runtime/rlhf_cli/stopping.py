@@ -15,10 +15,12 @@ def install_signal_handlers(stop: StopRequest) -> None:
 
     def handle(_number: int, frame: FrameType | None) -> None:
         again, stop.requested = stop.requested, True
+        # Before the first step there is nothing to save, so the first signal ends the job.
         if again or not stop.has_state_to_save:
             if not _is_starting_process(frame):
                 raise KeyboardInterrupt
             return  # `StopRequest.raise_if_requested` raises it in a moment
+        # print is not reentrant: the signal may have interrupted one.
         os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -81,14 +81,18 @@ def train(task: TrainingTask) -> None:
     )
     has_run = folder.metrics.exists()
     run_record = _run_record(job, task.plan, folder)
+    # The main thread may wait for Ray for ever, so another thread notices that Ray has died.
     watch = RayWatch(task.site.require_ray, partial(_exit_now, journal))
     try:
+        # Manifest and plan are written first, so that the folder of a failed run shows what was
+        # tried.
         folder.write_manifest(manifest_text(job))
         folder.write_plan(task.plan)
         journal.begin(run_record)
         note_checkpoint_mismatch(store, has_run, journal)
         for notice in task.notices:
             journal.notice(notice)
+        # Notices come first, because opening Ray may take a minute, or fail.
         _open(task, journal)
         watch.start()
         settings = _worker_settings(task)
@@ -104,6 +108,7 @@ def train(task: TrainingTask) -> None:
             task.stop,
         )
         if not finished:
+            # Supervision ended before the job did: a signal has stopped it after a step.
             raise KeyboardInterrupt
         for fault in never_struck(task.faults, settings.logs):
             journal.notice(
@@ -120,6 +125,7 @@ def train(task: TrainingTask) -> None:
         raise
     finally:
         journal.close()
+        # Polling stops before Ray does; else Ray's end would count as a failure.
         watch.stop_polling()
         task.site.close()
         watch.close()
@@ -140,6 +146,7 @@ def remaining_checkpoints_text(store: CheckpointStore) -> str:
 
 def manifest_text(job: RLHFJob) -> str:
     """The manifest in force with overrides, without defaults."""
+    # Defaults stay out: a later version may have others, and the file is compared on resume.
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return yaml.safe_dump(document, sort_keys=False)
 
@@ -160,9 +167,11 @@ def _exit_now(journal: Journal, error: RayFailed) -> NoReturn:
         journal.end(*classify_ending(error))
     with suppress(Exception):
         journal.close()
+    # Ray may die after the last record of a successful job, while its processes end.
     code = ExitCode.DONE if journal.outcome is Outcome.SUCCEEDED else print_error(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    # sys.exit would end this thread only.
     os._exit(code)
 
 
@@ -191,6 +200,7 @@ def _run_workers(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoin
     try:
         finished = run.run(model, checkpoint)
     except BaseException:
+        # An orderly close would wait for calls that may never return.
         run.kill()
         raise
     run.close()

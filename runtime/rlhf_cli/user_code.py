@@ -92,8 +92,10 @@ def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def _on_python_path(folders: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    # A folder that is on the path already stays there at the end.
     entries = [entry for entry in folders if entry not in sys.path]
     before = set(sys.modules)
+    # First, so that the user's modules win over installed ones of the same name.
     sys.path[:0] = entries
     try:
         yield folders

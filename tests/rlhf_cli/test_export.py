@@ -316,7 +316,7 @@ def test_a_model_that_files_name_otherwise_is_refused(tmp_path: Path) -> None:
     address = write(store, 1, {"actor": weights}, {})
     done = export(address, tmp_path / "out", "--source", tmp_path / "source")
     assert done.exit_code == 3 and "UnsupportedModel" in done.stderr, done.output
-    assert "called otherwise in files" in done.stderr and not (tmp_path / "out").exists()
+    assert "have other names in files" in done.stderr and not (tmp_path / "out").exists()
     unknown = export(address, tmp_path / "out")
     assert unknown.exit_code == 2 and "give the folder of that model with --source" in (
         unknown.stderr

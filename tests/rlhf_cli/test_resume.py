@@ -155,10 +155,9 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     folder.write_manifest(manifest_text(before))
     told = check_changes(job_of(12), folder, store, "2 CPU ranks")
     assert told == [
-        "another value than at the last start: spec.models.actor.training.learningRate is 0.0002, "
+        "differs from the last start: spec.models.actor.training.learningRate is 0.0002, "
         "which is in force now, and was 0.1",
-        "another value than at the last start: spec.schedule.steps is 12, which is in force now, "
-        "and was 9",
+        "differs from the last start: spec.schedule.steps is 12, which is in force now, and was 9",
         "other devices than at the last start: 2 CPU ranks now, 1 CPU rank then",
     ]
     assert check_changes(before, folder, store, "1 CPU rank") == []
@@ -168,8 +167,8 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     store.commit(CheckpointRecord(4, 1, spec_document(before.spec)))
     told = check_changes(job_of(12), empty, store, "2 CPU ranks")
     assert [line.partition(" is ")[0] for line in told] == [
-        "another value than in the checkpoint: spec.models.actor.training.learningRate",
-        "another value than in the checkpoint: spec.schedule.steps",
+        "differs from the checkpoint: spec.models.actor.training.learningRate",
+        "differs from the checkpoint: spec.schedule.steps",
     ]
 
 

@@ -39,6 +39,7 @@ def kubeconfig_files(
         environment: this process's variables.
         home: the user's home folder.
     """
+    # As kubectl: --kubeconfig replaces the variable, which may name several files.
     if requested is not None:
         return (requested,)
     paths = [path for path in environment.get("KUBECONFIG", "").split(os.pathsep) if path]

@@ -55,6 +55,7 @@ def command_output(socket: Socket) -> Iterator[bytes]:
         if channel == bytes([_STDOUT]) and data:
             yield data
         elif channel == bytes([_STDERR]):
+            # Only the end: a command may complain without an end.
             stderr = (stderr + data)[-MAX_STDERR_BYTES:]
         elif channel == bytes([_OUTCOME]):
             outcome += data
@@ -62,12 +63,14 @@ def command_output(socket: Socket) -> Iterator[bytes]:
 
 
 def _require_success(outcome: bytes, stderr: str) -> None:
+    # Without an outcome the output may be incomplete, even if it looks complete.
     if not outcome:
         raise StreamBroken("the command's outcome did not arrive")
     status = json.loads(outcome)
     if status.get("status") == "Success":
         return
     causes = (status.get("details") or {}).get("causes") or ()
+    # The exit code is the message of a cause, as a string.
     codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
     if not codes:  # the command did not start, or its container was deleted
         raise StreamBroken(str(status.get("message", "no outcome")))

@@ -20,6 +20,7 @@ def connect(target: ClusterTarget) -> Cluster:
     try:
         from rlhf_cli.cluster.remote import RemoteCluster
     except ModuleNotFoundError as error:
+        # Another missing module is a fault of the installation, and not of the user.
         if (error.name or "").partition(".")[0] not in ("kubernetes", "urllib3", "websocket"):
             raise
         raise ExtraMissing(

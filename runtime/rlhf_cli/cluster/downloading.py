@@ -63,6 +63,7 @@ def download(
         OutputExists: an item exists already and `replace` is false.
         TransferFailed: an item did not arrive complete, or cannot be written.
     """
+    # Missing items are no error: a run that still trains has no model yet.
     listings = {item: files.list([item.name]) for item in items}
     existing = [item for item in items if listings[item]]
     _require_free([output / item.name for item in existing], replace)
@@ -72,6 +73,7 @@ def download(
         for item in existing:
             for file in listings[item]:
                 _fetch(files, file, aside / file.path, bar, pause)
+            # A model of two versions would load without an error, and compute nonsense.
             _require_unchanged(files, item, listings[item])
         return [_install(aside / item.name, output / item.name) for item in existing]
     except OSError as error:
@@ -109,6 +111,7 @@ def _fetch(
                     bar.arrived(len(piece))
             except (StreamBroken, CommandFailed, ClusterUnreachable) as error:
                 broken = str(error)
+            # Any progress resets the count: a large file may break many connections.
             failures = failures + 1 if offset == before else 0
             if failures >= ATTEMPTS:
                 raise TransferFailed(
@@ -137,6 +140,7 @@ def _require_unchanged(files: RunFiles, item: FetchItem, before: Sequence[RunFil
 
 def _install(aside: Path, target: Path) -> Path:
     """Rename into place; restore the previous file or folder if that fails."""
+    # Two renames: a folder that is not empty cannot be replaced in one.
     old = aside.with_name(f"{aside.name}.replaced")
     try:
         if target.exists():

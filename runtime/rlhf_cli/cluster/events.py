@@ -41,8 +41,10 @@ def list_events(cluster: Cluster, job: Job) -> list[Event]:
 def is_about(job: Job, event: Object) -> bool:
     """True if an event is about the job, not about an earlier job of the same name."""
     about = event["involvedObject"]
+    # An earlier job of the same name had another uid.
     if about["kind"] == Kind.JOB.kind:
         return (about["name"], about.get("uid", job.uid)) == (job.name, job.uid)
+    # Clusters and pods have the names of an earlier job's: only the time tells them apart.
     if read_event(event).last < job.created:
         return False
     if about["kind"] == Kind.CLUSTER.kind:
@@ -57,6 +59,7 @@ def _is_pod_of(cluster: str, pod: str) -> bool:
 
 def read_event(event: Object) -> Event:
     """Parse an event of either API (core/v1, events.k8s.io)."""
+    # core/v1 has lastTimestamp and count; events.k8s.io has eventTime and a series.
     series = event.get("series") or {}
     times = (
         series.get("lastObservedTime"),

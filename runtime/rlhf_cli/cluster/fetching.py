@@ -70,6 +70,7 @@ def fetch_files(
         NothingToRead: none of them exists yet.
         OutputExists, TransferFailed: see `download`.
     """
+    # A resumed run leaves the model of its earlier end until it ends again.
     if what == "model" and job.status.phase is not JobPhase.SUCCEEDED:
         notify(
             f"{job.name} has not succeeded ({job.status.phase}): a model may be of an earlier run"
@@ -123,6 +124,7 @@ class _RichBar:
 @contextmanager
 def _bar(notify: Notify) -> Iterator[Bar]:
     """Choose the progress display for standard error."""
+    # A redrawn bar would fill a log file.
     if not sys.stderr.isatty():
         yield _LineBar(notify)
         return

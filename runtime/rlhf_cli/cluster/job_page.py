@@ -46,6 +46,7 @@ def job_page(job: Job, now: datetime, *, short: bool = False) -> RenderableType:
     """
     rows: list[RenderableType] = [_title(job, now), *_reason(job), *_progress(job), *_plan(job)]
     rows += [*_devices(job), *_restarts(job, now), *_checkpoint(job)]
+    # Redrawn several times a second, the page has to fit on a screen.
     if not short or job.has_ended:
         rows += [*_artifacts(job), *_conditions(job, now)]
     return Group(*rows)
@@ -71,6 +72,7 @@ def _title(job: Job, now: datetime) -> RenderableType:
 
 def _reason(job: Job) -> list[RenderableType]:
     status = job.status
+    # An old reason would mislead: it is about the previous spec.
     if not job.is_observed:
         pending = (
             "the operator has not reconciled this version of the job yet; does the operator run?"

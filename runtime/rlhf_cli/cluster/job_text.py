@@ -66,6 +66,7 @@ def phase_text(job: Job) -> str:
 def age(then: datetime, now: datetime) -> str:
     """The time between the two as kubectl writes it: 45s, 5m10s, 90m, 3h20m, 26h, 3d4h, 12d."""
     seconds = max(0, int((now - then).total_seconds()))
+    # kubectl's rule: two units while the first has one digit.
     if seconds < 120:
         return f"{seconds}s"
     for index, (unit, size) in enumerate(_UNITS[:-1]):

@@ -52,6 +52,7 @@ class Job:
     def stalled(self) -> str:
         """Reason and message of a Stalled job; else empty."""
         for condition in self.status.conditions:
+            # A condition may also be there with status False.
             holds = condition.status is ConditionStatus.TRUE
             if condition.type is ConditionType.STALLED and holds:
                 return f"{condition.reason}: {condition.message}"
@@ -80,6 +81,7 @@ class Job:
             driver = self.status.driver
             code = None if driver is None else driver.exit_code
             return ExitCode(code) if code in FAILURE_CODES else ExitCode.RETRIABLE
+        # A stall of an older spec may be resolved by the newest.
         return ExitCode.MANIFEST if self.stalled and self.is_observed else None
 
     @property

@@ -80,6 +80,7 @@ def find_reader_settings(cluster: Cluster, job: Job) -> ReaderSettings:
 def _operator_spec(cluster: Cluster, job: Job) -> Mapping[str, Any]:
     """The spec in the newest ConfigMap that the operator created for the job; else empty."""
     documents = cluster.list(Kind.CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}").items
+    # The job has other ConfigMaps, too; each attempt has one with a manifest.
     maps = [item for item in documents if _MANIFEST_KEY in (item.get("data") or {})]
     newest = max(maps, key=lambda item: str(item["metadata"]["creationTimestamp"]), default=None)
     if newest is None:
@@ -100,6 +101,7 @@ def reader_settings(
     """
     image, pools = spec.get("image"), ResourcesSpec()
     with suppress(ValidationError):
+        # A manifest of another version may not validate; then the pod gets no tolerations.
         pools = ResourcesSpec.model_validate(spec.get("resources") or {}, extra="ignore")
     # Of all pools: the volume may be reachable from the nodes of one pool only.
     tolerations = (taint for pool in pools.node_pools for taint in pool.tolerations)
@@ -126,6 +128,7 @@ def _location_from_artifacts(artifacts: ArtifactStatus) -> Location | None:
     """The folder that contains the model or the report."""
     for address, name in ((artifacts.model, MODEL), (artifacts.report, REPORT)):
         folder, _, last = (address or "").rstrip("/").rpartition("/")
+        # Only the layout that this version writes: the folder, then model or report.
         if last == name and "://" in folder:
             if folder.startswith(CLAIM_SCHEME):
                 return parse_claim(folder)

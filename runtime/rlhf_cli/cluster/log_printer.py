@@ -67,6 +67,7 @@ class LogPrinter:
                 job = find_job(self._cluster, name)
                 self.print_new(job)
                 failures = 0
+            # A deleted job never gets a log, so this is no failure that passes.
             except JobNotFound:
                 raise
             except (StreamBroken, CommandFailed, ObjectNotFound, ClusterUnreachable) as error:
@@ -79,6 +80,7 @@ class LogPrinter:
                 if job.exit_code is not None:
                     break
             pause(POLL_SECONDS)
+        # The job has ended without a readable log: this reports why, or prints what a pod can read.
         if not self._tails:
             self.print_once(job)
         _notify(f"{job.name} has ended: {job.status.phase}")
@@ -97,8 +99,8 @@ class LogPrinter:
     def print_new(self, job: Job) -> None:
         """Print what was added. Does nothing where that would need a reader pod."""
         if job.status.cluster is None and (self._from_ray or not job.has_ended):
-            # Ray's copy of the log was deleted with the head. The copy in the job's folder has
-            # other offsets: printing it would repeat lines.
+            # Without a cluster each call would start a reader pod. And where Ray's copy of the log
+            # was deleted with the head, the copy in the job's folder would repeat lines.
             return
         with open_job_files(self._cluster, job, self._options, _notify) as opened:
             self._print(job, opened)
@@ -109,6 +111,8 @@ class LogPrinter:
             file = log.find()
             if file is None:
                 continue
+            # --tail counts for the first file only. A log that moves, as from Ray to the job's
+            # folder, continues completely.
             if log.path not in self._tails:
                 first = not self._tails and self._lines is not None
                 start = tail_offset(log, file.size, self._lines or 0) if first else 0
@@ -121,6 +125,7 @@ class LogPrinter:
 
     def _sources(self, job: Job, opened: JobFiles) -> Iterator[LogFile]:
         driver = job.status.driver
+        # Ray's copy comes first: it has what the driver wrote before the run's folder existed.
         if self._log_name.worker is None and opened.ray is not None and driver is not None:
             yield LogFile(opened.ray, f"job-driver-{driver.submission_id}.log")
         yield LogFile(opened.run, self._log_name.path)
@@ -166,6 +171,7 @@ def tail_offset(log: LogFile, size: int, lines: int) -> int:
     end, remaining = size, lines
     while end > 0:
         begin = max(0, end - BLOCK_BYTES)
+        # Read backwards in blocks, since a log may have gigabytes.
         block = log.read(begin, end - begin)
         breaks = [index for index, byte in enumerate(block) if byte == 0x0A]
         if end == size and breaks and breaks[-1] == len(block) - 1:
@@ -188,11 +194,13 @@ class Tail:
         file = log.find()
         if file is None:
             return b""
+        # A restarted process has begun the file again.
         if file.size < self._offset:
             self._offset = 0
         pieces = []
         while self._offset < file.size:
             piece = log.read(self._offset, min(file.size - self._offset, MAX_READ_BYTES))
+            # The file has shrunk since it was listed.
             if not piece:
                 break
             pieces.append(piece)

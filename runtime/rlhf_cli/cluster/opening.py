@@ -53,6 +53,7 @@ def open_job_files(
         NothingToRead: the location of the files, or an image to read them, is unknown.
         ReaderFailed, ExtraMissing: the files cannot be reached.
     """
+    # The head is free and sees the newest state. --claim asks for a volume, perhaps another one.
     head = None if options.claim else find_head(cluster, job)
     if head is not None:
         yield _head_files(cluster, head)

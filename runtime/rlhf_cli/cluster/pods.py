@@ -54,6 +54,7 @@ def is_running(pod: Object) -> bool:
     """True if commands can run in all its containers."""
     status = pod.get("status") or {}
     containers = status.get("containerStatuses", ())
+    # A pod that is being deleted still runs, but a command in it would be cut off.
     if "deletionTimestamp" in pod["metadata"] or not containers:
         return False
     return all("running" in (container.get("state") or {}) for container in containers)
@@ -75,6 +76,7 @@ def _container_problems(status: Any) -> Iterator[str]:
     if waiting.get("reason") and waiting["reason"] not in STARTING:
         message = waiting.get("message", "")
         yield f"container {name}: {waiting['reason']}" + (f": {message}" if message else "")
+    # A container that was restarted shows the reason of its last end only in lastState.
     for ended in (state.get("terminated"), (status.get("lastState") or {}).get("terminated")):
         if ended and (ended.get("exitCode", 0) != 0 or ended.get("reason") == "OOMKilled"):
             reason = ended.get("reason", "Error")

@@ -73,6 +73,7 @@ def running_reader(
             _wait(cluster, namespace, name, start_seconds, notify)
             yield PodFiles(cluster, namespace, name, CONTAINER, RUN_FOLDER)
         finally:
+            # Also after an error of `create`: the pod may exist although its answer was lost.
             _delete(cluster, namespace, name, notify)
 
 
@@ -87,8 +88,9 @@ def _wait(
             return
         for problem in pod_problems(pod):
             if problem not in reported:
-                notify(f"it does not start yet: {problem}")
+                notify(f"it has not started yet: {problem}")
                 reported.add(problem)
+        # A first failed pull may be a hiccup of the registry, so a stuck pod gets some time.
         stuck_since = (stuck_since or now) if is_stuck(pod) else None
         is_stuck_too_long = stuck_since is not None and now - stuck_since > STUCK_SECONDS
         if is_stuck_too_long or now - begin > start_seconds:
@@ -121,6 +123,7 @@ def _interrupt_on_sigterm() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # Python's default for SIGTERM ends the process without `finally` blocks.
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -160,8 +163,10 @@ def reader_pod(
             "restartPolicy": "Never",
             "activeDeadlineSeconds": deadline_seconds,
             "terminationGracePeriodSeconds": 0,
+            # It reads files and nothing else, so it gets no credentials.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # The image and its secrets are the job's, which the cluster's nodes can pull already.
             "imagePullSecrets": [{"name": secret.name} for secret in image.pull_secrets],
             "tolerations": [
                 taint.model_dump(mode="json", by_alias=True, exclude_none=True)

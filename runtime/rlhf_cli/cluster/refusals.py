@@ -82,10 +82,12 @@ def refusal_error(refusal: Refusal, kind: Kind | None, doing: str, server: str) 
             f"the cluster does not know you: got {message} (401) from {server}; log in again, or "
             "choose another --context"
         )
+    # 403 also answers for quotas and admission policies; only RBAC's message names a resource.
     if status == 403 and _UNALLOWED.search(message):
         return AccessDenied(f"you may not {doing}: got {message}; ask for a role that allows it")
     if status == 404:
         return _missing_error(refusal, kind, doing)
+    # 409 also answers for objects that exist already.
     if status == 409 and any(what == "FieldManagerConflict" for _, what, _ in refusal.causes):
         return _conflict(refusal)
     if match := _UNKNOWN_FIELD.search(message):
@@ -105,6 +107,7 @@ def refusal_reasons(refusal: Refusal) -> list[str]:
     reasons = []
     for field, _, message in refusal.causes:
         text = _PREFIX.sub("", message)
+        # Many messages begin with their field already.
         is_named = field in ("", "<nil>") or text.startswith((f"{field} ", f"{field}:"))
         reasons.append(text if is_named else f"{field}: {text}")
     return list(dict.fromkeys(reasons))

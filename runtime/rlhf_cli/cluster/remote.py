@@ -61,6 +61,7 @@ class RemoteCluster:
 
     def version(self) -> tuple[int, int]:
         answer = self._json("GET", "/version", None, "ask for its version")
+        # Some providers add a suffix, as in "29+".
         parts = [re.match(r"\d+", str(answer.get(name))) for name in ("major", "minor")]
         major, minor = (int(part[0]) if part else 0 for part in parts)
         return major, minor
@@ -79,7 +80,10 @@ class RemoteCluster:
 
         responses = list(pages(ask, {"labelSelector": labels, "fieldSelector": fields}))
         items = tuple(
-            kind.header | item for response in responses for item in response.get("items") or ()
+            # Items of a list lack kind and apiVersion.
+            kind.header | item
+            for response in responses
+            for item in response.get("items") or ()
         )
         return Listing(items, responses[0]["metadata"]["resourceVersion"])
 
@@ -98,6 +102,7 @@ class RemoteCluster:
             for line in response:
                 change = json.loads(line)
                 if change["type"] == "ERROR":
+                    # 410 Gone: the API server no longer has this version.
                     if change["object"].get("code") == 410:
                         raise WatchExpired
                     raise ClusterUnreachable(
@@ -120,6 +125,7 @@ class RemoteCluster:
         self, kind: Kind, object: Object, *, dry_run: bool = False, force: bool = False
     ) -> Object:
         namespace, name = _namespaced_name(object)
+        # Strict: an unknown field is an error, not dropped.
         query = {
             "fieldManager": FIELD_MANAGER,
             "fieldValidation": "Strict",
@@ -160,6 +166,7 @@ class RemoteCluster:
             socket = self._server.command_socket(namespace, pod, container, command)
         except NoAnswer as error:
             refusal = refused_handshake(str(error))
+            # Without an answer of the API server the network is the cause, and a retry may help.
             if refusal is None:
                 raise StreamBroken(f"cannot {doing}: {error}") from error
             raise refusal_error(refusal, None, doing, self._server.address) from error
@@ -198,6 +205,7 @@ class RemoteCluster:
         content_type: str = JSON,
         is_stream: bool = False,
     ) -> BaseHTTPResponse:
+        # A watch may be quiet until the server ends it.
         seconds = ANSWER_SECONDS + WATCH_SECONDS * is_stream
         try:
             answer = self._server.ask(
@@ -233,6 +241,7 @@ def _connect(target: ClusterTarget) -> tuple[ApiServer, str]:
         if existing:
             server = ApiServer.from_kubeconfig(existing, target.context, USER_AGENT)
             return server, context_namespace(existing, target.context)
+        # In a pod without a kubeconfig: the pod's service account.
         if OWN_NAMESPACE.is_file() and not is_named:
             return ApiServer.in_cluster(USER_AGENT), OWN_NAMESPACE.read_text().strip()
     except (NotConfigured, OSError) as error:

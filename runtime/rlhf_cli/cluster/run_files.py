@@ -14,6 +14,8 @@ RAY_LOGS: Final = "/tmp/ray/session_latest/logs"
 """Ray's own logs in the head pod. Ray writes the output of a submission there."""
 
 _BLOCK_BYTES: Final = 1 << 20
+# Only what any small image has. The folder and paths are arguments, so that nothing in them is run
+# by the shell.
 _LIST = 'cd "$1" && shift && find "$@" -type f -exec stat -c "%s %Y %n" {} + 2>/dev/null; true'
 _READ = 'cd "$1" && tail -c "+$(($3 + 1))" -- "$2" | head -c "$4"'
 
@@ -73,6 +75,7 @@ class PodFiles:
 
 
 def _read_line(line: str) -> RunFile:
+    # The path comes last, because it may contain spaces.
     size, changed, path = (*line.split(" ", 2), "", "")[:3]
     if not size.isdecimal():
         raise TransferFailed(f"the list of the job's files cannot be read: got {line!r}")
@@ -85,6 +88,7 @@ def safe_path(path: str) -> str:
     Raises:
         TransferFailed: the path is absolute or leads out of the folder.
     """
+    # The list comes from a pod that may run any image: it must not write outside of the output.
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts:
         raise TransferFailed(f"a file's path leads out of the job's folder: got {path!r}")
@@ -101,10 +105,11 @@ class UriFiles:
             ExtraMissing: its package is not installed.
             NothingToRead: no file system supports the address.
         """
+        # Imported here, because the base install lacks fsspec.
         try:
             from rlhf_runtime.checkpoint.storage import resolve_storage
 
-            place = resolve_storage(address)
+            storage = resolve_storage(address)
         except ImportError as error:
             raise ExtraMissing(
                 f"{address} cannot be read from here: got {error}; install the package that it "
@@ -115,7 +120,7 @@ class UriFiles:
                 f"the job's folder cannot be read: got {address} ({error}); correct "
                 "checkpoint.storage.uri"
             ) from error
-        self._fs, self._root = place.fs, place.path.rstrip("/")
+        self._fs, self._root = storage.fs, storage.path.rstrip("/")
 
     def list(self, paths: Sequence[str]) -> list[RunFile]:
         files: dict[str, RunFile] = {}

@@ -30,6 +30,7 @@ def serialize_jobs(documents: Sequence[Object], output: str) -> str:
 
 def _plain(document: Object) -> Object:
     """A copy without managedFields, which are long and of no use to people."""
+    # JSON makes a deep copy of plain types, as yaml needs them.
     plain: dict[str, Any] = json.loads(json.dumps(document))
     plain["metadata"].pop("managedFields", None)
     return plain

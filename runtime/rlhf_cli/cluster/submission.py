@@ -23,6 +23,7 @@ def wait_for_jobs(cluster: Cluster, documents: Sequence[Object], watch: bool) ->
     keys = [
         (document["metadata"]["namespace"], document["metadata"]["name"]) for document in documents
     ]
+    # A watch covers one namespace, so the namespaces of a file are waited for one after the other.
     ended: dict[tuple[str, str], Job] = {}
     for space in dict.fromkeys(namespace for namespace, _ in keys):
         names = [name for namespace, name in keys if namespace == space]
@@ -42,11 +43,13 @@ def apply_job(cluster: Cluster, document: Object, dry_run: bool, force: bool) ->
     Raises:
         ObjectRefused: the API server rejects it.
     """
+    # An apply does not tell whether it changed anything; the generation does.
     before = _generation(cluster, document)
     try:
         stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=force)
     except FieldsConflict as error:
-        # A conflict with ourselves alone, as after an update by another version, is taken over.
+        # `rlhf suspend` sets spec.suspend by a patch. The API server counts that as another manager
+        # of the same name, whose fields are taken over without asking.
         if error.managers != {FIELD_MANAGER}:
             raise
         stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=True)
@@ -77,6 +80,7 @@ def submitted_document(job: RLHFJob, namespace: str) -> Object:
 
 def cluster_problems(job: RLHFJob, namespace: str | None, file: str) -> Iterator[Problem]:
     """Problems of a valid manifest that only a cluster has. Pure."""
+    # The CRD has no rule for these, because the same manifests are valid for `rlhf run`.
     if job.spec.code is not None and job.spec.code.local is not None:
         yield Problem(
             ("spec", "code", "local"),
@@ -113,6 +117,7 @@ def cluster_warnings(job: RLHFJob) -> Iterator[str]:
     for path, value in _paths(job):
         if not value.startswith("/"):
             yield f"{path}: {value} is relative; on a cluster it means a path in the image"
+    # Only a warning: the entry point may be in the user's own image.
     if job.spec.code is None:
         for entrypoint in _entrypoints(job):
             if not entrypoint.startswith(BUILTIN_PREFIX):

@@ -57,6 +57,7 @@ class Follower:
         """
         self._cluster, self._namespace = cluster, namespace
         self._names = frozenset(names)
+        # Names can only be selected one at a time: several jobs are filtered here.
         self._fields = f"metadata.name={min(names)}" if len(self._names) == 1 else ""
         self._pause, self._now = pause, now
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -75,6 +76,7 @@ class Follower:
                     lost_since, wait = None, FIRST_PAUSE_SECONDS
                     yield jobs
             except ClusterUnreachable:
+                # A restart of the API server takes less; a wrong address or network lasts longer.
                 lost_since = self._now() if lost_since is None else lost_since
                 if self._now() - lost_since > PATIENCE_SECONDS:
                     raise
@@ -95,7 +97,7 @@ class Follower:
                     if self._apply(read_job(change.object), change.is_deletion):
                         yield dict(self._jobs)
             except WatchExpired:
-                return
+                return  # the caller lists again
             if self._now() - started < FIRST_PAUSE_SECONDS:
                 # Some proxies close a watch at once; without a pause this loop would flood them.
                 self._pause(FIRST_PAUSE_SECONDS)
@@ -209,6 +211,8 @@ def _wait(
         shown.show(jobs)
         for name in names:
             if name not in current:
+                # A job that was seen before has been deleted; one that was never seen does not
+                # exist.
                 raise _deleted_error(seen[name]) if name in seen else job_not_found(cluster, name)
         seen |= current
         if all(_is_done(current[name], phases) for name in names):

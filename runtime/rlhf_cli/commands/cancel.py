@@ -63,4 +63,5 @@ def cancel_text(job: Job) -> str:
 
 
 def _confirmed() -> bool:
+    # A script cannot answer, so it has to give --yes.
     return sys.stdin.isatty() and typer.confirm("Delete it?", default=False)

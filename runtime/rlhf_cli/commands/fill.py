@@ -65,8 +65,11 @@ def fill(
     target = output or file
     if target == STDIN:
         sys.stdout.write(filled.text)
+    # A file without changes keeps its modification time, on which tools such as make rely.
     elif filled.changes or target != file:
+        # Decoding drops the mark; editors that wrote it expect it.
         mark = BYTE_ORDER_MARK if content.startswith(BYTE_ORDER_MARK) else b""
         replace_file(target, mark + filled.text.encode())
     for sentence in filled.changes or ["nothing to fill in"]:
+        # The manifest itself may be on standard output.
         typer.echo(f"{shown}: {sentence}", err=target == STDIN)

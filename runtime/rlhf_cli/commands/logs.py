@@ -70,6 +70,7 @@ def logs(
     from rlhf_cli.cluster.jobs import find_job
     from rlhf_cli.cluster.opening import ReadOptions
 
+    # --driver is the default, and exists so that scripts can say it.
     if sum((rank is not None, worker is not None, driver, events)) > 1:
         raise typer.BadParameter("give one of --rank, --worker, --driver, --events")
     if events and (follow or tail is not None):

@@ -89,6 +89,7 @@ def plan(
                 print_diff(job_plan, other, console)
         else:
             is_document = output in (PlanOutput.JSON, PlanOutput.YAML)
+            # Several jobs of one file are one stream of documents.
             separator = "---\n" if shown and is_document else ""
             sys.stdout.write(separator + render(graphs, job_plan, output))
         shown.append((graphs, job_plan))
@@ -112,6 +113,7 @@ def _plan_jobs(
     from rlhf_planner.plan import pools_of
 
     for job in local_jobs(file, overrides):
+        # One job after the other: two jobs may have different modules of the same name.
         with annotate_lines(file, job, overrides), user_code(job):
             graphs, job_plan = trace_and_plan(job, pools_of(job, devices), prove, measured)
         for warning in lint_job(job, graphs, job_plan.device):

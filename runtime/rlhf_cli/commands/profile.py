@@ -52,6 +52,7 @@ def profile(
     changes = overrides or []
     job = require_one_job(local_jobs(file, changes), file)
     path = output or default_place(Path("job.yaml") if file == STDIN else file)
+    # Measuring takes minutes; an unusable path is reported before.
     require_writable(path)
     with (
         annotate_lines(file, job, changes),

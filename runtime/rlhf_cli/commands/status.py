@@ -53,6 +53,7 @@ def status(
     """
     from rlhf_cli.cluster.watching import watch_jobs
 
+    # Refused, because --all-namespaces would be ignored: names are unique in a namespace only.
     if name is not None and all_namespaces:
         raise typer.BadParameter("a job is in one namespace: give -n instead", param_hint="-A")
     if watch and output is not None:
@@ -99,6 +100,7 @@ def _print_jobs(cluster: Cluster, output: StatusOutput | None, all_namespaces: b
     from rlhf_cli.cluster.serialization import serialize_jobs
     from rlhf_kube.kinds import Kind
 
+    # The API server promises no order.
     items = cluster.list(Kind.JOB, None if all_namespaces else cluster.namespace).items
     documents = sorted(
         items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])

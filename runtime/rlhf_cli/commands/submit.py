@@ -66,9 +66,11 @@ def submit(
 
     jobs = read_jobs(file, overrides or [])
     cluster = connect_cluster(kubeconfig, context, namespace)
+    # All jobs are checked before the first is sent, so that a file is not submitted in part.
     problems = [problem for job in jobs for problem in cluster_problems(job, namespace, str(file))]
     if problems:
         raise ManifestError(problems)
+    # An older API server would drop rules of the CRD and accept jobs that cannot run.
     require_version(cluster)
     for job in jobs:
         for warning in cluster_warnings(job):
@@ -82,6 +84,7 @@ def submit(
         return
     if watch or wait:
         raise typer.Exit(combined_exit_code(wait_for_jobs(cluster, documents, watch)))
+    # On stderr, so that standard output has one line per job for scripts.
     for metadata in (document["metadata"] for document in documents):
         job_arguments = f"{metadata['name']} -n {metadata['namespace']}"
         typer.echo(f"Follow it: rlhf status {job_arguments} --watch", err=True)

@@ -94,6 +94,7 @@ def resume_text(job: Job) -> str:
 def _queue_text(job: Job) -> str:
     from rlhf_api.status import JobPhase
 
+    # A queue suspends RayClusters, and only the queue can end that.
     if job.status.phase is not JobPhase.SUSPENDED:
         return ""
     return f" It waits because of {job.status.reason or 'its queue'}: {job.status.message}"
@@ -125,5 +126,6 @@ def _wait_for_phase(cluster: Cluster, job: Job, phase: JobPhase) -> None:
 
     with display() as shown:
         reached = wait_for_phase(cluster, job.namespace, job.name, [phase], shown)
+    # The job may have ended or stalled before it reached the phase.
     if reached.exit_code is not None:
         raise typer.Exit(reached.exit_code)

@@ -1,6 +1,6 @@
-"""A transfer protocol of the user's own: looked up by its entry point, and held to the rule.
+"""Transfer protocols of users: loaded by entry point, and checked.
 
-Custom(protocol="mine:PAIR") -> own_protocol("mine:PAIR") -> Protocol(distribute, collect)
+Custom(protocol="mine:PAIR") -> user_protocol("mine:PAIR") -> Protocol(distribute, collect)
                                 check_cover, before a job starts: every row once on a mesh
 """
 
@@ -16,19 +16,19 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates, Protocol
 from rlhf_runtime.errors import UserCodeFailed
 
+# Number of ranks whose slices a message shows.
 SHOWN_RANKS = 8
-"""Of so many ranks a message says what each has."""
 
 
 def user_protocol(entrypoint: str) -> Protocol:
-    """The protocol of an entry point, whose answers are checked.
+    """Load a protocol whose answers are checked.
 
     Args:
         entrypoint: `package.module:NAME`.
 
     Raises:
-        UserCodeFailed: it cannot be imported; later, when it is asked: it raises, or answers
-            something else than a share, or than whether a rank's output counts.
+        UserCodeFailed: it cannot be imported. Later, in its calls: it raises, or returns no `Slice`
+            or no bool.
     """
     protocol = user_code.load("the protocol", entrypoint)
 
@@ -56,15 +56,14 @@ def user_protocol(entrypoint: str) -> Protocol:
 
 
 def check_cover(entrypoint: str, mesh: Mesh) -> None:
-    """Check that the collected ranks' parts are every row exactly once, however many rows a batch
-    has.
+    """Check that the slices of collected ranks are every row exactly once, for any number of rows.
 
     Args:
         entrypoint: of the protocol.
         mesh: of a call that uses it.
 
     Raises:
-        UserCodeFailed: they are not, or the protocol gives no answers.
+        UserCodeFailed: they are not, or the protocol fails.
     """
     protocol = user_protocol(entrypoint)
     positions = [Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks]
@@ -85,8 +84,8 @@ def _is_slice(batch_slice: Slice) -> bool:
 
 
 def _coverage_errors(counted: dict[int, Slice]) -> Iterator[str]:
-    """Rows that are missing, or there twice. A part's bounds are fractions of the rows: where these
-    meet, so do the rows of any batch."""
+    """Describe rows that are missing or there twice."""
+    # Fractions of the rows: where these meet, so do the rows of any batch.
     bounds_by_rank = [
         (
             Fraction(batch_slice.index, batch_slice.count),
@@ -108,12 +107,10 @@ def _coverage_errors(counted: dict[int, Slice]) -> Iterator[str]:
 
 
 def _rows(begin: Fraction, end: Fraction) -> str:
-    """Rows of any batch in words."""
     return "all rows" if end - begin == 1 else f"the rows from {begin} to {end} of a batch"
 
 
 def _slices_text(counted: dict[int, Slice]) -> str:
-    """What each collected rank has."""
     texts = [
         f"rank {rank}: part {batch_slice.index} of {batch_slice.count}"
         for rank, batch_slice in list(counted.items())[:SHOWN_RANKS]

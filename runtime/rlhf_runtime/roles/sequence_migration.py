@@ -23,7 +23,7 @@ from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 
 
@@ -106,7 +106,7 @@ class SequenceMigration:
         if is_finishing:
             self._kept, prompts, running = prompts, prompts.take(running[:0]), running[:0]
         else:
-            requests.drop()
+            requests.abort()
         return _unfinished_shard(prompts, requests.generated(running))
 
     def assigned_rows(self, inputs: CallInputs) -> Prompts:

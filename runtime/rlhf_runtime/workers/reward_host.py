@@ -1,4 +1,4 @@
-"""The process that scores responses by verifiers' processes and services. A Ray actor."""
+"""The process that scores responses with verifier processes and services. A Ray actor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.step.columns import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_flow.step.columns import PROMPT_ID, scores_column, term_scores_column, valid_column
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest
@@ -30,12 +30,12 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
+# Characters of a response that messages show.
 SHOWN_CHARACTERS = 60
-"""Characters of a response that messages show."""
 
 
 class RewardHost(ActivityServer):
-    """Scores parts of batches, several at a time; groups are never cut."""
+    """Scores slices of batches, several at a time. Groups are never split."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class RewardHost(ActivityServer):
     ) -> None:
         """
         Args:
-            job: what it works for.
-            log_file: where it writes.
-            python_path: folders of the user's own code.
-            name: its own, in the timeline.
-            host: which of the job's hosts it is.
-            faults: faults on purpose.
+            job: the job.
+            log_file: log of this process.
+            python_path: folders of the user's code.
+            name: name of this host, in the timeline.
+            host: index of this host among the job's hosts.
+            faults: injected faults.
         """
         configure_process(log_file, 1, python_path)
         super().__init__()
@@ -63,8 +63,11 @@ class RewardHost(ActivityServer):
         self._row_locations = RowLocations()
 
     def start(self) -> dict[str, str]:
-        """Import the verifiers and start their processes; returns the metrics that they declare, by
-        the reward's name."""
+        """Import the verifiers and start their processes.
+
+        Returns:
+            The metrics that they declare, by the reward's name.
+        """
         with self.activity.during("start", progress=ProgressSignal.OWN_LIMIT):
             self._scorers = start_scorers(self._rewards, self._host)
         return {
@@ -74,7 +77,7 @@ class RewardHost(ActivityServer):
         }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
-        """Scores and their validity for every row of the order's share."""
+        """Score the rows of the request's slice: a report, then scores and their validity."""
         request = CallRequest.from_message(header, own)
         with self.activity.during(request.call.id, request.step):
             return self._run(request, shards)
@@ -84,10 +87,12 @@ class RewardHost(ActivityServer):
         assert role is not None
         if request.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, request.step)
+        # A host is a mesh of one: the driver chose its slice of the rows.
         at = Coordinates(data=request.batch_slice.index, data_size=request.batch_slice.count)
         inputs = CallInputs(request, shards, at)
         rows = inputs.rows()
         columns = inputs.load(rows)
+        # Verifiers have time limits of their own.
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
             samples = _samples(columns)
             name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
@@ -102,12 +107,12 @@ class RewardHost(ActivityServer):
             ),
         )
         results = {
-            scores_of(role): Column(scored.values),
-            valid_of(role): Column(scored.valid.astype(np.int8)),
+            scores_column(role): Column(scored.values),
+            valid_column(role): Column(scored.valid.astype(np.int8)),
             **{
-                term_scores_of(role, name): Column(values)
+                term_scores_column(role, name): Column(values)
                 for name, values in scored.terms.items()
-                if term_scores_of(role, name) in request.call.writes
+                if term_scores_column(role, name) in request.call.writes
             },
         }
         return report.to_bytes(), Shard(inputs.index.find(rows), results)
@@ -119,7 +124,7 @@ class RewardHost(ActivityServer):
         source_rows: np.ndarray,
         numbers: Sequence[int],
     ) -> list[SampleName]:
-        """Responses, and where the rows that they answer are found."""
+        """Return names for messages: the response, and the location of the prompt's row."""
         evaluation_data = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
         rows = [int(source_rows[number]) for number in numbers]
         locations = self._row_locations.find(evaluation_data or self._data.train, rows)

@@ -230,11 +230,9 @@ def test_a_ranks_answers_are_scored_while_another_generates(
     """Whichever is the last one: its call ends only once the other's answers have been scored."""
     backend = with_host(backend_of(actor=(workers[:2], Mesh(pool="a", data=2))), host)
     batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
-    generate = replace(call_of("actor", "answer", last=last, scoring=told), kind=CallKind.GENERATE)
+    generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
     batch |= backend.run(generate, batch)
-    made = backend.run(
-        replace(call_of("reward", "score", scoring=told), kind=CallKind.SCORE), batch
-    )
+    made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
     assert len(made.nonempty_shards("scored")) == 2
     assert sums_of(backend) == {"rows": 5.0, "valid": 5.0}
 
@@ -325,7 +323,7 @@ def test_a_round_of_which_nothing_was_scored_is_the_last(
 
     def body(fresh: BatchValue) -> Batch:
         rows = backend.run(call_of("actor", "sample"), fresh).rename(sampled="answers")
-        score = replace(call_of("reward", "score", scoring=""), kind=CallKind.SCORE)
+        score = replace(call_of("reward", "score", scored=""), kind=CallKind.SCORE)
         return rows | backend.run(score, rows)
 
     with pytest.raises(NothingScored, match="errors for all 4 responses of step 1"):

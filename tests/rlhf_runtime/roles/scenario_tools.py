@@ -114,14 +114,14 @@ def metrics_of(result: Result, world: World) -> dict[str, float]:
     return merge_statistics(everyone)
 
 
-def whole(result: Result, world: World, whole_groups: bool = True) -> dict[str, list[np.ndarray]]:
-    """The columns of all ranks in the order of their rows; with `whole_groups` each group must lie
-    on one rank."""
+def whole(result: Result, world: World, keep_groups: bool = True) -> dict[str, list[np.ndarray]]:
+    """The columns of all ranks in the order of their rows; with `keep_groups` each group must
+    lie on one rank."""
     assert result.index is not None
     everyone: list[Any] = [None] * world.size
     dist.all_gather_object(everyone, (result.index, dict(result.columns)))
     held = [set(index.groups.tolist()) for index, _ in everyone]
-    if whole_groups:
+    if keep_groups:
         assert sum(map(len, held)) == len(set.union(*held)), "a group lies on several ranks"
     rows = np.concatenate([index.rows for index, _ in everyone])
     assert sorted(rows.tolist()) == list(range(NUM_ROWS))

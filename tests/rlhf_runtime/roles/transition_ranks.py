@@ -29,8 +29,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
-from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
+from rlhf_runtime.engines.parallel import ParallelContext, RankGroup, make_rank_groups
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine

@@ -15,7 +15,7 @@ import torch
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.memory import DeviceMemory
 from rlhf_runtime.engines.vllm.requests import Sampling
