@@ -105,7 +105,9 @@ def test_rows_of_a_group_have_the_same_prompt(rows: list[list[int]], data: st.Da
         set(groups.tolist())
     ):
         return  # templates begin alike
-    made = _split_sequences(pack([np.asarray(row, dtype=np.int32) for row in rows], np.int32), groups)
+    made = _split_sequences(
+        pack([np.asarray(row, dtype=np.int32) for row in rows], np.int32), groups
+    )
     prompts = [run.tolist() for run in made.prompts.runs()]
     responses = [run.tolist() for run in made.responses.runs()]
     assert [a + b for a, b in zip(prompts, responses, strict=True)] == rows
