@@ -129,7 +129,9 @@ def places_of(problem: PlanningProblem) -> Mapping[str, RolePlace]:
 
 def _kinds(problem: PlanningProblem, role: str) -> frozenset[RoleCalls]:
     """Of a role's calls."""
-    calls = (call for graph in problem.graphs.values() for call in graph.of_kind(*MODEL_CALLS))
+    calls = (
+        call for graph in problem.graphs.values() for call in graph.calls_of_kind(*MODEL_CALLS)
+    )
     return frozenset(RoleCalls(call.kind.value) for call in calls if call.role == role)
 
 

@@ -239,9 +239,9 @@ def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> Generati
 
 def _max_samples(problem: PlanningProblem, role: str) -> int:
     made = [
-        graph.rows[call.id].most
+        graph.rows[call.id].maximum
         for graph in problem.graphs.values()
-        for call in graph.of_kind(CallKind.GENERATE)
+        for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role
     ]
     return max(made)

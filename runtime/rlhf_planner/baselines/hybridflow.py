@@ -141,7 +141,7 @@ class Strategies:
         return tuple(
             sum(
                 calls.get(call.id, 0.0) * self._graph.expected_count(call.id)
-                for call in self._graph.of_kind(kind)
+                for call in self._graph.calls_of_kind(kind)
             )
             for kind in STAGES
         )
@@ -166,7 +166,7 @@ class Strategies:
         (model,), engine = fitted.models, fitted.engines[role]
         load = next(loads[role] for loads in fitted.loads if role in loads)
         found = 0.0
-        for call in self._graph.of_kind(CallKind.GENERATE):
+        for call in self._graph.calls_of_kind(CallKind.GENERATE):
             if call.role == role:
                 engines = engine.mesh, engine.kv_cache_bytes
                 try:

@@ -272,7 +272,7 @@ class LeastSeconds:
                     self.links[mesh.pool],
                 ).total
                 + self._columns(call, engines, call.id in crossing)
-                for call in self.graph.of_kind(CallKind.GENERATE)
+                for call in self.graph.calls_of_kind(CallKind.GENERATE)
                 if call.role == role
             }
         return None
@@ -280,7 +280,7 @@ class LeastSeconds:
     @cached_property
     def computed_calls(self) -> tuple[str, ...]:
         """Sites of the calls that compute with a model."""
-        return tuple(call.id for call in self.graph.of_kind(*MODEL_CALLS))
+        return tuple(call.id for call in self.graph.calls_of_kind(*MODEL_CALLS))
 
     def moves(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
         """What a role takes to leave its devices and to come back, by `move_of`; nothing if it

@@ -300,8 +300,8 @@ def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]
         GraphName.EVALUATION: problem.workload.held_out_prompts,
     }
     return tuple(
-        GenerationCall(count, graph.rows[call.id].most)
+        GenerationCall(count, graph.rows[call.id].maximum)
         for name, graph in problem.graphs.items()
-        for call in graph.of_kind(CallKind.GENERATE)
+        for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role and (count := prompts.get(name)) is not None
     )

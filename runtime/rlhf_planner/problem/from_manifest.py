@@ -16,9 +16,9 @@ from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
-from rlhf_flow.document.manifest_graph import FIELD, document_of_graph
+from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
 from rlhf_flow.errors import ShapeUnknown
-from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_algorithms
 from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of, limit_devices
@@ -88,8 +88,8 @@ def _facts(
         engine=training.engine,
         is_trained=found.is_trained,
         generates=found.generates,
-        is_saved=_is_saved(job, origin, found, policy_of(step)),
-        rows_per_prompt=step.most_rows(role),
+        is_saved=_is_saved(job, origin, found, policy_role(step)),
+        rows_per_prompt=step.max_rows(role),
         rows_together=_rows_together(step, role),
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
@@ -127,7 +127,7 @@ def _rows_together(graph: Graph, role: str) -> int:
     """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
     one."""
     compared = [
-        graph.rows[call.id].most for call in graph.trainings(role) if call.compares_responses
+        graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
     ]
     return max(compared, default=1)
 
@@ -218,7 +218,7 @@ def graph_to_fill(job: RLHFJob) -> Iterator[Filling]:
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return
     step = trace_algorithms(job)[GraphName.STEP]
-    graph = document_of_graph(job, step.algorithm, step.graph)
+    graph = build_manifest_graph(job, step.algorithm, step.graph)
     calls, roles = (
         f"{len(each)} {noun}{'' if len(each) == 1 else 's'}"
         for each, noun in ((graph.calls, "call"), (graph.roles, "role"))

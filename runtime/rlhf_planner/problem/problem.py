@@ -15,7 +15,7 @@ from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
 from rlhf_api.spec.rollout import StageFusionType
-from rlhf_flow.jobs.job_graphs import policy_of
+from rlhf_flow.jobs.job_graphs import policy_role
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of
 from rlhf_planner.problem.profile import Profile
@@ -177,4 +177,4 @@ class PlanningProblem:
     @cached_property
     def policy(self) -> str:
         """The role whose model the job leaves."""
-        return policy_of(self.graphs[GraphName.STEP])
+        return policy_role(self.graphs[GraphName.STEP])
