@@ -73,12 +73,12 @@ def plan_of(
     """
     from rlhf_planner.plan import plan_job, resolve_shapes
     from rlhf_planner.problem.model_shapes import check_shapes
-    from rlhf_planner.search.branch_and_bound import MAX_FITTED, WITHOUT_END
+    from rlhf_planner.search.branch_and_bound import MAX_CANDIDATES, UNLIMITED
     from rlhf_sizing.config import hub_cache
 
     check_shapes(job, hub_cache(os.environ, Path.home()))
-    most_fitted = WITHOUT_END if prove else MAX_FITTED
-    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), most_fitted, profile)
+    max_candidates = UNLIMITED if prove else MAX_CANDIDATES
+    plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), max_candidates, profile)
     for name, graph in graphs.items():
         for call in graph.calls:
             if has_code and call.protocol is not None:

@@ -66,7 +66,7 @@ def engine_meshes(
 
 def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
     """Choices are in the order of their strides."""
-    return max(choices, key=lambda engines: sum(kept_bytes(each, engines) for each in models))
+    return max(choices, key=lambda engines: sum(kept_bytes(model, engines) for model in models))
 
 
 @lru_cache(maxsize=4096)

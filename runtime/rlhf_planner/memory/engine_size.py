@@ -157,10 +157,10 @@ def _overflow(choice: GenerationChoice) -> str:
     if group.num_devices < pool.num_devices:
         devices = f"{group}, which has {devices}"
     engines = [
-        f"{each.role}'s engines of {each.mesh.tensor} with a cache of "
-        f"{format_bytes(each.kv_cache_bytes)}"
-        for each in choice.engines
-        if each.role in group.generating
+        f"{engine.role}'s engines of {engine.mesh.tensor} with a cache of "
+        f"{format_bytes(engine.kv_cache_bytes)}"
+        for engine in choice.engines
+        if engine.role in group.generating
     ]
     released = ["generation memory released during training"] if engines and group.roles else []
     setting = ", ".join([devices, *engines, *released])

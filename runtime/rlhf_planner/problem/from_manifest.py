@@ -27,8 +27,8 @@ from rlhf_planner.problem.problem import (
     Fixed,
     FixedStrategy,
     Graphs,
-    ModelFacts,
     PlanningProblem,
+    RoleSpec,
     Workload,
 )
 from rlhf_planner.problem.profile import Profile
@@ -75,10 +75,10 @@ def _facts(
     head: ModelHead,
     shape: DecoderShape,
     pools: Sequence[Pool],
-) -> ModelFacts:
+) -> RoleSpec:
     step, model = graphs[GraphName.STEP], job.spec.model_for(role)
     training, origin = model.training, model.source.same_as or role
-    return ModelFacts(
+    return RoleSpec(
         role=role,
         origin=origin,
         trained_as=role if role in job.spec.models else "actor",

@@ -83,7 +83,7 @@ class FixedStrategy:
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class RoleSpec:
     """A role with a model: what is known of it before it has devices."""
 
     role: str
@@ -158,7 +158,7 @@ class PlanningProblem:
     """The job's name."""
     graphs: Graphs
     """What it computes."""
-    models: Mapping[str, ModelFacts]
+    models: Mapping[str, RoleSpec]
     """Of every role with a model, in the order in which the algorithm names them."""
     pools: tuple[Pool, ...]
     """The devices that it may take, all of one kind."""
