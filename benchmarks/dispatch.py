@@ -61,15 +61,15 @@ class Worker:
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as the controller sends it."""
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         start = time.time()
-        inputs = CallInputs(request, shards, Coordinates.of(self._rank, MESH))
+        inputs = CallInputs(request, shards, Coordinates.in_mesh(self._rank, MESH))
         if request.call.method == "take":
             touch(inputs.load(inputs.rows())["block"].values)
         span = Span(
             f"rank {self._rank}", request.call.role or "", request.call.method, start, time.time()
         )
-        report = CallReport(request.call.id, Statistics(), (span,), resident_bytes()).message()
+        report = CallReport(request.call.id, Statistics(), (span,), resident_bytes()).to_bytes()
         if request.call.method != "make":
             return report
         return report, Shard(inputs.index.find(inputs.rows()), {"block": Column(self._block)})

@@ -120,7 +120,7 @@ def peak_bytes(pid: int) -> int:
     return sum(1024 * int(peak[1]) for peak in peaks if peak)
 
 
-def held_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """The memory that the operator holds now, without its planners."""
     held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert held is not None
@@ -244,7 +244,7 @@ def held_when_started(team: Team, rest_seconds: float) -> int:
     team.operator.start()
     time.sleep(rest_seconds)
     assert team.operator.process is not None
-    held = held_bytes(team.operator.process.pid)
+    held = resident_bytes(team.operator.process.pid)
     team.operator.stop()
     return held
 

@@ -26,17 +26,18 @@ class Contract(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+    # An object with default {} has none: the API server checks that default before it fills in the
+    # defaults of the object's fields.
     validations: ClassVar[tuple[Rule, ...]] = ()
-    """What has to hold between its fields. None at an object that may be left out and then is {}:
-    the API server checks that default before its fields get theirs."""
+    """Rules between fields of this model."""
 
     @classmethod
     def all_validations(cls) -> tuple[Rule, ...]:
-        """These, and what follows from its kind."""
+        """All rules of the model: `validations`, and those that its kind adds."""
         return cls.validations
 
     @model_validator(mode="after")
-    def _keeps_its_rules(self) -> Self:
+    def _check_rules(self) -> Self:
         problems = [problem for rule in self.all_validations() for problem in rule.problems(self)]
         if problems:
             raise BrokenRules(problems)
@@ -71,17 +72,18 @@ PATTERN_WORDS = {
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
     QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
 }
-"""What a pattern of the contract means, for people. Every pattern in a manifest is named here."""
+"""Meaning of each pattern, for people. Every pattern of a manifest is listed."""
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
 """A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most."""
 
+# A job's RayCluster is named after it with a suffix, and KubeRay allows 53 characters that begin
+# with a letter.
 JobName = Annotated[str, Field(min_length=1, max_length=40, pattern=JOB_NAME_PATTERN)]
-"""A DNS-1035 label. A job's RayCluster is named after it with a suffix, and KubeRay takes names of
-53 characters, a letter first."""
+"""A DNS-1035 label of at most 40 characters."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
-"""The name of another Kubernetes object (a DNS-1123 subdomain): dots are allowed, too."""
+"""The name of another Kubernetes object (a DNS-1123 subdomain, which may have dots)."""
 
 Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=IDENTIFIER_PATTERN)]
 """A name that is also a Python identifier: a role or a metric."""
@@ -95,13 +97,15 @@ Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOI
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
 """Annotations of pods, or a node selector."""
 
+# Other tools put labels and annotations on the object, too.
 ObjectLabels = Annotated[dict[Text, Annotated[str, Field(max_length=63)]], Field(max_length=10_000)]
-"""Labels of a Kubernetes object: as many as anybody has put on it."""
+"""Labels of a Kubernetes object, up to the API server's own limits."""
 
+# `kubectl apply` keeps the complete manifest in one annotation.
 ObjectAnnotations = Annotated[
     dict[Text, Annotated[str, Field(max_length=256 * 1024)]], Field(max_length=10_000)
 ]
-"""Annotations of a Kubernetes object: `kubectl apply` keeps the whole manifest in one."""
+"""Annotations of a Kubernetes object."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]

@@ -1,4 +1,4 @@
-"""What calls of models do, and the phases of a step in which they do it."""
+"""Kinds of model calls, and the phases of a step in which they run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import Field, model_validator
 from rlhf_api.base import CALL_PATTERN, Contract, Identifier
 
 CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=CALL_PATTERN)]
-"""A call site: `actor.generate`, its second of the kind `actor.generate#2`, in a region
+"""A call site: `actor.generate`; the second one of that kind is `actor.generate#2`; in a region
 `every-10/actor.log_probs`."""
 
 
 class CallKind(StrEnum):
-    """What a model call does."""
+    """Kind of a model call."""
 
     GENERATE = "Generate"
     """Autoregressive sampling."""
@@ -29,25 +29,25 @@ class CallKind(StrEnum):
     COMPUTE = "Compute"
     """Numerics without a model."""
     COPY = "Copy"
-    """Another role's weights taken over."""
+    """Copies another role's weights."""
     SAVE = "Save"
-    """Lines of a step, written to a file of the run's folder."""
+    """Writes lines of a step to a file of the run's folder."""
     RESHARD = "Reshard"
-    """A role's weights brought into its generation engines; made by the plan, not by a step."""
+    """Moves a role's weights into its generation engines. Added by the plan."""
     FINISH = "Finish"
-    """Responses that were left when others began with those that had ended; made by the plan."""
+    """Generates the responses that were unfinished when fused calls began. Added by the plan."""
     RELEASE = "Release"
-    """The memory of a role's generation engines given back; made by the plan, too."""
+    """Frees the memory of a role's generation engines. Added by the plan."""
     LOAD = "Load"
-    """An offloaded role's weights, gradients and optimizer brought to its devices; by the plan."""
+    """Loads an offloaded role's weights, gradients and optimizer state. Added by the plan."""
     OFFLOAD = "Offload"
-    """Their devices' memory given back, with a copy on the host; by the plan."""
+    """Frees that device memory; the host keeps a copy. Added by the plan."""
 
 
 TRANSITIONS = frozenset(
     {CallKind.RESHARD, CallKind.FINISH, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD}
 )
-"""Calls that the plan makes, and no step."""
+"""Calls that the plan adds; a step's code does not make them."""
 
 RESHARD, FINISH, RELEASE, LOAD, OFFLOAD = "reshard", "finish", "release", "load", "offload"
 """Their methods."""
@@ -58,20 +58,20 @@ EFFECTS = {
     CallKind.FINISH: "responses",
     **dict.fromkeys((CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD), "memory"),
 }
-"""What calls change that write no field; weights, if nothing is said."""
+"""Effect of calls that write no field. Kinds that are not listed change weights."""
 
 
 class Phase(Contract):
-    """A part of a step during which a device's memory is used alike: while calls of one kind of a
-    role run. People see it as actor.train."""
+    """A part of a step with constant memory use on a device: calls of one kind of one role run.
+    Shown to people as actor.train."""
 
     role: Identifier | None = None
-    """Whose calls. None: the device takes part in no call."""
+    """The role that is called. None: the device takes part in no call."""
     kind: CallKind | None = None
-    """Of which kind. None as the role is."""
+    """Kind of the calls. None if and only if role is None."""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Phase:
+    def _require_both_or_neither(self) -> Phase:
         if (self.role is None) != (self.kind is None):
             raise ValueError(
                 f"half a phase: got role {self.role} and kind {self.kind}, allowed both, or "
@@ -80,7 +80,7 @@ class Phase(Contract):
         return self
 
     def __eq__(self, other: object) -> bool:
-        # As pydantic's, which takes ten times as long: planners compare millions of them.
+        # pydantic's own comparison takes ten times as long, and a search compares millions.
         if not isinstance(other, Phase):
             return NotImplemented
         return self is other or (self.kind is other.kind and self.role == other.role)
@@ -94,10 +94,10 @@ class Phase(Contract):
         return f"{self.role}.{self.kind.name.lower()}"
 
 
+# Cached: dictionaries keyed by phase then find it by identity, without comparing fields.
 @lru_cache(maxsize=4096)
 def call_phase(role: str, kind: CallKind) -> Phase:
-    """The phase of a role's calls of a kind: the same object whenever it is asked for, so that
-    sums by phase find it at once."""
+    """The phase of a role's calls of one kind."""
     return Phase(role=role, kind=kind)
 
 

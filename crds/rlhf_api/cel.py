@@ -1,4 +1,4 @@
-"""Words of CEL, the language in which the API server checks what a schema's types cannot say."""
+"""Literals and names in CEL, the language of validation rules in a Kubernetes schema."""
 
 from __future__ import annotations
 
@@ -9,34 +9,43 @@ _RESERVED = (
     *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in"),
     *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
 )
-"""Words that CEL keeps for itself; Kubernetes puts underscores around fields of these names."""
+"""Reserved words of CEL. Kubernetes puts underscores around fields of these names."""
 
 
 def text(value: str) -> str:
-    """Write a text as a literal."""
+    """A CEL string literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def texts(values: Sequence[str]) -> str:
-    """Write a list of texts as a literal."""
+    """A CEL list literal of strings."""
     return f"[{', '.join(text(value) for value in values)}]"
 
 
 def cel_map(entries: Mapping[str, str]) -> str:
-    """Write a map as a literal: of texts to what is written in CEL already."""
+    """A CEL map literal.
+
+    Args:
+        entries: values are CEL expressions.
+    """
     return f"{{{', '.join(f'{text(key)}: {value}' for key, value in entries.items())}}}"
 
 
 def member(owner: str, name: str) -> str:
-    """Write the field of an object, such as self.spec. Raises ValueError as `escaped` does."""
+    """The expression for a field of an object, such as self.spec.
+
+    Raises:
+        ValueError: as `escaped`.
+    """
     return f"{owner}.{escaped(name)}"
 
 
 def escaped(name: str) -> str:
-    """Write the name of a field as Kubernetes gives it to CEL.
+    """The name of a field as CEL sees it.
 
-    Raises ValueError for a name that needs more than underscores around it.
+    Raises:
+        ValueError: the name has other characters than letters and digits.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", name):
         raise ValueError(f"not a name for a field: got {name!r}, allowed letters and digits")

@@ -1,4 +1,4 @@
-"""Which fields of a job may change, and when: the one list. Pure."""
+"""The list of fields of a job that may change, and when. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJobSpec
 
 FILLED_FIELDS = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
-"""Fields of spec that say what code and models are, for planning without them: `rlhf fill` writes
-them. Whoever has code and models goes by these, and refuses a manifest that says something else."""
+"""Fields that describe the user's code and models, so that a job can be planned without them. `rlhf
+fill` writes them. A process that has the code and models compares them and refuses a manifest that
+differs."""
 
 MUTABLE_WHILE_RUNNING = (
     *FILLED_FIELDS,
@@ -26,6 +27,9 @@ MUTABLE_WHILE_RUNNING = (
 )
 """Fields of spec that may change at any time."""
 
+# A checkpoint does not depend on these fields: workers are created from the new manifest and then
+# load weights, moments and counters. Batching, device counts and engines change only the order of
+# sums. Another stage fusion continues some responses with other random numbers.
 MUTABLE_ON_RESUME = (
     *MUTABLE_WHILE_RUNNING,
     "checkpoint",
@@ -55,37 +59,30 @@ MUTABLE_ON_RESUME = (
     "schedule.steps",
     "telemetry",
 )
-"""Fields of spec that may also change while a job is suspended, or before it is resumed.
-
-What is saved does not depend on them: workers are built anew from the manifest, and only then take
-the weights, moments and counters of a checkpoint. How much is computed at once, on how many
-devices, and by which engine, changes the order of sums and nothing else; under another stage fusion
-some responses go on with other random numbers.
-"""
+"""Fields of spec that may also change while a job is suspended or about to be resumed."""
 
 
 Path = tuple[str | int, ...]
-"""Names of fields, and numbers of entries of lists."""
+"""Field names and list indices."""
 
 NOT_IN_DIGEST = ("managedBy", *MUTABLE_WHILE_RUNNING)
-"""Fields of spec that a running cluster and driver do not go by."""
+"""Fields of spec that do not affect a running cluster and driver."""
 
 
 def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:
-    """A digest of all that a job's running cluster and driver go by: another one means that what
-    runs is not what the manifest says. What is filled in later changes nothing of it.
+    """Digest of the manifest fields that a running cluster and driver depend on.
 
-    Values at their defaults are left out: a release with more fields must not take every running
-    job for a changed one. So are cuts into one part, which were defaults once and stand in stored
-    jobs.
+    A changed digest means that the running job no longer matches its manifest. Fields of
+    FILLED_FIELDS do not count.
 
     Args:
         spec: of the job.
-        with_shapes: as earlier releases made it, for which another shape was another manifest.
+        with_shapes: include the shapes of models, as earlier releases did.
     """
+    # Without defaults: a release with more fields must not see a change in every running job.
     document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for given in (*document.get("models", {}).values(), *document.get("rewards", [])):
-        _without_single_parts(given)
+    for entry in (*document.get("models", {}).values(), *document.get("rewards", [])):
+        _remove_single_parts(entry)
     shapes = [pattern for pattern in FILLED_FIELDS if pattern.endswith(".shape")]
     for pattern in set(NOT_IN_DIGEST).difference(shapes if with_shapes else ()):
         _remove(document, pattern.split("."))
@@ -93,46 +90,47 @@ def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:
 
 
 def _remove(node: Any, path: Sequence[str]) -> None:
-    """Leave out of a document what a path leads to, `*` in it standing for every name or entry."""
+    """Remove the value at a path; `*` stands for every name or index."""
     name, *rest = path
     if name == "*":
-        for each in node.values() if isinstance(node, dict) else node:
-            _remove(each, rest)
+        for child in node.values() if isinstance(node, dict) else node:
+            _remove(child, rest)
     elif not rest:
         node.pop(name, None)
     elif name in node:
         _remove(node[name], rest)
 
 
-def _without_single_parts(given: dict[str, Any]) -> None:
-    """Leave out of what says how a model is trained that layers are cut into one part."""
+# 1 was the default once, and stored jobs still have it.
+def _remove_single_parts(entry: dict[str, Any]) -> None:
+    """Remove tensor and pipeline sizes of 1, and objects that are empty then."""
     for name in ("training", "model"):
-        trained = given.get(name, {})
-        cut = trained.get("parallelism", {})
+        training = entry.get(name, {})
+        parallelism = training.get("parallelism", {})
         for size in ("tensor", "pipeline"):
-            if cut.get(size) == 1:
-                del cut[size]
-        if not cut:
-            trained.pop("parallelism", None)
-        if not trained and name == "training":
-            given.pop(name, None)
+            if parallelism.get(size) == 1:
+                del parallelism[size]
+        if not parallelism:
+            training.pop("parallelism", None)
+        if not training and name == "training":
+            entry.pop(name, None)
 
 
 def spec_document(spec: RLHFJobSpec) -> dict[str, Any]:
-    """A spec with defaults, by wire names: what is kept of it and compared."""
+    """A spec with its defaults, under wire names. This form is stored and compared."""
     return spec.model_dump(mode="json", by_alias=True)
 
 
 def refused_changes(
     old: Mapping[str, Any], new: Mapping[str, Any], allowed: Sequence[str] = MUTABLE_ON_RESUME
 ) -> list[Problem]:
-    """Every field that differs between two specs and may not.
+    """List the forbidden changes between two specs.
 
     Args:
-        old: the document of the spec in force.
-        new: the one that is to follow it.
-        allowed: fields that may differ; with a field everything below it, `*` for any one name or
-            entry of a list.
+        old: document of the spec in force.
+        new: document of its successor.
+        allowed: fields that may differ, with everything below them; `*` stands for any one name or
+            index.
     """
     return [
         Problem(
@@ -148,7 +146,7 @@ def refused_changes(
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Path, Any, Any]]:
-    """Every field that differs between two specs: its path, and both values; None: left out."""
+    """Yield every field that differs: path, old value, new value. None: the field is absent."""
     return _differences((), old, new)
 
 

@@ -1,5 +1,5 @@
-"""What a user meant by an entry point that names a file, or a function whose result comes later.
-Standard library only."""
+"""Checks of entry points: file names instead of modules, and async functions. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import inspect
 
 
 def entrypoint_from_file(entrypoint: str) -> str:
-    """The entry point of a function that was named by its file; empty if it names none, or one
-    whose module depends on which folder is on the Python path: absolute, or with `..`.
+    """Convert an entry point that names a file.
 
-    `addv.py:score` is `addv:score`, and `./verifiers/addv.py:score` is `verifiers.addv:score`.
+    `addv.py:score` becomes `addv:score`, and `./verifiers/addv.py:score` becomes
+    `verifiers.addv:score`. Empty if the text names no file, or a file whose module depends on the
+    Python path (absolute, or with `..`).
     """
     file, _, name = entrypoint.partition(":")
     parts = [part for part in file.removesuffix(".py").split("/") if part not in ("", ".")]
@@ -20,12 +21,12 @@ def entrypoint_from_file(entrypoint: str) -> str:
 
 
 def deferred_kind(function: object) -> str:
-    """What a function is whose call only prepares its result: "an async function" or "a generator";
-    empty for others."""
+    """Name the kind of a function whose call does not return its result: "an async function" or "a
+    generator". Empty for others."""
     called = inspect.getattr_static(type(function), "__call__", None)
-    for each in (function, called):
-        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+    for candidate in (function, called):
+        if inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate):
             return "an async function"
-        if inspect.isgeneratorfunction(each):
+        if inspect.isgeneratorfunction(candidate):
             return "a generator"
     return ""

@@ -1,10 +1,10 @@
 """The errors of the contract.
 
-RlhfError                  base of every error that a user can do something about
+RlhfError                  base of every error that a user can fix
 ├── ManifestError          InvalidManifest   a manifest has problems; all of them are listed
 ├── OverrideError          InvalidOverride   a `--set PATH=VALUE` cannot be applied
 ├── UnknownFieldError      UnknownField      a path that names no field of the contract
-└── SeveralErrors          SeveralErrors     errors that were found together; all are listed
+└── SeveralErrors          SeveralErrors     independent errors; all are listed
 
 Other packages derive theirs from RlhfError. `reason` is stable: it appears in conditions, events
 and metrics, and failure rules match it. `exit_code` is what the command or driver ends with.
@@ -25,23 +25,23 @@ class RlhfError(Exception):
     reason: ClassVar[str] = "Error"
     exit_code: ExitCode = ExitCode.BUG
     location: FieldPath = ()
-    """The manifest's field that it is about. Empty: none, or its problems have their own."""
+    """The manifest field in question. Empty: none, or each problem has its own."""
     position: str = ""
-    """Where that field is, as job.yaml:7:5, or the --set that gave it. Empty: not known."""
+    """Position of that field, such as job.yaml:7:5, or the --set that set it. Empty: unknown."""
 
     def at(self, *location: str | int) -> Self:
-        """The same error, about a field of the manifest; what was said before stays."""
+        """Set the field in question, unless one is set, and return the error."""
         self.location = self.location or location
         return self
 
     @property
     def positioned(self) -> str:
-        """Its text after its place."""
+        """The error's text, preceded by its position."""
         return f"{self.position}: {self}" if self.position else str(self)
 
 
 class ManifestError(RlhfError):
-    """A manifest that cannot be used, with every problem that was found in it."""
+    """A manifest that cannot be used, with all of its problems."""
 
     reason = "InvalidManifest"
     exit_code = ExitCode.MANIFEST
@@ -67,7 +67,7 @@ class UnknownFieldError(RlhfError):
 
 
 class SeveralErrors(RlhfError):
-    """Errors that were found together. Each is told with its reason; none follows from another."""
+    """Independent errors of one check, each listed with its reason."""
 
     reason = "SeveralErrors"
     exit_code = ExitCode.USER
@@ -77,7 +77,7 @@ class SeveralErrors(RlhfError):
         super().__init__("\n".join(f"{error.reason}: {error.positioned}" for error in errors))
         self.errors: tuple[RlhfError, ...] = tuple(errors)
         codes = {error.exit_code for error in errors}
-        if len(codes) == 1:  # else what is to be mended comes first
+        if len(codes) == 1:  # else ExitCode.USER: running again cannot fix them all
             (self.exit_code,) = codes
 
     def __reduce__(self) -> tuple[type[SeveralErrors], tuple[Sequence[RlhfError]]]:

@@ -13,54 +13,54 @@ from rlhf_api.rules import Rule, Violation, violation_if
 
 
 class Alternatives(Contract):
-    """A model of which exactly one of some fields is set."""
+    """A model in which exactly one of some fields is set."""
 
     alternatives: ClassVar[tuple[str, ...]]
-    """Their Python names."""
+    """Python names of these fields."""
 
     @classmethod
     def all_validations(cls) -> tuple[Rule, ...]:
-        """This rule, and the model's own."""
+        """All rules of the model, first that exactly one alternative is set."""
         return (exactly_one(cls.alternatives), *super().all_validations())
 
     @property
     def chosen(self) -> str:
-        """The Python name of the one that is set."""
-        return _given(self, self.alternatives)[0]
+        """Python name of the field that is set."""
+        return _set_fields(self, self.alternatives)[0]
 
 
 def exactly_one(fields: Sequence[str]) -> Rule:
-    """The rule that of these fields exactly one is there.
+    """The rule that exactly one of these fields is set.
 
     Args:
         fields: their Python names.
     """
     names = [to_camel(field) for field in fields]
-    given = [f"has({member('self', name)})" for name in names]
+    present = [f"has({member('self', name)})" for name in names]
     listed = [
-        f"({has} ? {_joint(given[:index], name)} : '')"
-        for index, (name, has) in enumerate(zip(names, given, strict=True))
+        f"({has} ? {_joint(present[:index], name)} : '')"
+        for index, (name, has) in enumerate(zip(names, present, strict=True))
     ]
 
     def check(model: Contract) -> list[Violation]:
-        set_ones = _given(model, fields)
-        return violation_if(len(set_ones) != 1, " and ".join(map(to_camel, set_ones)) or "none")
+        names = _set_fields(model, fields)
+        return violation_if(len(names) != 1, " and ".join(map(to_camel, names)) or "none")
 
     return Rule(
-        holds=f"[{', '.join(given)}].filter(given, given).size() == 1",
+        holds=f"[{', '.join(present)}].filter(given, given).size() == 1",
         what=f"exactly one of {', '.join(names)} is needed",
-        got=f"({' || '.join(given)} ? {' + '.join(listed)} : 'none')",
+        got=f"({' || '.join(present)} ? {' + '.join(listed)} : 'none')",
         do="set one of them and remove the rest",
         check=check,
     )
 
 
-def _given(model: Contract, fields: Sequence[str]) -> list[str]:
+def _set_fields(model: Contract, fields: Sequence[str]) -> list[str]:
     return [field for field in fields if getattr(model, field) is not None]
 
 
 def _joint(before: Sequence[str], name: str) -> str:
-    """The name, after an `and` where one of those before it is there."""
+    """CEL: the name, preceded by ` and ` if an earlier field is set."""
     if not before:
         return text(name)
     return f"({' || '.join(before)} ? {text(' and ' + name)} : {text(name)})"

@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What an exit code says to scripts, to the operator and to failure rules."""
+    """Meaning of an exit code for scripts, the operator and failure rules."""
 
     DONE = 0
     """Finished."""
     BUG = 1
-    """A fault of this software."""
+    """A bug in this software."""
     MANIFEST = 2
     """The manifest or the command line is wrong; running again cannot help."""
     USER = 3

@@ -1,4 +1,4 @@
-"""Telling what several checks have found at once, not only what the first one did."""
+"""Collects the errors of several checks, so that a user sees all of them at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rlhf_api.errors import ManifestError, RlhfError, SeveralErrors
 
 
 class ErrorCollector:
-    """The errors of checks that do not depend on each other."""
+    """Collects the errors of independent checks."""
 
     def __init__(self) -> None:
         self.errors: list[RlhfError] = []
 
     @contextmanager
     def check(self) -> Iterator[None]:
-        """Keep what is raised inside for later."""
+        """Collect an error that is raised inside."""
         try:
             yield
         except SeveralErrors as several:
@@ -25,28 +25,28 @@ class ErrorCollector:
             self.errors.append(error)
 
     def raise_all(self) -> None:
-        """Raise what was kept.
+        """Raise the collected errors as one, if there are any.
 
         Raises:
             RlhfError: the only one.
             ManifestError: all are problems of a manifest.
-            SeveralErrors: others.
+            SeveralErrors: otherwise.
         """
         raise_together(self.errors)
 
 
 def raise_together(errors: Sequence[RlhfError]) -> None:
-    """Raise the given errors as one, if there are any.
+    """Raise errors as one, if there are any.
 
     Raises:
         RlhfError: the only one.
         ManifestError: all are problems of a manifest.
-        SeveralErrors: others.
+        SeveralErrors: otherwise.
     """
-    problems = [each.problems for each in errors if isinstance(each, ManifestError)]
+    problems = [error.problems for error in errors if isinstance(error, ManifestError)]
     if len(errors) == 1:
         raise errors[0]
     if problems and len(problems) == len(errors):
-        raise ManifestError([problem for of_one in problems for problem in of_one])
+        raise ManifestError([problem for group in problems for problem in group])
     if errors:
         raise SeveralErrors(errors)

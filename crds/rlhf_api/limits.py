@@ -1,4 +1,4 @@
-"""What a JSON schema allows, in words."""
+"""The limits of a JSON schema in words."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Schema = dict[str, Any]
 
 
 def without_null(schema: Schema) -> Schema:
-    """Return the schema of an optional field's value; any other schema as it is."""
-    options = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
+    """The schema of an optional field's value; any other schema unchanged."""
+    options = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
     return options[0] if len(options) == 1 else schema
 
 
 def describe_allowed(schema: Schema) -> str:
-    """Say what a value may be: `an integer from 1 to 64`. Objects say nothing: their fields do."""
+    """Describe the allowed values, such as `an integer from 1 to 64`. Empty for objects."""
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return str(values[0]) if len(values) == 1 else "one of " + ", ".join(map(str, values))
     if INT_OR_STRING in schema:
         return PATTERN_WORDS[QUANTITY_PATTERN]
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(describe_allowed(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(describe_allowed(option) for option in schema["anyOf"]))
     match schema.get("type"):
         case "boolean":
             return "true or false"
@@ -43,7 +43,7 @@ def describe_allowed(schema: Schema) -> str:
 
 
 def describe_keys(schema: Schema) -> str:
-    """Say what a map's keys may be; empty for anything else."""
+    """Describe the allowed keys of a map; empty for other schemas."""
     keys = schema.get("propertyNames")
     if keys is None:
         return ""

@@ -1,4 +1,4 @@
-"""What the members of an enumeration mean: the docstrings under them in the source."""
+"""Members of an enumeration with the docstrings below them in the source."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ class Member:
     """One allowed value."""
 
     value: str
-    """As a manifest writes it."""
+    """The value in a manifest."""
     description: str
     """Its docstring on one line; empty if it has none."""
 
 
 @cache
 def enum_members(enumeration: type[StrEnum]) -> tuple[Member, ...]:
-    """List an enumeration's values in order, each with the docstring below it in the source."""
+    """List the values of an enumeration in order, each with its docstring."""
     docs = member_docstrings(enumeration)
     members = enumeration.__members__.items()
     return tuple(Member(member.value, docs.get(name, "")) for name, member in members)
 
 
 def member_docstrings(enumeration: type[Enum]) -> dict[str, str]:
-    """Read the docstrings below an enumeration's members, by the members' Python names."""
+    """Docstrings below the members of an enumeration, by the members' Python names."""
+    # Python does not keep these docstrings at run time.
     (definition,) = ast.parse(inspect.getsource(enumeration)).body
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}
@@ -44,10 +45,10 @@ def member_docstrings(enumeration: type[Enum]) -> dict[str, str]:
 
 @cache
 def find_enumeration(name: str) -> type[StrEnum] | None:
-    """Return the contract's enumeration of this class name, if there is one."""
-    found = [
-        each
-        for each in StrEnum.__subclasses__()
-        if each.__name__ == name and each.__module__.startswith("rlhf_api.")
+    """The contract's enumeration with this class name, or None."""
+    matches = [
+        enumeration
+        for enumeration in StrEnum.__subclasses__()
+        if enumeration.__name__ == name and enumeration.__module__.startswith("rlhf_api.")
     ]
-    return found[0] if found else None
+    return matches[0] if matches else None

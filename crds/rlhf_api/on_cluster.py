@@ -1,7 +1,7 @@
-"""What operator, driver, chart and command agree on about a job's cluster: names, ports, paths.
+"""Names, ports and paths of a job's cluster, shared by operator, driver, chart and command.
 
-A job's cluster is one RayCluster. Its head pod runs the driver and serves its report; its pods hold
-no Kubernetes credentials, and know each other, and the operator, by one bearer token.
+A job's cluster is one RayCluster. Its head pod runs the driver and serves its report. Its pods hold
+no Kubernetes credentials; one bearer token authenticates them and the operator.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from rlhf_api.spec.job import GROUP
 from rlhf_api.spec.resources import Device, NodePool
 
 JOB_LABEL: Final = f"{GROUP}/job"
-"""On everything that the operator makes for a job, with the job's name."""
+"""Label with the job's name, on every object that the operator creates for the job."""
 FIELD_MANAGER: Final = "rlhf-operator"
-"""Who writes, for server-side apply."""
+"""Field manager of the operator's server-side apply."""
 FINALIZER: Final = f"{GROUP}/cluster"
-"""On an RLHFJob while it may have a RayCluster, and never longer."""
+"""Finalizer of an RLHFJob, present only while the job may have a RayCluster."""
 KEY_ANNOTATION: Final = f"{GROUP}/operator-key"
-"""On RayClusters: which of the operator's keys their tokens are made from, by a digest."""
+"""Annotation of RayClusters: digest of the operator key from which their token is derived."""
 RELEASE_ANNOTATION: Final = f"{GROUP}/operator-release"
-"""On RayClusters: the namespace and the name of the Lease of the release that made them."""
+"""Annotation of RayClusters: namespace and name of the Lease of the release that created them."""
 KUBERAY: Final = "1.6"
-"""The oldest KubeRay that gives clusters the token of a Secret."""
+"""The oldest KubeRay that can take a cluster's token from a Secret."""
 MANAGED_BY: Final = f"{GROUP}/operator"
-"""The value of spec.managedBy that means this operator; so does none."""
+"""The value of spec.managedBy for this operator; an absent field means the same."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-"""Kueue's queue: passed on to the RayCluster, which then is Kueue's to suspend."""
+"""Label with Kueue's queue. It is copied to the RayCluster, which Kueue then suspends and
+resumes."""
 
 GCS_PORT: Final = 6379
 DASHBOARD_PORT: Final = 8265
@@ -37,56 +38,57 @@ REPORT_PORT: Final = 8290
 """The driver's report: GET /report, POST /acknowledge, and GET /healthz without a token."""
 
 TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
-"""The cluster's bearer token in its pods' environment, for Ray and the report server."""
+"""Environment variable with the cluster's bearer token, for Ray and the report server."""
 TOKEN_KEY: Final = "auth_token"
-"""Its key in the cluster's Secret; KubeRay's name."""
+"""Key of the token in the cluster's Secret, as KubeRay defines it."""
 
 FORK_SERVER_VARIABLE: Final = "RLHF_FORK_SERVER"
-"""The name of the process in a pod that its workers are forked from."""
+"""Environment variable with the name of a pod's fork server, which starts its workers."""
 FORK_SERVER: Final = "rlhf-of-this-pod"
-"""That name: a pod has a network namespace, and so names, of its own."""
+"""Name of the fork server; unique because each pod has its own network namespace."""
 
 GPUS_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
-"""GPUs that NVIDIA's runtime shows a container; the device plugin sets it where any is asked."""
+"""GPUs that NVIDIA's runtime shows a container. The device plugin sets it for pods with GPUs."""
+# Where NVIDIA's runtime is a node's default, a container without this could see every GPU.
 NO_GPUS: Final = "void"
-"""Its value for all others: where NVIDIA's runtime is a node's default they might see every GPU."""
+"""Value of GPUS_VARIABLE for pods without GPUs."""
 
 MANIFEST_FOLDER: Final = "/etc/rlhf/job"
 MANIFEST: Final = f"{MANIFEST_FOLDER}/job.yaml"
 """The manifest in force, with the chart's defaults."""
 CODE_FOLDER: Final = "/etc/rlhf/code"
-"""The user's own Python, from a ConfigMap or from Git; in the driver's and the workers' path."""
+"""The user's Python files, from a ConfigMap or Git; on the Python path of driver and workers."""
 RUN_FOLDER: Final = "/rlhf/run"
 """The run's folder: the job's folder in the checkpoint volume, which every pod mounts."""
 DRIVER_LOG: Final = "logs/driver.log"
-"""In the run's folder: what the drivers of a job wrote, for when the head is gone."""
+"""Log of the job's drivers in the run's folder; readable after the head pod is deleted."""
 HUB_FOLDER: Final = "/rlhf/hub"
 """The download cache of the Hugging Face hub (HF_HOME)."""
 
 FINAL_REPORT: Final = "rlhf-final-report "
-"""The driver's last line of output begins so; its final StatusReport in JSON follows."""
+"""Prefix of the driver's last line of output; its final StatusReport in JSON follows."""
 NUM_HOSTS: Final = 2
-"""Workers of a job besides its ranks on the first node of the policy's pool: data and rewards. On
-its other nodes is one, of rewards."""
+"""Host workers on the first node of the policy's pool: data and rewards. Each other node of the
+pool has one, for rewards."""
 HEAD_CPUS: Final = 0
-"""`num-cpus` of the head: Ray puts no worker there. It has no GPUs either."""
+"""`num-cpus` of the head, so that Ray starts no worker there."""
 
 
 def cluster_name(job: str, attempt: int) -> str:
-    """The RayCluster of a job's attempt; two jobs never share one."""
+    """Name of the RayCluster of a job's attempt; unique among all jobs."""
     return f"{job}-{attempt}"
 
 
 def submission_id(job: str, attempt: int, restart: int) -> str:
-    """One start of a driver, in Ray's Jobs API."""
+    """Id of one start of a driver in Ray's Jobs API."""
     return f"{job}-{attempt}-{restart}"
 
 
 def job_from_submission(submission: str) -> str:
-    """The job whose driver a submission is.
+    """The job of a submission id.
 
     Raises:
-        ValueError: it is none that `submission_id` makes.
+        ValueError: not an id that `submission_id` makes.
     """
     parts = submission.rsplit("-", 2)
     if len(parts) != 3 or not all(part.isdecimal() for part in parts[1:]):
@@ -95,11 +97,10 @@ def job_from_submission(submission: str) -> str:
 
 
 def ray_cpus(pool: NodePool) -> int:
-    """`num-cpus` in the rayStartParams of a pool's pods: what Ray hands out, not what they have.
-
-    One for each rank and each host, for any device. Every pod has to offer the hosts' share: the
-    driver reserves a whole node at a time, and Ray chooses which one is the first.
-    """
+    """`num-cpus` in the rayStartParams of a pool's pods: one for each rank and host, on any
+    device."""
+    # Every pod offers the hosts' share: the driver reserves complete nodes, and Ray chooses which
+    # of them is the first.
     return pool.devices_per_node + NUM_HOSTS
 
 
@@ -109,7 +110,7 @@ def ray_gpus(pool: NodePool) -> int:
 
 
 def pool_resource(pool: str) -> str:
-    """Ray's custom resource of which every node of a pool has one: by it Ray tells pools apart."""
+    """Ray's custom resource that every node of a pool has once; it identifies the pool."""
     return f"pool-{pool}"
 
 
@@ -119,5 +120,5 @@ def ray_resources(pool: NodePool) -> str:
 
 
 def driver_command(submission: str) -> list[str]:
-    """What a submission runs on the head."""
+    """The command of a submission, run on the head."""
     return ["rlhf", "drive", MANIFEST, "--output", RUN_FOLDER, "--submission-id", submission]

@@ -1,7 +1,7 @@
-"""Plan: what runs where, and the memory arithmetic behind it.
+"""Plan: placement of all calls, and the memory arithmetic behind it.
 
-The planner (rlhf_planner) makes it; the runtime obeys it; the CLI and the operator show it.
-It holds decisions and derived values only, never what the manifest already says.
+The planner (rlhf_planner) makes it, the runtime executes it, the CLI and the operator show it. It
+holds only decisions and derived values, never what the manifest already says.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Column = Identifier
 
 
 class ModelHead(StrEnum):
-    """What a role's language model ends in."""
+    """Kind of the last layer of a role's model."""
 
     LM = "LM"
-    """Scores over the vocabulary: it has log-probabilities and can generate."""
+    """Logits over the vocabulary: log-probabilities and generation."""
     SCALAR = "Scalar"
     """One number for each token, such as a value."""
 
 
 class OffloadDepth(StrEnum):
-    """How much of a role leaves its devices while others work there."""
+    """Part of a role's state that is off its devices while other roles use them."""
 
     NOTHING = "Nothing"
-    """It stays."""
+    """Nothing is offloaded."""
     DERIVED = "Derived"
-    """Weights that master weights give again; these stay, and so does the optimizer's state.
-    Nothing is copied."""
+    """Weights that are recomputed from master weights. Master weights and optimizer state stay on
+    the device; nothing is copied."""
     EVERYTHING = "Everything"
-    """Weights, gradients and optimizer state: the host has a copy."""
+    """Weights, gradients and optimizer state; the host keeps a copy."""
 
 
 class GraphName(StrEnum):
@@ -55,35 +55,35 @@ class GraphName(StrEnum):
     STEP = "Step"
     """A step of the algorithm."""
     EVALUATION = "Evaluation"
-    """Held-out prompts, answered and scored."""
+    """Generation and scoring on evaluation prompts."""
 
 
 class Mesh(Contract):
-    """Consecutive ranks of a pool, and how a call's work is cut over them.
+    """Consecutive ranks of a pool, and the split of a call's work over them.
 
-    Along its axes tensor ranks are neighbours, then pipeline stages, then replicas. With a tensor
-    stride so many replicas lie between each other: data 2, tensor 2 and a stride of 2 are the
-    groups {0,2} and {1,3}.
+    Neighbouring ranks form tensor groups, then pipeline stages, then replicas. With a tensor stride
+    of s, s replicas are interleaved: data 2, tensor 2 and stride 2 give the tensor groups {0,2} and
+    {1,3}.
     """
 
     pool: Name
     """The pool."""
     first_rank: Annotated[int, Field(ge=0)] = 0
-    """Its first rank, as the pool numbers them."""
+    """Its first rank within the pool."""
     data: Count
-    """Replicas, or shards of the data under FSDP."""
+    """Number of data-parallel replicas; under FSDP number of shards."""
     tensor: Count = 1
-    """Ranks over which each layer is cut."""
+    """Number of ranks that split each layer."""
     pipeline: Count = 1
-    """Ranks over which the layers are distributed."""
+    """Number of pipeline stages that split the layers."""
     tensor_stride: Count = 1
-    """How far apart the ranks of a tensor group are."""
+    """Distance between neighbouring ranks of a tensor group."""
 
     @model_validator(mode="after")
-    def _strides_come_out_even(self) -> Mesh:
+    def _check_stride(self) -> Mesh:
         if self.tensor_stride > 1 and (self.pipeline > 1 or self.data % self.tensor_stride):
             raise ValueError(
-                f"a tensor stride of {self.tensor_stride} does not come out even: got data "
+                f"a tensor stride of {self.tensor_stride} does not divide the mesh: got data "
                 f"{self.data} and pipeline {self.pipeline}, allowed a multiple of the stride and "
                 "1; plan the job again"
             )
@@ -91,32 +91,32 @@ class Mesh(Contract):
 
     @property
     def num_devices(self) -> int:
-        """Devices in the mesh."""
+        """Number of devices in the mesh."""
         return self.data * self.tensor * self.pipeline
 
     @property
     def ranks(self) -> range:
-        """Its ranks, as the pool numbers them."""
+        """Its ranks within the pool."""
         return range(self.first_rank, self.first_rank + self.num_devices)
 
     def overlaps(self, other: Mesh) -> bool:
-        """Whether they have a device in common."""
+        """True if both meshes share a device."""
         end = min(self.ranks.stop, other.ranks.stop)
         return self.pool == other.pool and max(self.first_rank, other.first_rank) < end
 
     def rank_at(self, data: int, pipeline: int, tensor: int) -> int:
-        """The rank at a place along the axes, as the pool numbers it."""
+        """The rank at coordinates of the mesh, numbered within the pool."""
         block, offset = divmod(data, self.tensor_stride)
         inner = (block * self.pipeline + pipeline) * self.tensor + tensor
         return self.first_rank + inner * self.tensor_stride + offset
 
     def tensor_index(self, rank: int) -> int:
-        """The place of a rank of the mesh, as the pool numbers it, in its tensor group."""
+        """Index of a rank (numbered within the pool) in its tensor group."""
         return (rank - self.first_rank) % (self.tensor * self.tensor_stride) // self.tensor_stride
 
     @property
     def tensor_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of each tensor group, ascending: replica by replica, stage by stage."""
+        """Ranks of each tensor group, ascending; groups in order of replica, then stage."""
         return tuple(
             tuple(self.rank_at(data, pipeline, tensor) for tensor in range(self.tensor))
             for data in range(self.data)
@@ -125,180 +125,180 @@ class Mesh(Contract):
 
 
 def union_ranks(one: Mesh, other: Mesh) -> tuple[int, ...]:
-    """The ranks of two meshes of a pool, ascending."""
+    """Ranks of either mesh, ascending. Both are in one pool."""
     return tuple(sorted({*one.ranks, *other.ranks}))
 
 
 class Pool(Contract):
-    """Equal devices, with one process on each: those that may be planned for, or, in a plan, those
-    that it takes."""
+    """Equal devices with one process each. For the planner those available, in a plan those in
+    use."""
 
     name: Name
     """Its name."""
     device: Device
-    """What ranks compute on."""
+    """Kind of device."""
     nodes: Count
-    """Nodes."""
+    """Number of nodes."""
     devices_per_node: Count
-    """Devices on each node."""
+    """Number of devices on each node."""
     memory_bytes_per_device: Bytes
-    """Memory of one device that the plan may use."""
+    """Memory of one device available to the plan."""
     gpu: Text | None = None
-    """The GPU's model, as the manifest names it. None: not known, or a CPU."""
+    """GPU model from the manifest. None: unknown, or a CPU."""
     hardware: HardwareSpec | None = None
-    """What the manifest says of what its devices can do. None: nothing."""
+    """Performance of the devices, from the manifest. None: not stated."""
 
     @property
     def num_devices(self) -> int:
-        """Devices, hence ranks, in the pool."""
+        """Number of devices, and so of ranks, in the pool."""
         return self.nodes * self.devices_per_node
 
 
 class RolePlan(Contract):
-    """A role and what the planner found out about its model."""
+    """A role and the planner's facts about its model."""
 
     role: Identifier
     """Its name."""
     head: ModelHead | None = None
-    """What its model ends in. None: it has no model."""
+    """Kind of the model's last layer. None without a model."""
     is_trained: bool = False
-    """Whether a call of some graph trains it."""
+    """True if a call of some graph trains it."""
     generates: bool = False
-    """Whether a call of some graph generates with it."""
+    """True if a call of some graph generates with it."""
     origin: Identifier | None = None
-    """The role whose source its weights come from: itself or another. None without a model."""
+    """The role whose source provides its weights: itself or another role. None without a model."""
     mesh: Mesh | None = None
-    """The ranks that hold its model, for training and forward passes. None without a model."""
+    """Ranks with its model, for training and forward passes. None without a model."""
     engine: TrainingEngineType | None = None
-    """What trains its model, or runs it forward. None without a model."""
+    """Engine that trains its model or runs it forward. None without a model."""
     num_parameters: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Parameters, exactly; 0 without a model."""
+    """Exact number of parameters; 0 without a model."""
     precision: Precision | None = None
     """Number format of its computation: float32 or bfloat16, never Auto. None without a model."""
     micro_batch_tokens: Count | None = None
-    """Padded tokens that a rank runs through it at once. None without a model."""
+    """Padded tokens that a rank processes at once. None without a model."""
     recomputes: bool = False
-    """Whether activations are computed again for the backward pass."""
+    """True if activations are recomputed in the backward pass."""
     is_saved: bool = False
-    """Whether checkpoints hold its state: it is trained, takes over another role's weights in a
-    step, or took the policy's after a warm start. All other weights can be had from their source.
-    """
+    """True if checkpoints contain its state: the role is trained, copies another role's weights in
+    a step, or copied the policy's after a warm start. Other weights can be loaded from their
+    source."""
     offload: OffloadDepth = OffloadDepth.NOTHING
-    """What leaves its devices while others work there: Nothing, Derived or Everything."""
+    """State that is off its devices while other roles use them: Nothing, Derived or Everything."""
 
 
 class CallPlan(Contract):
-    """Where and how a call of a graph runs."""
+    """Placement of one call of a graph."""
 
     graph: GraphName
-    """The graph it belongs to."""
+    """The call's graph."""
     call: CallId
     """The call site, unique in its graph."""
     role: Identifier | None
-    """Whose call it is; None: nobody's, it computes without a model."""
+    """The role that is called. None: a computation without a model."""
     method: Identifier
-    """The primitive."""
+    """Name of the primitive."""
     kind: CallKind
-    """What it does."""
+    """Kind of the call."""
     mesh: Mesh | None
-    """The ranks that it runs on; None: beside them, on the host of verifiers or in the driver."""
+    """Ranks that run the call. None: it runs on the host of verifiers or in the driver."""
     source_mesh: Mesh | None = None
-    """Of a Reshard: the ranks that train the role, from which the weights come. They run it with
-    those of the mesh."""
+    """For a Reshard: training ranks of the role, which send the weights. They run the call together
+    with those of mesh."""
     reads: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it reads, sorted."""
     writes: Annotated[tuple[Column, ...], Field(max_length=64)]
     """Fields it writes, sorted."""
     mini_batches: Count = 1
-    """Parts of its batch, each for an optimizer step, of a call that trains: as many for any number
+    """For a training call: number of mini-batches, one for each optimizer step, whatever the number
     of rows."""
     expected_count: PositiveFloat = 1.0
-    """How often it runs in a pass of its graph, on average."""
+    """Mean number of runs in a pass of its graph."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that run it, ascending; none where it runs beside them."""
+        """Ranks that run the call, ascending; empty without a mesh."""
         if self.mesh is None:
             return ()
         return union_ranks(self.mesh, self.source_mesh or self.mesh)
 
     @property
     def off_rank_process(self) -> str:
-        """Who runs it where no rank does: the host of verifiers, or the driver."""
+        """The process that runs a call without a mesh: `host` (of verifiers) or `driver`."""
         return "driver" if self.kind is CallKind.SAVE else "host"
 
     @property
     def effect(self) -> str:
-        """What it changes, if it writes no field."""
+        """The effect of a call that writes no field, such as weights."""
         return EFFECTS.get(self.kind, "weights")
 
 
 class GraphInputs(Contract):
-    """What a pass of a graph is given."""
+    """Data that a pass of a graph reads."""
 
     prompts: Annotated[tuple[Column, ...], Field(max_length=64)]
-    """Fields of data.train that it reads, or of data.evaluation, sorted."""
+    """Fields of data.train, or of data.evaluation, that it reads; sorted."""
     pretraining: Annotated[tuple[Column, ...], Field(max_length=64)] = ()
-    """Fields of data.pretraining that it reads, sorted; empty where it reads none."""
+    """Fields of data.pretraining that it reads, sorted; may be empty."""
     prompt_batches: Count = 1
-    """Batches of prompts that it takes at most: more than one where flow.repeat asks for more."""
+    """Largest number of prompt batches in a pass: above one if flow.repeat can ask for more."""
 
 
 class GenerationPlan(Contract):
     """The generation engines of a role."""
 
     role: Identifier
-    """Whose weights they generate with."""
+    """The role with the weights."""
     mesh: Mesh
-    """Their ranks: one engine for each of its replicas."""
+    """Ranks of the engines; each replica of the mesh is one engine."""
     kv_cache_bytes: Annotated[int, Field(ge=1, le=2**63 - 1)]
-    """Keys and values on each device."""
+    """Size of the cache of keys and values on each device."""
     max_concurrent_sequences: Count
-    """Sequences that one engine decodes at once."""
+    """Largest number of sequences that one engine decodes at once."""
     max_sequence_tokens: Count
-    """Longest prompt plus longest response."""
+    """Longest prompt plus longest response, in tokens."""
     release_during_training: bool
-    """Whether generation weights and cache are freed whenever no call generates."""
+    """True if generation weights and cache are freed while no call generates."""
     kv_block_tokens: Count
     """Tokens of a block of the key-value cache."""
     max_samples_per_prompt: Count
-    """Responses to one prompt, in the role's call that makes most."""
+    """Largest number of responses to one prompt in any call of the role."""
     fusion: StageFusion | None = None
-    """Calls that begin before the last response of a step has ended. None: they wait for it."""
+    """Calls that begin before the last response of a step has ended. None: all calls wait."""
 
 
 class Plan(Contract):
-    """The decisions that a job runs by."""
+    """All planning decisions of a job."""
 
     version: Literal[3] = 3
     """Version of this format. Plans of version 2 can be read; others are refused."""
     job: Name
     """The job's name."""
     pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
-    """Device pools: each is one world of ranks."""
+    """Device pools; each is one world of ranks."""
     roles: Annotated[tuple[RolePlan, ...], Field(min_length=1, max_length=16)]
     """Roles of all graphs."""
     calls: Annotated[tuple[CallPlan, ...], Field(min_length=1, max_length=512)]
     """Every call of every graph, in program order."""
     inputs: dict[GraphName, GraphInputs]
-    """What each graph reads of the data."""
+    """Data that each graph reads."""
     policy: Identifier
-    """The role whose model the job leaves, that a warm start trains and that answers held-out
+    """The role whose model the job exports. A warm start trains it, and it answers evaluation
     prompts."""
     generations: Annotated[tuple[GenerationPlan, ...], Field(max_length=16)]
-    """The generation engines, of each role that generates."""
+    """Generation engines, one entry for each role that generates."""
     memory: Annotated[tuple[MemoryPlan, ...], Field(min_length=1, max_length=64)]
-    """Memory of a device, for each group of devices that hold the same roles."""
+    """Memory of a device, one entry for each group of devices with the same roles."""
     passes_ahead: Annotated[int, Field(ge=0, le=16)]
-    """Passes that the driver sends before the pass that runs has ended."""
+    """Number of passes that the driver sends in advance, while an earlier pass runs."""
     standby: bool
-    """Whether the workers' libraries stay in each node's memory, to start workers again from."""
+    """True if each node keeps a process with the workers' libraries loaded, for fast restarts."""
     reasons: Annotated[tuple[Text, ...], Field(max_length=128)]
-    """Why it is so, one sentence for each decision."""
+    """Reasons, one sentence for each decision."""
     estimate: StepEstimate | None = None
-    """How long steps are expected to take. None: not known; a reason says why."""
+    """Expected times. None: unknown; a reason says why."""
     search: PlanSearch | None = None
-    """How the plan was found. None: by the first way to compute that fits, without a comparison."""
+    """Record of the search. None: the plan is the first that fits, without a comparison."""
 
     @model_validator(mode="before")
     @classmethod
@@ -307,7 +307,7 @@ class Plan(Contract):
         return upgraded_from_2(data) if is_old else data
 
     @model_validator(mode="after")
-    def _calls_are_unique_and_placed(self) -> Plan:
+    def _check_calls_and_meshes(self) -> Plan:
         sites = [(call.graph, call.call) for call in self.calls]
         if len(set(sites)) != len(sites):
             raise ValueError("the same call site twice in one graph: plan the job again")
@@ -320,50 +320,48 @@ class Plan(Contract):
         return self
 
     def _meshes(self) -> list[tuple[str, Mesh]]:
-        """Every mesh, with what it is for."""
         calls = [(call.call, mesh) for call in self.calls for mesh in (call.mesh, call.source_mesh)]
-        engines = [(f"generation of {each.role}", each.mesh) for each in self.generations]
+        engines = [(f"generation of {plan.role}", plan.mesh) for plan in self.generations]
         roles = [(role.role, role.mesh) for role in self.roles]
         return [(name, mesh) for name, mesh in (*calls, *roles, *engines) if mesh is not None]
 
     @property
     def num_devices(self) -> int:
-        """Devices of all pools, hence ranks of the job."""
+        """Number of devices of all pools, and so of ranks of the job."""
         return sum(pool.num_devices for pool in self.pools)
 
     @property
     def device(self) -> Device:
-        """What ranks compute on: the same in all pools."""
+        """Kind of device; the same in all pools."""
         return self.pools[0].device
 
     @property
     def policy_pool(self) -> Pool:
-        """The pool whose ranks hold the policy."""
+        """The pool of the policy's ranks."""
         planned = self.role(self.policy)
         assert planned is not None and planned.mesh is not None
         return self.pool(planned.mesh.pool)
 
     @property
     def fullest(self) -> MemoryPlan:
-        """The group of devices that comes closest to what its devices have."""
+        """The device group with the largest share of its memory in use at the peak."""
         return max(self.memory, key=lambda group: group.peak_bytes / max(1, group.capacity_bytes))
 
     def pool(self, name: str) -> Pool:
-        """The pool of a name, which must be there."""
+        """The pool with this name, which must exist."""
         return next(pool for pool in self.pools if pool.name == name)
 
-    def rank_offset(self, pool: str) -> int:
-        """The number of a pool's first rank among all of the job: pools come one after the
-        other."""
-        before = [each.name for each in self.pools].index(pool)
-        return sum(each.num_devices for each in self.pools[:before])
+    def rank_offset(self, name: str) -> int:
+        """Number of ranks in all earlier pools: the job-wide number of a pool's first rank."""
+        index = [pool.name for pool in self.pools].index(name)
+        return sum(pool.num_devices for pool in self.pools[:index])
 
     def device_memory(self, pool: str, rank: int) -> MemoryPlan:
-        """Memory of the device of a rank, as its pool numbers them."""
-        return next(each for each in self.memory if each.pool == pool and rank in each.ranks)
+        """Memory of a rank's device; the rank is numbered within its pool."""
+        return next(group for group in self.memory if group.pool == pool and rank in group.ranks)
 
     def engine_bytes(self, role: str) -> int:
-        """What the generation engine of a role may take on each of its devices."""
+        """Memory budget of a role's generation engine on each of its devices."""
         generation = self.generation(role)
         assert generation is not None
         memory = self.device_memory(generation.mesh.pool, generation.mesh.ranks.start)
@@ -375,31 +373,34 @@ class Plan(Contract):
         )
 
     def roles_in(self, pool: str) -> tuple[str, ...]:
-        """Roles whose models live in a pool, or on some of its ranks."""
-        return tuple(each.role for each in self.roles if each.mesh and each.mesh.pool == pool)
+        """Roles with a model on ranks of a pool."""
+        return tuple(role.role for role in self.roles if role.mesh and role.mesh.pool == pool)
 
     def call(self, graph: GraphName, call: str) -> CallPlan | None:
-        """The plan of a call site, or None where the plan does not have it."""
-        return next((c for c in self.calls if c.graph is graph and c.call == call), None)
+        """The plan of a call site; None if it is not in the plan."""
+        return next(
+            (plan for plan in self.calls if plan.graph is graph and plan.call == call), None
+        )
 
     def transitions(self, graph: GraphName, call: str) -> tuple[list[CallPlan], list[CallPlan]]:
-        """What runs right before a call, and right after it, without the step's knowing.
+        """Calls that the plan inserts right before and right after a call of a step.
 
-        Between two calls of a step come first those that end the one and give its memory back, then
-        those that make ready for the other, which begin by bringing something.
+        Returns:
+            The calls before it, and the calls after it. Between two calls of a step, leading
+            Finish, Release and Offload calls belong to the first one, the rest to the second.
         """
-        calls = [each for each in self.calls if each.graph is graph]
-        at = next(number for number, each in enumerate(calls) if each.call == call)
-        before = list(takewhile(_is_transition, reversed(calls[:at])))[::-1]
-        after = takewhile(_is_transition, calls[at + 1 :])
-        return list(dropwhile(_ends_a_call, before)), list(takewhile(_ends_a_call, after))
+        calls = [plan for plan in self.calls if plan.graph is graph]
+        index = next(index for index, plan in enumerate(calls) if plan.call == call)
+        before = list(takewhile(_is_transition, reversed(calls[:index])))[::-1]
+        after = takewhile(_is_transition, calls[index + 1 :])
+        return list(dropwhile(_completes_call, before)), list(takewhile(_completes_call, after))
 
     def generation(self, role: str) -> GenerationPlan | None:
-        """The generation engines of a role, or None where it does not generate."""
-        return next((each for each in self.generations if each.role == role), None)
+        """Generation engines of a role; None if it does not generate."""
+        return next((plan for plan in self.generations if plan.role == role), None)
 
     def role(self, name: str) -> RolePlan | None:
-        """The plan of a role, or None where the plan does not have it."""
+        """The plan of a role; None if it is not in the plan."""
         return next((role for role in self.roles if role.role == name), None)
 
 
@@ -407,5 +408,5 @@ def _is_transition(call: CallPlan) -> bool:
     return call.kind in TRANSITIONS
 
 
-def _ends_a_call(call: CallPlan) -> bool:
+def _completes_call(call: CallPlan) -> bool:
     return call.kind in (CallKind.FINISH, CallKind.RELEASE, CallKind.OFFLOAD)

@@ -1,4 +1,4 @@
-"""How long the planner expects calls and steps to take."""
+"""Expected times of calls and steps, and the record of a plan's search."""
 
 from __future__ import annotations
 
@@ -20,150 +20,150 @@ from rlhf_api.plan_memory import Bytes
 
 
 class CallEstimate(Contract):
-    """A call of a step that runs on ranks."""
+    """Expected time of one call of a step that runs on ranks."""
 
     call: CallId
     """The call site."""
     seconds: NonNegativeFloat
-    """Of one run, from its start to its end, alone on its ranks."""
+    """Seconds of one run, alone on its ranks."""
     late_seconds: NonNegativeFloat | None = None
-    """Of these, those of its second part, over the responses that ended last. None: it has one
-    part."""
+    """Part of `seconds` for the second run of a fused call, over the responses that ended last.
+    None: the call is not fused."""
     bottleneck: Identifier
-    """What most of them are spent on, such as compute, memory or tensor_communication."""
+    """Largest cost, such as compute, memory or tensor_communication."""
 
 
 class PipelineFusion(Contract):
-    """Intra-stage fusion: two training pipelines on the same devices, in opposite directions, each
-    in the other's bubbles. The runtime does not run it, so no plan has it; this is what it would
-    save.
+    """Estimate of intra-stage fusion: two training pipelines run on the same devices in opposite
+    directions, each in the bubbles of the other.
 
-    Source: RLHFuse (arXiv 2409.13221), intra-stage fusion.
+    The runtime does not execute it, so no plan contains it. Source: RLHFuse (arXiv 2409.13221),
+    intra-stage fusion.
     """
 
     calls: tuple[CallId, CallId]
-    """The calls that train, in program order."""
+    """The two training calls, in program order."""
     serial_seconds: NonNegativeFloat
-    """Of both pipelines in a step, one after the other."""
+    """Seconds of both pipelines in a step, one after the other."""
     fused_seconds: NonNegativeFloat
-    """Of both in the schedule that was found."""
+    """Seconds of both pipelines in the best schedule found."""
     bound_seconds: NonNegativeFloat
-    """No schedule takes less."""
+    """Lower bound of any schedule, in seconds."""
     bubble_share: Fraction
-    """Of the devices' time in that schedule."""
+    """Share of device time that is idle in that schedule."""
     serial_bubble_share: Fraction
-    """The same of one after the other."""
+    """Share of device time that is idle without fusion."""
     activation_bytes: Bytes
-    """What a device holds at most of micro-batches under way."""
+    """Peak memory of micro-batches in flight on a device."""
 
     @property
     def saved_seconds(self) -> float:
-        """Of a step."""
+        """Seconds saved in a step."""
         return self.serial_seconds - self.fused_seconds
 
 
 class StepEstimate(Contract):
-    """A step of the algorithm in the long run, by arithmetic from shapes, rows, mean lengths and
-    what the devices can do."""
+    """Expected mean step of the algorithm, computed from shapes, rows, mean lengths and the
+    performance of the devices."""
 
     hardware: dict[Name, Text]
-    """What the devices of each pool are taken to be."""
+    """Assumed hardware of each pool."""
     is_measured: bool = False
-    """Whether a profile says what layers take there, and not data sheets."""
+    """True if times of layers come from a profile, not from data sheets."""
     prompt_tokens: NonNegativeFloat
-    """Tokens of a prompt that it counts with, on average."""
+    """Assumed mean number of tokens of a prompt."""
     response_tokens: NonNegativeFloat
-    """Tokens of a response that it counts with, on average."""
+    """Assumed mean number of tokens of a response."""
     step_seconds: NonNegativeFloat
-    """From the end of one step to the end of the next."""
+    """Seconds from the end of one step to the end of the next."""
     tokens_per_step: NonNegativeFloat
-    """Prompt and response tokens that a step works on: of what is generated, or trained on where
-    nothing is."""
+    """Prompt and response tokens of a step that are generated, or trained on if nothing is
+    generated."""
     idle_share: Fraction
-    """Of the time of all ranks."""
+    """Share of the time of all ranks that is idle."""
     calls: Annotated[tuple[CallEstimate, ...], Field(max_length=512)]
-    """In program order."""
+    """Calls in program order."""
     pipeline_fusions: Annotated[tuple[PipelineFusion, ...], Field(max_length=64)] = ()
-    """What interleaving the training of two roles would save. The plan does not do it."""
+    """Possible savings by interleaving the training of two roles, which the plan does not do."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all devices together; 0 where a step takes no time."""
+        """Tokens per second of all devices together; 0 if a step takes no time."""
         return self.tokens_per_step / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def seconds_by_call(self) -> dict[str, float]:
         """Seconds of one run of each call, by its site."""
-        return {each.call: each.seconds for each in self.calls}
+        return {call.call: call.seconds for call in self.calls}
 
     @property
     def late_seconds_by_call(self) -> dict[str, float]:
-        """Seconds of the second part of each call that has one, by its site."""
-        late = {each.call: each.late_seconds for each in self.calls}
-        return {call: seconds for call, seconds in late.items() if seconds is not None}
+        """Seconds of the second run of each fused call, by its site."""
+        return {
+            call.call: call.late_seconds for call in self.calls if call.late_seconds is not None
+        }
 
 
 class Alternative(Contract):
-    """A plan that was not chosen."""
+    """The plan of a simpler rule, for comparison."""
 
     name: Text
-    """What it is, for people."""
+    """Name for people."""
     step_seconds: NonNegativeFloat | None
-    """Of its steps. None: it does not fit."""
+    """Expected seconds of a step. None: the plan does not fit."""
     fullest_bytes: Bytes | None = None
-    """On the device with least memory left, at its peak. None: it does not fit."""
+    """Peak bytes on the fullest device. None: the plan does not fit."""
 
 
 class PoolPart(Contract):
-    """Devices of a node pool: some of one node, or whole nodes."""
+    """Devices of a node pool: some devices of one node, or complete nodes."""
 
     name: Name
     """The pool."""
     nodes: Count
-    """Nodes."""
+    """Number of nodes."""
     devices_per_node: Count
-    """Devices of each."""
+    """Number of devices used on each node."""
 
     @property
     def num_devices(self) -> int:
-        """Devices of all of its nodes."""
+        """Number of devices on all nodes."""
         return self.nodes * self.devices_per_node
 
 
 class ComparedSize(Contract):
-    """A number of devices that the plan might have taken."""
+    """One candidate number of devices."""
 
     pools: Annotated[tuple[PoolPart, ...], Field(min_length=1, max_length=16)]
-    """Which devices."""
+    """Devices of each pool."""
     step_seconds: NonNegativeFloat | None
-    """Of the shortest steps that were found there. None: none were, or a bound ruled them out."""
+    """Shortest step found, in seconds. None: none was found, or a bound excluded this size."""
     bound_seconds: NonNegativeFloat | None
-    """No plan there has shorter steps; 0 where nothing is known. None: there is no plan."""
+    """Lower bound on the step in seconds; 0: no bound is available. None: no plan exists."""
 
     @property
     def num_devices(self) -> int:
-        """Devices of all pools."""
+        """Number of devices of all pools."""
         return sum(pool.num_devices for pool in self.pools)
 
 
 class PlanSearch(Contract):
-    """How far the search for the plan went.
+    """Record of the search for the plan.
 
-    What it says is about one family of plans: the compared placements, each with every cut of every
-    model and size of engines, micro-batches and recomputation of each role, and all, none or what
-    can be derived of the roles that share devices offloaded; without a stage fusion, which is
-    looked for on a few of them, and not bounded.
+    The bound covers all compared placements x model parallelism x engine sizes x micro-batches x
+    recomputation x offloading. Stage fusion is tried on a few of these plans and not covered.
     """
 
     num_placements: Count
-    """Placements that were compared."""
+    """Number of compared placements."""
     bound_seconds: NonNegativeFloat
-    """No plan of the family has shorter steps."""
+    """Lower bound on the seconds of a step over all plans that the search covers."""
     is_optimal: bool
-    """Whether it is proved that no plan of the family has shorter steps."""
+    """True if the search proves that no plan it covers has shorter steps."""
     unfused_seconds: NonNegativeFloat | None = None
-    """Of a step of the fastest plan without a stage fusion that was found. None: it is the plan."""
+    """Seconds of a step of the fastest plan without stage fusion. None: the chosen plan has
+    none."""
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)] = ()
-    """What simpler rules would have chosen."""
+    """Plans of simpler rules, for comparison."""
     sizes: Annotated[tuple[ComparedSize, ...], Field(max_length=64)] = ()
-    """Numbers of devices that were compared, ascending. Empty: all are taken, as asked for."""
+    """Compared numbers of devices, ascending. Empty: the job uses all devices."""

@@ -1,4 +1,4 @@
-"""Stages of a step that overlap."""
+"""Stage fusion: overlapping stages of a step."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count
 from rlhf_api.calls import CallId
 
+# Counted in steps, not seconds: every run then reaches the threshold at the same token.
 CHECK_STEPS = 8
-"""Steps of an engine, each a token of each of its rows, from one look at what is left to the next:
-thresholds are met at the same token in every run, which no clock could promise."""
+"""Decode steps between two checks of the number of unfinished responses."""
 
 
 class StageFusion(Contract):
-    """Inter-stage fusion: when few responses are left, few engines finish them, and calls that read
-    responses begin with those that have ended, on the devices of the other engines.
+    """Inter-stage fusion: when few responses are unfinished, a few engines finish them, and calls
+    that read responses begin with the finished ones on the devices of the other engines.
 
-    Which engines finish them is the mesh of the plan's Finish call.
-
-    Source: RLHFuse (arXiv 2409.13221), inter-stage fusion.
+    The engines that finish are the mesh of the plan's Finish call. Source: RLHFuse (arXiv
+    2409.13221), inter-stage fusion.
     """
 
     threshold_rows: Count
-    """Responses of the step that are left, at most, when the engines that finish take all of
-    them."""
+    """Largest number of unfinished responses of a step at which a few engines take all of them."""
     calls: Annotated[tuple[CallId, ...], Field(min_length=1, max_length=64)]
-    """Those that run twice: over the responses that have ended by then, and over the others. In
+    """Calls that run twice: over the responses that have ended by then, and over the rest. In
     program order."""

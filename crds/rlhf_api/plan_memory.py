@@ -1,4 +1,4 @@
-"""The memory arithmetic of a plan: what each device holds in which phase."""
+"""The memory arithmetic of a plan: use of a device's memory in each phase."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class MemoryUse(StrEnum):
-    """What memory is used for."""
+    """Use of device memory."""
 
     MASTER_WEIGHTS = "MasterWeights"
-    """Float32 weights of a trained role, sharded or, as Megatron's in float32, its only ones."""
+    """Float32 weights of a trained role: sharded, or Megatron's only weights if it computes in
+    float32."""
     OPTIMIZER = "Optimizer"
-    """Adam's two moments, float32; sharded unless Megatron's replicas each have theirs."""
+    """Adam's two moments in float32: sharded, or complete on each Megatron replica."""
     GRADIENTS = "Gradients"
-    """Sharded float32 gradients and the gathered ones before they are reduced; Megatron's buffer,
-    in float32."""
+    """Sharded float32 gradients, and gathered ones before their reduction; Megatron's gradient
+    buffer in float32."""
     WEIGHTS = "Weights"
-    """A frozen role's weights; of a trained one those that Megatron computes with in bfloat16."""
+    """Weights of a frozen role; for a trained one Megatron's bfloat16 weights."""
     GATHERED = "Gathered"
-    """The layers that are whole at once, for a computation."""
+    """Layers whose weights are gathered at the same time."""
     ACTIVATIONS = "Activations"
-    """What a micro-batch keeps for its backward pass, or a forward pass works on."""
+    """Activations that a micro-batch keeps for its backward pass, or working memory of a forward
+    pass."""
     LOGITS = "Logits"
-    """Scores over the vocabulary, as far as they are there at once, and the head's input."""
+    """The part of the logits that exists at one time, and the input of the last layer."""
     MASKS = "Masks"
-    """Which tokens see each other where responses share their prompt."""
+    """Attention masks for responses that share their prompt."""
     GENERATION_WEIGHTS = "GenerationWeights"
     """The generation engine's weights."""
     KV_CACHE = "KVCache"
     """Keys and values of the sequences in flight."""
     GRAPHS = "Graphs"
-    """CUDA graphs of a generation engine, and the memory that attention works on."""
+    """CUDA graphs of a generation engine, and the workspace of attention."""
     TRANSFER = "Transfer"
-    """Staging buffers of weights on their way from training to generation, and their checksums."""
+    """Staging buffers and checksums of weights on their way from training to generation."""
     CHECKPOINT = "Checkpoint"
-    """The copy of a role's state that is written while training goes on."""
+    """Copy of a role's state that is written to a checkpoint during training."""
     OVERHEAD = "Overhead"
-    """Libraries and contexts of a process, whatever the job."""
+    """Libraries and contexts of a process; independent of the job."""
     MARGIN = "Margin"
-    """What an allocator cannot use: pieces between those that are used."""
+    """Reserve for fragmentation of the allocator."""
     STANDBY = "Standby"
-    """Libraries that stay in memory for the next start of workers."""
+    """Libraries that stay loaded for the next start of workers."""
 
 
 ENGINE_MEMORY = frozenset(
@@ -60,86 +62,86 @@ ENGINE_MEMORY = frozenset(
         MemoryUse.GRAPHS,
     }
 )
-"""What a generation engine uses memory for."""
+"""Memory uses of a generation engine."""
 
 
 class MemoryItem(Contract):
     """One use of memory on each device."""
 
     role: Identifier | None
-    """Whose; None: the process's own."""
+    """The role that uses the memory. None: the process itself."""
     what: MemoryUse
-    """What for."""
+    """Kind of use."""
     bytes: Bytes
-    """How much, on the fullest device."""
+    """Bytes on the fullest device."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1, max_length=64)]
-    """Those in which it is there."""
+    """Phases in which the memory is in use."""
 
 
 class PhasePeak(Contract):
-    """What a device holds in a phase."""
+    """Memory use of a device in one phase."""
 
     phase: Phase
     """The phase."""
     bytes: Bytes
-    """The sum of the items that are there."""
+    """Sum of the items that are in use in the phase."""
 
 
 class MemoryPlan(Contract):
-    """Memory of one device through the phases of a step, the same for all devices of a group: those
-    that hold the same roles."""
+    """Memory of one device in the phases of a step. It is the same for all devices of a group,
+    which have the same roles."""
 
     pool: Name
     """The group's pool."""
     first_rank: Annotated[int, Field(ge=0)]
-    """Its first rank, as the pool numbers them."""
+    """First rank of the group within the pool."""
     num_devices: Count
-    """Its devices, one after the other."""
+    """Number of devices of the group, which are consecutive."""
     capacity_bytes: Bytes
-    """What a device has."""
+    """Memory of a device."""
     items: Annotated[tuple[MemoryItem, ...], Field(max_length=512)]
-    """Every use counted."""
+    """All memory uses."""
     peaks: Annotated[tuple[PhasePeak, ...], Field(max_length=64)]
-    """What is held in each phase, in the order in which the items name them."""
+    """Memory use in each phase, in the order in which items name the phases."""
 
     @model_validator(mode="after")
-    def _sums_are_right(self) -> MemoryPlan:
+    def _check_sums(self) -> MemoryPlan:
         peaks = phase_peaks(self.items)
         if peaks != self.peaks:
-            got, want = (
-                {str(peak.phase): peak.bytes for peak in each} for each in (self.peaks, peaks)
+            got, expected = (
+                {str(peak.phase): peak.bytes for peak in group} for group in (self.peaks, peaks)
             )
-            raise ValueError(f"peaks are not the sums of the items: got {got}, want {want}")
+            raise ValueError(f"peaks are not the sums of the items: got {got}, allowed {expected}")
         return self
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases in which a device's memory differs."""
+        """All phases that the plan distinguishes."""
         return tuple(peak.phase for peak in self.peaks)
 
     @property
     def peak_phase(self) -> Phase:
-        """The phase with the highest sum; the first of equals."""
+        """The phase with the largest sum; the first of equals."""
         return max(self.peaks, key=lambda peak: peak.bytes).phase
 
     @property
     def peak_bytes(self) -> int:
-        """The highest sum."""
+        """The largest sum over all phases."""
         return max(peak.bytes for peak in self.peaks)
 
     @property
     def ranks(self) -> range:
-        """The group's ranks, as the pool numbers them."""
+        """Ranks of the group within the pool."""
         return range(self.first_rank, self.first_rank + self.num_devices)
 
 
 def phase_peaks(items: tuple[MemoryItem, ...]) -> tuple[PhasePeak, ...]:
-    """What is held in every phase, in the order in which the items name the phases."""
+    """Memory use in each phase, in the order in which items name the phases."""
     return tuple(PhasePeak(phase=phase, bytes=size) for phase, size in sum_by_phase(items).items())
 
 
 def sum_by_phase(items: tuple[MemoryItem, ...]) -> dict[Phase, int]:
-    """Bytes of every phase, in the order in which the items name the phases."""
+    """Sum of bytes in each phase, in the order in which items name the phases."""
     sums: dict[Phase, int] = {}
     for item in items:
         for phase in item.phases:

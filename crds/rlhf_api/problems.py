@@ -1,7 +1,7 @@
-"""A problem in a manifest: where it is, what is wrong, and what to do about it.
+"""A problem in a manifest: position, fault, and how to fix it.
 
-Every check of a manifest produces these, whatever found it: the YAML reader, the models, or the
-rules across fields. `ManifestError` carries all of one file.
+Every check of a manifest produces problems: the YAML reader, the models and the rules across
+fields. `ManifestError` carries all problems of one file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLAIN_SEGMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 
 
 def path_text(path: FieldPath) -> str:
-    """Write a path as Kubernetes does: spec.rewards[0].weight, metadata.labels[a.b/team]."""
+    """Format a path as Kubernetes does: spec.rewards[0].weight, metadata.labels[a.b/team]."""
     text = ""
     for segment in path:
         if isinstance(segment, str) and _PLAIN_SEGMENT.match(segment):
@@ -28,20 +28,20 @@ def path_text(path: FieldPath) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a manifest."""
+    """One fault in a manifest."""
 
     location: FieldPath
-    """The field it is about; empty for the document or file as a whole."""
+    """The field in question; empty for the complete document or file."""
     what: str
-    """What is wrong, or a whole sentence that needs no other part."""
+    """The fault, or a complete sentence that needs no other part."""
     got: str = ""
-    """What stands there, shortened."""
+    """The current value, shortened."""
     allowed: str = ""
-    """What may stand there."""
+    """The allowed values."""
     do: str = ""
-    """What to do about it."""
+    """The fix."""
     file: str = ""
-    """The file's name, <stdin> or --set; empty for documents that came from no text."""
+    """The file's name, <stdin> or --set; empty for documents that were not read from text."""
     line: int | None = None
     """Line in the file, from 1; None if the problem has none."""
     column: int | None = None
@@ -49,12 +49,12 @@ class Problem:
 
     @property
     def path(self) -> str:
-        """The field it is about in wire names, such as spec.models.actor.source."""
+        """The field in question in wire names, such as spec.models.actor.source."""
         return path_text(self.location)
 
     @property
     def message(self) -> str:
-        """What, got, allowed and do as one sentence."""
+        """The message in one sentence: fault, got, allowed, fix."""
         facts = ", ".join(
             f"{word} {text}"
             for word, text in (("got", self.got), ("allowed", self.allowed))

@@ -16,11 +16,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from rlhf_api.base import QUANTITY_PATTERN
 
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
-"""Kubernetes' mark of a value that is an integer or a text."""
+"""Kubernetes' marker for a value that is an integer or a string."""
 MAX_CHARACTERS: Final = 32
-"""Characters of a quantity; no sensible one needs as many."""
+"""Longest text of a quantity."""
 MAX_AMOUNT: Final = 2**63 - 1
-"""What larger amounts count as, in Kubernetes, too."""
+"""Largest amount; larger ones are reduced to it, as in Kubernetes."""
 
 _POWERS = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _UNITS = (
@@ -54,7 +54,8 @@ Quantity = Annotated[
 
 
 def quantity_value(quantity: str) -> int:
-    """The amount in whole bytes or cores, rounded up and at most 2^63 - 1, as Kubernetes does."""
+    """Parse a quantity to an integer number of bytes or cores, rounded up, at most 2^63 - 1.
+    Kubernetes rounds the same way."""
     parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
     assert parts is not None, f"not a quantity: {quantity}"
     amount, exponent, unit = parts.groups()
@@ -63,7 +64,7 @@ def quantity_value(quantity: str) -> int:
 
 
 def guess_quantity(text: str) -> str | None:
-    """The quantity that a text such as `512 MiB` or `2GB` stands for; None if it is none."""
+    """Guess the intended quantity of a text such as `512 MiB` or `2GB`; None if there is none."""
     parts = _ALMOST.fullmatch(text)
     if parts is None:
         return None

@@ -1,7 +1,7 @@
-"""StatusReport: what a running job says about itself, for the operator, the CLI and scripts.
+"""StatusReport: a running job's report of itself, for the operator, the CLI and scripts.
 
-The driver serves the latest one and writes the last one to its log. A reader drops reports of
-another submission and those whose sequence is not larger than the last one's.
+The driver serves the latest report and writes the last one to its log. A reader drops reports of
+other submissions, and those whose sequence is not larger than the last accepted one.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from rlhf_api.exits import ExitCode
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
 
 REWARD_MEAN = "reward/mean"
-"""The metric that stands for a job: the mean reward of a step's responses. Of the role `reward`
-where there is one, else of the algorithm's first reward."""
+"""The main metric of a job: the mean reward of a step's responses. It is that of role `reward` if
+there is one, else of the algorithm's first reward."""
 
 
 class RunPhase(StrEnum):
-    """What a driver does, as its reports say it."""
+    """Activity of a driver, as its reports state it."""
 
     START = "Start"
     """It plans, loads and starts its workers."""
     WARM_START = "WarmStart"
     """It trains the actor on reference answers."""
     TRAIN = "Train"
-    """It does the algorithm's steps."""
+    """It runs the algorithm's steps."""
     RESTART = "Restart"
     """It starts its workers again."""
     SUCCEEDED = "Succeeded"
     """All steps are done."""
     FAILED = "Failed"
-    """It ended before that."""
+    """It ended before all steps were done."""
     INTERRUPTED = "Interrupted"
-    """It was told to stop."""
+    """It stopped on request."""
 
 
 class CheckpointReport(Contract):
     """The last complete checkpoint."""
 
     step: NonNegativeCount
-    """Steps that it contains."""
+    """Number of training steps it contains."""
     path: Text
-    """Where it lies, as the workers see it."""
+    """Its path, as the workers see it."""
 
 
 class StatusReport(Contract):
@@ -65,11 +65,12 @@ class StatusReport(Contract):
     job: Name
     """The job's name."""
     submission_id: Text
-    """Which start of the driver reports: job, attempt and restart."""
+    """Id of the driver's start: job, attempt and restart."""
     sequence: NonNegativeCount
-    """Counts the reports of a submission up."""
+    """Number of the report within its submission, ascending."""
     phase: Identifier
-    """What the run is doing, a RunPhase; readers take others, too, as later releases may have."""
+    """Activity of the run, a RunPhase. Readers accept other values, which a later release may
+    add."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount
@@ -77,29 +78,28 @@ class StatusReport(Contract):
     metrics: Annotated[dict[MetricName, float], Field(max_length=256)] = {}
     """The last step's metrics; a value that is not finite is left out."""
     seconds_remaining: NonNegativeCount | None = None
-    """Estimated time to the end. Default: not known yet."""
+    """Estimated seconds to the end. Default: not known yet."""
     tokens_per_second: NonNegativeFloat | None = None
     """Prompt and response tokens per second of the last step. Default: not known yet."""
     checkpoint: CheckpointReport | None = None
     """The last complete checkpoint. Default: none yet."""
     restarts: NonNegativeCount = 0
-    """How often this driver replaced its workers."""
+    """Number of times this driver has replaced its workers."""
     steps_repeated: NonNegativeCount = 0
-    """Steps that were done again because no checkpoint held them."""
+    """Steps that were repeated because no checkpoint contained them."""
     heartbeat_seconds: Count | None = None
-    """While its workers compute the driver makes a new report at least so often. Default: it
-    promises nothing."""
+    """Longest time between two reports while workers compute. Default: no promise."""
     final: bool = False
-    """Whether the run has ended and no report follows."""
+    """True if the run has ended and no report follows."""
     exit_code: ExitCode | None = None
-    """How it ended; given if and only if it is final."""
+    """Exit code of the driver; present if and only if the report is final."""
     reason: Identifier | None = None
-    """The stable reason of a failure. Default: none failed."""
+    """Stable reason of a failure. Default: nothing failed."""
     message: Annotated[str, Field(max_length=4096)] = ""
     """One line for people."""
 
     @model_validator(mode="after")
-    def _ended_with_a_code(self) -> StatusReport:
+    def _require_exit_code_if_final(self) -> StatusReport:
         if self.final != (self.exit_code is not None):
             raise ValueError(
                 f"a report is final if and only if it has an exit code: got final {self.final} "
@@ -109,5 +109,5 @@ class StatusReport(Contract):
 
     @property
     def percent(self) -> int:
-        """Steps done, of 100."""
+        """Steps done, in percent."""
         return 100 * self.step // self.total_steps if self.total_steps else 0

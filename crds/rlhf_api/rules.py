@@ -1,7 +1,7 @@
-"""Rules that types cannot say: each stands once, as a check for Python and a condition in CEL.
+"""Rules that types cannot express: each is a check in Python and a condition in CEL.
 
-A model lists its own in `validations`; the models then check them, and the Kubernetes schema has
-them, with the same words.
+A model lists its rules in `validations`. The model checks them, and the Kubernetes schema contains
+them with the same messages.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any, Literal
 from rlhf_api.cel import text
 from rlhf_api.problems import FieldPath, Problem
 
-_HOLE = "\0"
+_PLACEHOLDER = "\0"
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A place where a rule does not hold."""
+    """One violation of a rule."""
 
     got: str
-    """What stands there."""
+    """The current value."""
     at: FieldPath = ()
-    """Its path, from the model; empty: the rule's field."""
+    """Path of the value from the model; empty: the rule's field."""
     allowed: str = ""
-    """What may stand there, where more can be said than the rule says."""
+    """The allowed values, if more specific than the rule's."""
     do: str = ""
-    """What to do then, where more can be said."""
+    """The fix, if more specific than the rule's."""
 
 
 def violation_if(is_wrong: bool, got: object = "", allowed: str = "") -> list[Violation]:
-    """What a check of one place returns."""
+    """The result of a check of one value: a violation if `is_wrong`, else nothing."""
     return [Violation(str(got), allowed=allowed)] if is_wrong else []
 
 
-def _nothing(model: Any) -> Iterable[Violation]:
+def _no_violations(model: Any) -> Iterable[Violation]:
     return ()
 
 
@@ -44,40 +44,41 @@ class Rule:
     """One rule of a model, over `self` (and `oldSelf`, then it is only checked on updates)."""
 
     holds: str
-    """The condition, in CEL; empty where the Kubernetes schema says it otherwise, as of a list's
-    keys."""
+    """The condition in CEL; empty if the Kubernetes schema states it otherwise, such as unique keys
+    of a list."""
     what: str
-    """What is wrong where it does not hold."""
+    """The fault, if the condition does not hold."""
     do: str
-    """What to do then."""
-    check: Callable[[Any], Iterable[Violation]] = _nothing
-    """The same condition in Python: where a model does not keep it. The default is for what only
-    the API server sees."""
+    """The fix."""
+    check: Callable[[Any], Iterable[Violation]] = _no_violations
+    """The same condition in Python: yields the violations of a model. Default: only the API server
+    can check the rule."""
+    # The API server refuses a rule with a message of unbounded length. It assumes that texts of
+    # numbers are unbounded, so numbers cannot be shown.
     got: str = ""
-    """A text in CEL: what stands there. Of bounded length, or the API server refuses the rule; so
-    numbers, whose texts it takes for endless, cannot be shown."""
+    """CEL expression for the current value, as a string of bounded length."""
     allowed: str = ""
-    """What may stand there."""
+    """The allowed values."""
     field: str = ""
-    """The path of the field that is to blame, from `self`, such as .source.sameAs."""
+    """Path of the field in question from `self`, such as .source.sameAs."""
     reason: Literal["", "FieldValueForbidden", "FieldValueRequired"] = ""
-    """Another kind of error than that of an invalid value."""
+    """Kind of the error, if not that of an invalid value."""
 
     def problems(self, model: Any) -> Iterator[Problem]:
-        """Every place in a model where the rule does not hold, with paths from the model."""
+        """Yield the violations in a model as problems, with paths from the model."""
         return map(self.problem_for, self.check(model))
 
-    def problem_for(self, place: Violation) -> Problem:
-        """That the rule does not hold at a place."""
-        blamed: FieldPath = tuple(self.field.split(".")[1:])
-        allowed, do = place.allowed or self.allowed, place.do or self.do
-        return Problem(place.at or blamed, self.what, place.got, allowed, do)
+    def problem_for(self, violation: Violation) -> Problem:
+        """A violation as a problem."""
+        own_field: FieldPath = tuple(self.field.split(".")[1:])
+        allowed, do = violation.allowed or self.allowed, violation.do or self.do
+        return Problem(violation.at or own_field, self.what, violation.got, allowed, do)
 
     def document(self) -> dict[str, str]:
-        """Return it as an entry of x-kubernetes-validations."""
+        """The rule as an entry of x-kubernetes-validations."""
         entry = {"rule": self.holds, "message": self._message("")}
         if self.got:
-            before, _, after = self._message(_HOLE).partition(_HOLE)
+            before, _, after = self._message(_PLACEHOLDER).partition(_PLACEHOLDER)
             entry["messageExpression"] = f"{text(before)} + {self.got} + {text(after)}"
         if self.field:
             entry["fieldPath"] = self.field
@@ -88,7 +89,7 @@ class Rule:
 
 
 class BrokenRules(ValueError):
-    """A model that does not keep its rules; paths start at the model."""
+    """A model violates its rules; paths start at the model."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

@@ -1,6 +1,6 @@
-"""The status of an RLHFJob: what the operator found, did and has to remember. Only it writes this.
+"""The status of an RLHFJob: observations, actions and memory of the operator, its only writer.
 
-Fractions are texts, because Kubernetes' clients do not agree on how to write a float.
+Fractions are strings, because Kubernetes clients do not agree on how to write a float.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def _as_kubernetes(time: datetime) -> datetime:
 Time = Annotated[
     AwareDatetime, AfterValidator(_as_kubernetes), Field(json_schema_extra={"maxLength": 32})
 ]
-"""A point in time, in UTC and to the second."""
+"""A time in UTC, to the second."""
 
 Generation = Annotated[int, Field(ge=-1, le=2**63 - 1)]
-"""metadata.generation of what was looked at; -1: of nothing yet."""
+"""metadata.generation of the observed object; -1: none yet."""
 
 Decimal = Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?$")]
 """A number as text, such as 0.71 or 1e-06."""
 
 Message = Annotated[str, Field(max_length=32768)]
-"""Some lines for people."""
+"""Some lines of text for people."""
 
 Reason = Annotated[
     str,
@@ -46,256 +46,258 @@ Reason = Annotated[
 
 
 class JobPhase(StrEnum):
-    """Where a job is, in one word. Conditions say more."""
+    """State of a job in one word; its conditions say more."""
 
     PENDING = "Pending"
-    """Accepted, or about to be; it holds nothing."""
+    """Accepted or waiting for acceptance; it has no resources."""
     PLANNING = "Planning"
-    """Its plan is being made."""
+    """The operator is planning it."""
     PROVISIONING = "Provisioning"
-    """Its cluster's pods are being made."""
+    """The pods of its cluster are starting."""
     RUNNING = "Running"
     """Its driver runs."""
     RESTARTING = "Restarting"
-    """Something failed, and it is being started again from its newest checkpoint."""
+    """Something failed; the job is restarting from its newest checkpoint."""
     SUSPENDED = "Suspended"
-    """It gave its cluster back and waits."""
+    """It has released its cluster and waits."""
     SUCCEEDED = "Succeeded"
     """All steps are done."""
     FAILED = "Failed"
-    """It ended before that and is not started again."""
+    """It ended early and will not restart."""
 
 
 class ConditionType(StrEnum):
-    """What a condition is about."""
+    """Subject of a condition."""
 
     READY = "Ready"
     """The job has succeeded."""
     RECONCILING = "Reconciling"
-    """The job is on its way to what its spec says; there only while it is true."""
+    """The job is moving towards its spec; present only while true."""
     STALLED = "Stalled"
-    """The job cannot go on without a change; there only while it is true."""
+    """The job cannot continue without a change; present only while true."""
     ACCEPTED = "Accepted"
     """The manifest can be run."""
     PLANNED = "Planned"
-    """The plan is made, and fits."""
+    """The plan exists and fits."""
     CLUSTER_READY = "ClusterReady"
     """The head and all workers of the cluster are ready."""
     SUSPENDED = "Suspended"
-    """The job was told to wait, by its own spec or by a queue."""
+    """The job waits because its own spec or a queue suspends it."""
     COMPLETE = "Complete"
     """All steps are done."""
     FAILED = "Failed"
-    """The job ended before that."""
+    """The job ended before all steps were done."""
 
 
 class ConditionStatus(StrEnum):
-    """Whether a condition holds."""
+    """Truth of a condition."""
 
     TRUE = "True"
-    """It does."""
+    """The condition holds."""
     FALSE = "False"
-    """It does not."""
+    """The condition does not hold."""
     UNKNOWN = "Unknown"
-    """This cannot be told."""
+    """The operator cannot determine it."""
 
 
 Word = Annotated[str, Field(min_length=1, max_length=63)]
 """A value that a later release may have added to an enumeration."""
 
+# A reader may be older than the writer. The Kubernetes schema lists no values in a status at all.
 OPEN = Field(union_mode="left_to_right")
-"""Marks a field that takes what its enumeration lists, and any other word: who reads a status may
-be older than who wrote it. The Kubernetes schema lists no values in a status at all."""
+"""Marks a field that accepts the values of its enumeration and any other word."""
 
 
 class Condition(Contract):
     """One observation, in the form of Kubernetes' conditions."""
 
     type: Annotated[ConditionType | Word, OPEN]
-    """What it is about; there is one of each type at most."""
+    """Subject of the condition; types are unique."""
     status: Annotated[ConditionStatus | Word, OPEN]
     """True, False or Unknown."""
     observed_generation: Generation | None = None
-    """The metadata.generation that it is about."""
+    """The metadata.generation that was observed."""
     last_transition_time: Time
-    """When its status last changed."""
+    """Time of the last change of status."""
     reason: Reason
-    """Why, as a stable word for programs."""
+    """Stable word for programs that states the reason."""
     message: Message
-    """Why, and what to do about it."""
+    """Explanation for people, and how to fix a problem."""
 
 
 class DefaultsStatus(Contract):
-    """What the chart's jobDefaults gave the job where its manifest says nothing. It is kept from
-    the job's acceptance to its end, whatever becomes of the chart."""
+    """Values of the chart's jobDefaults for fields that the manifest leaves out. They are fixed
+    from the job's acceptance to its end, whatever happens to the chart."""
 
     image: ImageSpec | None = None
-    """As spec.image. Default: the manifest has its own."""
+    """Like spec.image. Default: the manifest sets it."""
     node_pools: NodePools = ()
-    """As spec.resources.nodePools. Default: the manifest has its own."""
+    """Like spec.resources.nodePools. Default: the manifest sets them."""
     storage: CheckpointStorage | None = None
-    """As spec.checkpoint.storage. Default: the manifest has its own."""
+    """Like spec.checkpoint.storage. Default: the manifest sets it."""
     head: PodResources = PodResources()
-    """As spec.resources.head."""
+    """Like spec.resources.head."""
     worker: PodResources = PodResources()
-    """As resources of each of spec.resources.nodePools."""
+    """Like resources of every entry of spec.resources.nodePools."""
 
 
 class PlanStatus(Contract):
-    """The plan in short; the whole one is in the run's folder."""
+    """Summary of the plan; the complete plan is in the run's folder."""
 
     placement: Annotated[PlacementType | Word, OPEN]
-    """How roles share devices."""
+    """Type of placement of roles on devices."""
     pools: Annotated[tuple[PoolPart, ...], Field(max_length=16)] = ()
-    """Devices that it takes of each node pool. Default: an earlier release planned."""
+    """Devices that the job uses in each node pool. Default: an earlier release planned the job."""
     step_seconds: Decimal | None = None
-    """Expected seconds of a step. Default: not known, as on CPUs or GPUs of unknown speed."""
+    """Expected seconds of a step. Default: unknown, as on CPUs or GPUs of unknown speed."""
     tokens_per_second: NonNegativeCount | None = None
-    """Expected prompt and response tokens per second. Default: not known."""
+    """Expected prompt and response tokens per second. Default: unknown."""
     hardware: Text | None = None
-    """What the devices are taken to be in that. Default: their speed is not known."""
+    """Assumed hardware of these estimates. Default: the speed of the devices is unknown."""
     peak_memory_bytes: Annotated[int, Field(ge=0, le=2**63 - 1)]
-    """Expected memory of the fullest device at its fullest."""
+    """Expected peak memory of the fullest device."""
     summary: Annotated[str, Field(max_length=4096)]
-    """Which call runs where, on one line."""
+    """Placement of all calls, on one line."""
 
 
 class ProgressStatus(Contract):
-    """How far the job is, by its driver's last accepted report."""
+    """Progress of the job, from the last accepted report of its driver."""
 
     phase: Identifier
-    """What the run is doing, such as WarmStart, Train or Restart."""
+    """Activity of the run, such as WarmStart, Train or Restart."""
     step: NonNegativeCount
     """Steps done."""
     total_steps: NonNegativeCount
     """Steps to do."""
     percent: Annotated[int, Field(ge=0, le=100)]
-    """Steps done, of 100."""
+    """Steps done, in percent."""
     seconds_remaining: NonNegativeCount | None = None
-    """Estimated time to the end. Default: not known yet."""
+    """Estimated seconds to the end. Default: not known yet."""
     tokens_per_second: NonNegativeCount | None = None
     """Prompt and response tokens per second of the last step. Default: not known yet."""
     reward: Decimal | None = None
-    """Mean reward of the last step. Default: there was none yet."""
+    """Mean reward of the last step. Default: none yet."""
     metrics: Annotated[dict[MetricName, Decimal], Field(max_length=64)] = {}
-    """The last step's most telling metrics."""
+    """Main metrics of the last step."""
     last_report_time: Time
-    """When the report was taken."""
+    """Time at which the operator accepted the report."""
 
 
 class RestartStatus(Contract):
-    """How often what was started again."""
+    """Numbers of restarts."""
 
     incarnations: NonNegativeCount = 0
-    """All workers by their driver."""
+    """Restarts of all workers by their driver."""
     drivers: NonNegativeCount = 0
-    """The driver on the same cluster."""
+    """Restarts of the driver on the same cluster."""
     clusters: NonNegativeCount = 0
-    """The cluster itself."""
+    """Replacements of the cluster."""
     total: NonNegativeCount = 0
-    """Their sum since the job was made."""
+    """Sum of these since the job was created."""
     since_checkpoint: NonNegativeCount = 0
-    """Their sum since the last new checkpoint: failurePolicy.maxRestarts limits it."""
+    """Sum of these since the last new checkpoint; failurePolicy.maxRestarts limits it."""
     in_a_row: NonNegativeCount = 0
-    """All since the last new checkpoint, also uncounted ones: the wait grows with them."""
+    """Restarts since the last new checkpoint, including those that do not count; the backoff grows
+    with them."""
     steps_repeated: NonNegativeCount = 0
-    """Steps that were done again because no checkpoint held them."""
+    """Steps that were repeated because no checkpoint contained them."""
     next_time: Time | None = None
-    """When the next one begins. Default: none is due."""
+    """Time of the next restart. Default: none is due."""
 
 
 class ClusterStatus(Contract):
-    """The RayCluster that the job runs on."""
+    """The RayCluster of the job."""
 
     name: Name
-    """Its name, in the job's namespace."""
+    """Name of the RayCluster, in the job's namespace."""
     attempt: NonNegativeCount
-    """Counts the job's clusters up."""
+    """Number of the cluster among the job's clusters."""
     manifest_digest: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]+$")] | None = None
-    """A digest of the manifest, with defaults, that the cluster and its drivers were made from,
-    without what may change while they run. Default: an earlier release made them."""
+    """Digest of the manifest, with defaults, from which the cluster and its drivers were created.
+    Fields that may change while they run do not count. Default: an earlier release created them."""
     head_pod_uid: Name | None = None
-    """The head's pod that was last submitted to; another one is a new head. Default: none yet."""
+    """UID of the head pod of the last submission; another UID means a new head. Default: none
+    yet."""
     replace_workers_before: Time | None = None
-    """Workers that were made before then are replaced, for what an earlier driver left on them.
-    Default: none are."""
+    """Worker pods older than this are replaced, to remove state of an earlier driver. Default:
+    none."""
     admitted: bool = False
-    """Whether a queue ever let it in; without a queue from the start."""
+    """True if a queue has admitted the cluster; without a queue always true."""
 
 
 class DriverStatus(Contract):
-    """The driver that was last submitted."""
+    """The last submitted driver."""
 
     submission_id: Text
-    """Its submission in Ray's Jobs API: job, attempt and restart."""
+    """Submission id in Ray's Jobs API: job, attempt and restart."""
     attempt: NonNegativeCount
-    """Counts clusters up."""
+    """Number of its cluster among the job's clusters."""
     restart: NonNegativeCount
-    """Counts its restarts on one cluster up."""
+    """Number of its restart on that cluster."""
     sequence: NonNegativeCount | None = None
-    """The last report of it that was accepted. Default: none yet."""
+    """Sequence number of its last accepted report. Default: none yet."""
     stop_time: Time | None = None
-    """When it was first told to save and end. Default: it was not."""
+    """Time of the first request to save and stop. Default: no request."""
     has_ended: bool = False
-    """Whether its process is gone for good."""
+    """True if its process has exited for good."""
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
-    """How it ended. Default: it did not, or nobody could tell."""
+    """Exit code of the driver. Default: it has not ended, or the code is unknown."""
     incarnations: NonNegativeCount = 0
-    """How often it replaced its workers, as counted in restarts already."""
+    """Number of times it has replaced its workers, as already counted in restarts."""
     steps_repeated: NonNegativeCount = 0
-    """Steps that it did again, as counted in restarts already."""
+    """Steps that it has repeated, as already counted in restarts."""
 
 
 class ArtifactStatus(Contract):
-    """What the job leaves, and where. It stays when the cluster and the RLHFJob are gone."""
+    """Results of the job. They remain after the cluster and the RLHFJob are deleted."""
 
     checkpoints: Text | None = None
-    """The address under which checkpoints lie. Default: none yet."""
+    """Address of the checkpoints. Default: none yet."""
     model: Text | None = None
-    """The trained model, in Hugging Face format. Default: none yet."""
+    """Address of the trained model, in Hugging Face format. Default: none yet."""
     report: Text | None = None
-    """The report with curves and timeline. Default: none yet."""
+    """Address of the report with curves and timeline. Default: none yet."""
 
 
 class RLHFJobStatus(Contract):
-    """What became of a job so far."""
+    """Observed state of a job."""
 
     observed_generation: Generation = -1
-    """The metadata.generation that everything here is about; -1: nobody has looked yet."""
+    """The metadata.generation that this status describes; -1: not observed yet."""
     phase: Annotated[JobPhase | Word, OPEN] = JobPhase.PENDING
-    """Where the job is, in one word."""
+    """State of the job in one word."""
     reason: Reason | None = None
-    """Why, as a stable word for programs. Default: it goes as it should."""
+    """Stable word for programs that states the reason. Default: the job runs normally."""
     message: Message = ""
-    """Why, and what to do about it."""
+    """Explanation for people, and how to fix a problem."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = ()
-    """What holds and what does not, one of each type."""
+    """Conditions, one of each type."""
     start_time: Time | None = None
-    """When the first driver was submitted. Default: none was."""
+    """Time of the first driver's submission. Default: none was submitted."""
     completion_time: Time | None = None
-    """When the job succeeded or failed. Default: it has not ended."""
+    """Time at which the job succeeded or failed. Default: it has not ended."""
     gpus: NonNegativeCount = 0
-    """GPUs that it holds now."""
+    """Number of GPUs that the job uses."""
     gpus_accounted_time: Time | None = None
-    """Until when gpuSeconds counts them. Default: it holds none."""
+    """Time up to which gpuSeconds is counted. Default: the job uses no GPU."""
     gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """GPUs times seconds that it held them, since it was made."""
+    """GPUs times seconds used since the job was created."""
     defaults: DefaultsStatus | None = None
-    """What the chart gave the job where its manifest says nothing. Default: it was not accepted
-    yet."""
+    """Values of the chart's jobDefaults for fields that the manifest leaves out. Default: the job
+    is not accepted yet."""
     plan: PlanStatus | None = None
-    """The plan in short. Default: not made yet."""
+    """Summary of the plan. Default: none yet."""
     progress: ProgressStatus | None = None
-    """How far it is. Default: its driver has not reported yet."""
+    """Progress of the job. Default: its driver has not reported yet."""
     checkpoint: CheckpointReport | None = None
     """The last complete checkpoint. Default: none yet."""
     restarts: RestartStatus = RestartStatus()
-    """How often what was started again."""
+    """Numbers of restarts."""
     attempts: NonNegativeCount = 0
-    """Clusters that were made for it so far."""
+    """Number of clusters created for the job."""
     cluster: ClusterStatus | None = None
-    """The RayCluster that it runs on. Default: it has none."""
+    """The RayCluster of the job. Default: none."""
     driver: DriverStatus | None = None
-    """The driver that was last submitted. Default: none was."""
+    """The last submitted driver. Default: none was submitted."""
     artifacts: ArtifactStatus = ArtifactStatus()
-    """What it leaves, and where."""
+    """Results of the job."""

@@ -1,1 +1,2 @@
-"""Kubernetes' API as the operator and the command reach it: its kinds, and its server."""
+"""Access to Kubernetes' API for the operator and the command: kinds of objects, and the API
+server."""

@@ -1,7 +1,7 @@
-"""The API server over HTTP: the one module that has the official `kubernetes` package.
+"""The API server over HTTP: the only module that uses the official `kubernetes` package.
 
 The package reads kubeconfigs, logs in, renews tokens and opens streams. Requests go through its
-connection pool and carry objects as they are: nothing here needs a model of them.
+connection pool and carry objects as plain dictionaries, without models of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kubernetes.stream import stream
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 PAGE_SIZE = 50
-"""Objects in one answer; more come in further ones."""
+"""Largest number of objects in one page of a list."""
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -31,7 +31,7 @@ Page = Mapping[str, Any]
 
 
 class NotConfigured(Exception):
-    """How the API server is reached is not said, or not in a way that can be used."""
+    """The address or login of the API server is missing, or cannot be used."""
 
 
 class NoAnswer(Exception):
@@ -40,16 +40,16 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """How an API server is reached."""
+    """Address and credentials of an API server, for another client."""
 
     server: str
     """https://HOST:PORT"""
     headers: Mapping[str, str] = field(repr=False)
-    """Who asks."""
+    """Headers that authenticate the user."""
     authority: str | None
-    """File of the certificates that sign the server's; None: the system's."""
+    """File of certificates that sign the server's certificate. None: the system's."""
     certificate: str | None
-    """File of the certificate that says who asks."""
+    """File of the client certificate that authenticates the user."""
     private_key: str | None
 
 
@@ -60,23 +60,23 @@ class ApiServer:
         self, settings: client.Configuration, user_agent: str, num_connections: int
     ) -> None:
         settings.connection_pool_maxsize = num_connections
-        settings.retries = False  # the caller knows better what may be asked twice
+        settings.retries = False  # only the caller knows which requests are safe to repeat
         self._settings = settings
         self._client = client.ApiClient(settings)
         self.headers = {"Accept": JSON, "User-Agent": user_agent}
-        """Sent with every request."""
+        """Headers of every request."""
 
     @classmethod
     def from_kubeconfig(
         cls, files: Sequence[Path], context: str | None, user_agent: str, num_connections: int = 4
     ) -> Self:
-        """As the files, which are merged, earlier ones first, say.
+        """Connect as kubeconfig files say. Files are merged; earlier ones take precedence.
 
         Args:
-            context: one of theirs; None: their current one.
+            context: a context of the files; None: their current one.
 
         Raises:
-            NotConfigured: they cannot be used.
+            NotConfigured: the files cannot be used.
         """
         settings, joined = client.Configuration(), os.pathsep.join(map(str, files))
         try:
@@ -89,10 +89,10 @@ class ApiServer:
 
     @classmethod
     def in_cluster(cls, user_agent: str, num_connections: int = 4) -> Self:
-        """As the account of the pod that this process is in.
+        """Connect with the service account of this process's pod.
 
         Raises:
-            NotConfigured: it is in none.
+            NotConfigured: this process runs in no pod.
         """
         settings = client.Configuration()
         try:
@@ -103,15 +103,15 @@ class ApiServer:
 
     @property
     def address(self) -> str:
-        """https://HOST:PORT"""
+        """Address of the server: https://HOST:PORT."""
         return str(self._settings.host)
 
     @property
     def access(self) -> Access:
-        """What another client needs to reach the same server, as of now: tokens are renewed.
+        """Address and current credentials of the server, for another client. Renews tokens.
 
         Raises:
-            NoAnswer: they cannot be.
+            NoAnswer: tokens cannot be renewed.
         """
         settings = self._settings
         return Access(
@@ -133,19 +133,19 @@ class ApiServer:
         answer_seconds: float = ANSWER_SECONDS,
         is_stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
-        """One request; its answer, whatever its status.
+        """Send one request and return its response, whatever its status.
 
         Args:
-            query: parameters without a value are left out.
-            answer_seconds: how long the server may be silent.
-            is_stream: the answer is read as it comes, and has to be closed; reading raises
+            query: parameters; empty values are left out.
+            answer_seconds: longest silence of the server.
+            is_stream: the response is read as it arrives and must be closed; reading raises
                 urllib3's HTTPError.
 
         Raises:
-            NoAnswer: there is none.
+            NoAnswer: there is no response.
         """
-        given = {name: value for name, value in (query or {}).items() if value}
-        url = self.address + path + ("?" + urlencode(given) if given else "")
+        parameters = {name: value for name, value in (query or {}).items() if value}
+        url = self.address + path + ("?" + urlencode(parameters) if parameters else "")
         credentials = self._credentials()
         try:
             answer: urllib3.BaseHTTPResponse = self._client.rest_client.pool_manager.request(
@@ -164,15 +164,16 @@ class ApiServer:
     def command_socket(
         self, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> Any:
-        """The WebSocket to a command in a container, of the package `websocket`.
+        """Open a WebSocket (of the package `websocket`) to a command in a container.
 
-        Not for several threads at once: the package changes the client while it opens a stream.
+        Not thread-safe: the package changes the client while it opens a stream.
 
         Raises:
-            NoAnswer: the server refuses, in words of that package's, or does not answer.
-            KeyboardInterrupt: it came meanwhile; the package hides it.
+            NoAnswer: the server refuses, with the package's message, or does not answer.
+            KeyboardInterrupt: it arrived while the stream opened.
         """
-        self._credentials()  # else the package would raise whatever renewing them does
+        # Renew first: the package would pass on any exception of its login helpers.
+        self._credentials()
         try:
             opened = stream(
                 client.CoreV1Api(self._client).connect_get_namespaced_pod_exec,
@@ -188,17 +189,18 @@ class ApiServer:
                 _preload_content=False,
             )
         except client.ApiException as error:
+            # The package hides a Ctrl-C that arrives while it opens the stream.
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
             raise NoAnswer(str(error.reason)) from error
         return opened.sock
 
     def close(self) -> None:
-        """End its connections."""
+        """Close all connections."""
         self._client.rest_client.close()
 
     def _credentials(self) -> dict[str, str]:
-        """Who asks, renewed where that is due.
+        """Authorization header, renewed if due.
 
         Raises:
             NoAnswer: it cannot be renewed.
@@ -215,27 +217,27 @@ class ApiServer:
 
 
 def context_namespace(files: Sequence[Path], context: str | None) -> str:
-    """The namespace that a context of kubeconfigs names, else `default`.
+    """The namespace of a context of kubeconfigs, else `default`.
 
     Raises:
-        NotConfigured: they cannot be used.
+        NotConfigured: the files cannot be used.
     """
     contexts, current = _contexts(files)
-    chosen = next((each for each in contexts if each["name"] == context), current)
+    chosen = next((entry for entry in contexts if entry["name"] == context), current)
     return str(chosen["context"].get("namespace") or "default")
 
 
 def context_names(files: Sequence[Path]) -> tuple[str, ...]:
-    """The contexts of kubeconfigs.
+    """Names of all contexts of kubeconfigs.
 
     Raises:
-        NotConfigured: they cannot be used.
+        NotConfigured: the files cannot be used.
     """
-    return tuple(each["name"] for each in _contexts(files)[0])
+    return tuple(entry["name"] for entry in _contexts(files)[0])
 
 
 def pages(ask: Callable[[Query], Page], query: Query) -> Iterator[Page]:
-    """A list, in parts: as many answers as it needs.
+    """Yield all pages of a list.
 
     Args:
         ask: sends one request for the list.
@@ -251,9 +253,9 @@ def pages(ask: Callable[[Query], Page], query: Query) -> Iterator[Page]:
 
 def _contexts(files: Sequence[Path]) -> tuple[Sequence[Any], Any]:
     try:
-        found: tuple[Sequence[Any], Any] = config.list_kube_config_contexts(
+        contexts: tuple[Sequence[Any], Any] = config.list_kube_config_contexts(
             os.pathsep.join(map(str, files))
         )
     except Exception as error:  # the package raises whatever its parsers do
         raise NotConfigured(f"{type(error).__name__}: {error}") from error
-    return found
+    return contexts

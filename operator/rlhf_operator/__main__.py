@@ -12,21 +12,21 @@ import uuid
 from pathlib import Path
 
 from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.client import HttpClient
 from rlhf_operator.clients.kube.cached import CachedKube
-from rlhf_operator.clients.kube.discovery import require_jobs
+from rlhf_operator.clients.kube.discovery import require_job_kind
 from rlhf_operator.clients.kube.protocol import KubeError
 from rlhf_operator.clients.kube.remote import LastAnswer, RemoteKube
-from rlhf_operator.clients.threads import Threads
 from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.errors import BadConfig
 from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.planner import Planner
-from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.app import App
-from rlhf_operator.process.head_connection import dialing, head_client
+from rlhf_operator.process.head_connection import head_client, head_connector
 from rlhf_operator.process.health import Health, serve
 from rlhf_operator.process.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
 from rlhf_operator.process.logs import set_up_logs
@@ -36,7 +36,7 @@ from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
 OUTSIDE = "outside"
-"""The release of an operator that is no pod of the cluster: it has no Lease."""
+"""Release of an operator outside of the cluster, which has no Lease."""
 DESCRIPTION = "Runs RLHFJobs on the RayClusters that it makes for them."
 EXAMPLES = """examples:
   python -m rlhf_operator --config /etc/rlhf-operator/config.yaml
@@ -45,7 +45,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT. Returns the exit code: 2 for bad settings, else 4 for errors."""
     options = _options(arguments)
     try:
         config = load_config(options.config)
@@ -70,21 +70,21 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--key-file",
         type=Path,
-        help="where the key for clusters' tokens is kept, outside of a cluster",
+        help="file with the key for clusters' tokens, outside of a cluster",
     )
     return parser.parse_args(arguments)
 
 
 def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None) -> int:
     if kubeconfig is not None:
-        os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf's way to be told
+        os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
     namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
     answers, metrics = LastAnswer(), Metrics()
     kube = RemoteKube.connect(kubeconfig, config.reconcile_workers)
-    kube.answered = answers.answered
-    kube.asked = metrics.asked
-    if not config.namespaces:  # any of them may be lost, which is told then
-        require_jobs(kube, None)
+    kube.on_answer = answers.record
+    kube.on_request = metrics.count_request
+    if not config.namespaces:  # a lost namespace is reported by its own watch
+        require_job_kind(kube, None)
     key = _key(kube, config, namespace, key_file)
     release = f"{namespace}/{config.lease_name}" if key_file is None else OUTSIDE
     leadership = None
@@ -94,12 +94,12 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     identity = Identity(key, release)
     cached = CachedKube(kube)
     observer = Observer(cached, identity, planner, config.job_defaults)
-    threads = Threads(config.reconcile_workers)
+    threads = FairThreadPool(config.reconcile_workers)
     client = head_client(config, lambda: kube.server.access)
     reconciler = Reconciler(
         cached,
         observer,
-        Heads(identity, dialing(config, lambda: kube.server.access, client)),
+        RayHeads(identity, head_connector(config, lambda: kube.server.access, client)),
         Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
         threads,
@@ -108,15 +108,15 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
             lost_pod_seconds=config.bounds.lost_node_seconds,
             dead_head_seconds=config.bounds.dead_head_seconds,
             frozen_report_seconds=config.bounds.frozen_report_seconds,
-            room_seconds=config.bounds.room_seconds,
+            partial_cluster_seconds=config.bounds.room_seconds,
         ),
     )
     app = App(config, cached, reconciler, in_cluster=kubeconfig is None)
-    metrics.watch(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
-    health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.stands_by)
+    metrics.set_sources(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
+    health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.is_standby)
     stop_serving = serve(config.port, metrics.registry, health)
     try:
-        asyncio.run(_until_told_to_stop(app, leadership, client, threads))
+        asyncio.run(_run_and_close(app, leadership, client, threads))
     finally:
         stop_serving()
         threads.close()
@@ -126,7 +126,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
 
 
 def _identity() -> str:
-    """This replica's name, unlike that of any other, also of one before it in the same pod."""
+    """Return a unique name of this replica, also among earlier processes in the same pod."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -143,8 +143,8 @@ def _key(
     return key_in_cluster(kube, namespace, config.key_secret.name)
 
 
-async def _until_told_to_stop(
-    app: App, leadership: Leadership | None, client: HttpClient, threads: Threads
+async def _run_and_close(
+    app: App, leadership: Leadership | None, client: HttpClient, threads: FairThreadPool
 ) -> None:
     try:
         await _run_or_stand_by(app, leadership, threads)
@@ -152,20 +152,22 @@ async def _until_told_to_stop(
         await client.close()
 
 
-async def _run_or_stand_by(app: App, leadership: Leadership | None, threads: Threads) -> None:
+async def _run_or_stand_by(
+    app: App, leadership: Leadership | None, threads: FairThreadPool
+) -> None:
     stop = Stop()
-    stop.take_signals()
+    stop.handle_signals()
     if leadership is None:
         await app.run(stop)
         return
-    app.stands_by = True
+    app.is_standby = True
     if await wait_to_lead(leadership, stop):
-        app.stands_by = False
+        app.is_standby = False
         await _lead(app, leadership, threads, stop)
 
 
-async def _lead(app: App, leadership: Leadership, threads: Threads, stop: Stop) -> None:
-    """Act as long as this replica holds the Lease, which is free when it has ended."""
+async def _lead(app: App, leadership: Leadership, threads: FairThreadPool, stop: Stop) -> None:
+    """Run while this replica holds the Lease, then give the Lease back."""
     renewing = asyncio.create_task(keep_leading(leadership, stop))
     renewing.add_done_callback(lambda _: stop.set())
     try:
@@ -173,7 +175,7 @@ async def _lead(app: App, leadership: Leadership, threads: Threads, stop: Stop) 
     finally:
         stop.set()
         await renewing
-        await asyncio.to_thread(threads.close)  # what it has begun is done before others act
+        await asyncio.to_thread(threads.close)  # requests in progress end before others act
         try:
             await asyncio.to_thread(leadership.release)
         except KubeError as error:

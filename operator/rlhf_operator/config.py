@@ -20,10 +20,10 @@ SETTINGS = Settings()
 
 
 class HeadAccess(StrEnum):
-    """How the operator reaches the heads of clusters."""
+    """The route to the heads of clusters."""
 
     DIRECT = "direct"
-    """By the addresses of their pods: the operator is a pod of the cluster."""
+    """By the addresses of their pods; the operator is a pod of the cluster."""
     PROXY = "proxy"
     """Through the API server, from anywhere."""
     TEMPLATE = "template"
@@ -31,23 +31,23 @@ class HeadAccess(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """Format of log lines."""
 
     JSON = "json"
-    """An object for each line."""
+    """One JSON object per line."""
     TEXT = "text"
     """For people."""
 
 
 class KeySecret(Contract):
-    """Where the operator's own key is."""
+    """The Secret with the operator's own key."""
 
     name: ObjectName = "rlhf-operator-key"
     """The Secret's name."""
 
 
 class JobDefaults(Contract):
-    """What jobs get that leave it out."""
+    """Values for jobs that do not set them."""
 
     image: ImageSpec | None = None
     """spec.image."""
@@ -62,49 +62,49 @@ class JobDefaults(Contract):
 
 
 class Bounds(Contract):
-    """How long the operator waits, in seconds, for what may never come."""
+    """Limits of waits that may never end, in seconds."""
 
     lost_node_seconds: PositiveFloat = SETTINGS.lost_pod_seconds
-    """A pod that is still there so long after it had to be gone is on a lost node: its job gets
-    another cluster. Kubernetes itself tells a lost node's pods to go after five minutes."""
+    """A pod that still exists this long after its grace period is on a lost node: its job gets
+    another cluster. Kubernetes itself deletes a lost node's pods after five minutes."""
     dead_head_seconds: PositiveFloat = SETTINGS.dead_head_seconds
-    """A head that neither the operator nor its kubelet has reached for so long is dead: its job
-    gets another cluster."""
+    """A head that neither the operator nor its kubelet reaches for this long is dead: its job gets
+    another cluster."""
     frozen_report_seconds: PositiveFloat = SETTINGS.frozen_report_seconds
-    """A driver that has told nothing for so long, not even that it waits, is started again."""
-    room_seconds: PositiveFloat = SETTINGS.room_seconds
-    """So long, or up to half as long again, some pods of a job may hold devices while others find
-    no room; then all are given back, and asked for again later."""
+    """A driver that reports nothing for this long, not even a heartbeat, is started again."""
+    room_seconds: PositiveFloat = SETTINGS.partial_cluster_seconds
+    """Limit for some pods of a job to occupy devices while others cannot be scheduled, plus up to
+    half as much again. Then all devices are released, and requested again later."""
 
 
 class OperatorConfig(Contract):
     """All of the operator's settings."""
 
     namespaces: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
-    """Namespaces whose jobs are this operator's. Default: all."""
+    """Namespaces whose jobs this operator manages. Default: all."""
     operator_namespace: Name | None = None
-    """Where the operator's own pods are, which jobs' NetworkPolicies let in. Default: the
+    """Namespace of the operator's own pods, which jobs' NetworkPolicies admit. Default: the
     environment's POD_NAMESPACE."""
     job_defaults: JobDefaults = JobDefaults()
-    """What jobs get that leave it out."""
+    """Values for jobs that do not set them."""
     key_secret: KeySecret = KeySecret()
-    """The Secret in the operator's own namespace from whose key the clusters' tokens are made."""
+    """Secret in the operator's own namespace with the key from which clusters' tokens derive."""
     lease_name: ObjectName = "rlhf-operator"
-    """The Lease in the operator's own namespace that tells which of its replicas acts."""
+    """Lease in the operator's own namespace that elects the replica that acts."""
     bounds: Bounds = Bounds()
-    """How long it waits for what may never come."""
+    """Limits of waits that may never end."""
     head_access: HeadAccess = HeadAccess.DIRECT
-    """How heads are reached: direct, proxy or template."""
+    """Route to heads: direct, proxy or template."""
     head_url: Text | None = None
     """With headAccess template: a URL with {namespace}, {cluster} and {port}."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = 16
-    """Jobs that are looked at at the same time."""
+    """Jobs that are reconciled at the same time."""
     planner_processes: Annotated[int, Field(ge=1, le=64)] = 2
-    """Plans that are made at the same time."""
+    """Plans that are made at the same time, each in its own process."""
     poll_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 5.0
-    """From one look at a running driver to the next."""
+    """Seconds between two requests to a running driver."""
     port: Count = 8080
-    """Of /metrics, /healthz and /readyz."""
+    """Port of /metrics, /healthz and /readyz."""
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$", max_length=8)] = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = LogFormat.JSON
@@ -112,10 +112,10 @@ class OperatorConfig(Contract):
 
 
 def load_config(file: Path | None) -> OperatorConfig:
-    """The settings in a file; without one the defaults.
+    """Read the settings from a file. None: the defaults.
 
     Raises:
-        BadConfig: it cannot be read, or says something that is not allowed; with the fields.
+        BadConfig: the file cannot be read, or a field is invalid.
     """
     if file is None:
         return OperatorConfig()
@@ -126,6 +126,6 @@ def load_config(file: Path | None) -> OperatorConfig:
         raise BadConfig(f"{file}: {error}") from error
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()
         )
         raise BadConfig(f"{file}: {problems}") from error

@@ -1,4 +1,4 @@
-"""The operator's own key, from which it makes the clusters' tokens."""
+"""The operator's identity: its release, and the key from which clusters' tokens derive."""
 
 from __future__ import annotations
 
@@ -17,64 +17,66 @@ from rlhf_operator.errors import BadConfig
 
 @dataclass(frozen=True)
 class Identity:
-    """Which operator this is."""
+    """Distinguishes this operator from others in the same cluster."""
 
     key: bytes = field(repr=False)
-    """From which the tokens of its clusters are made."""
+    """Secret from which the tokens of its clusters derive."""
     release: str
-    """The namespace and the name of the Lease that its replicas share, with a slash between; for
-    one outside of a cluster a word without a slash."""
+    """NAMESPACE/NAME of the Lease that its replicas share; without a slash for an operator outside
+    of a cluster."""
 
     @property
     def key_id(self) -> str:
-        """By which others know the key, without learning it."""
+        """Digest that identifies the key without revealing it."""
         return hashlib.sha256(b"key-id:" + self.key).hexdigest()[:16]
 
 
 FIELD = "key"
 SIZE = 32
-"""Bytes."""
+"""Minimum size of a key in bytes."""
 
 
 def key_in_cluster(kube: Kube, namespace: str, name: str) -> bytes:
-    """The key in the operator's own Secret, which is made if it is not there.
+    """Return the key in the operator's own Secret; create the Secret if it does not exist.
 
     Raises:
-        KubeError: it can be neither read nor made.
-        BadConfig: the Secret holds no key.
+        KubeError: it can be neither read nor created.
+        BadConfig: the Secret has no valid key.
     """
-    fresh = base64.b64encode(secrets.token_bytes(SIZE)).decode()
-    made = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace},
-        "immutable": True,
-        "data": {FIELD: fresh},
-    }
-    found = kube.get(Kind.SECRET, namespace, name)
-    if found is None:
-        kube.create(made)
-        found = kube.get(Kind.SECRET, namespace, name)
-    data = (found or {}).get("data") or {}
-    key = base64.b64decode(data.get(FIELD, ""))
-    if len(key) < SIZE:
+    secret = kube.get(Kind.SECRET, namespace, name)
+    if secret is None:
+        key = base64.b64encode(secrets.token_bytes(SIZE)).decode()
+        kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "immutable": True,
+                "data": {FIELD: key},
+            }
+        )
+        # Another replica may have been faster: the Secret that exists counts.
+        secret = kube.get(Kind.SECRET, namespace, name)
+    data = (secret or {}).get("data") or {}
+    stored = base64.b64decode(data.get(FIELD, ""))
+    if len(stored) < SIZE:
         raise BadConfig(
-            f"Secret {namespace}/{name}: got {len(key)} bytes in its key {FIELD!r}, allowed at "
+            f"Secret {namespace}/{name}: got {len(stored)} bytes in its key {FIELD!r}, allowed at "
             f"least {SIZE}: delete it, and the operator makes a good one"
         )
-    return key
+    return stored
 
 
 def key_in_file(file: Path) -> bytes:
-    """The key of an operator that runs outside of the cluster; made if it is not there.
+    """Return the key of an operator outside of a cluster; create the file if it does not exist.
 
     Raises:
-        OSError: it can be neither read nor made.
-        BadConfig: the file holds no key.
+        OSError: it can be neither read nor created.
+        BadConfig: the file has no valid key.
     """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        _make(file)
+        _create(file)
     key = file.read_bytes()
     if len(key) < SIZE:
         raise BadConfig(
@@ -84,9 +86,10 @@ def key_in_file(file: Path) -> bytes:
     return key
 
 
-def _make(file: Path) -> None:
-    """Under its name there is never half a key: who dies in between leaves none."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # for its owner only
-    with os.fdopen(handle, "wb") as half:
-        half.write(secrets.token_bytes(SIZE))
+def _create(file: Path) -> None:
+    # Renamed when complete: a process that dies in between leaves no partial key. mkstemp makes
+    # the file readable for its owner only.
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    with os.fdopen(handle, "wb") as partial:
+        partial.write(secrets.token_bytes(SIZE))
     os.replace(name, file)

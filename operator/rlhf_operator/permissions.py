@@ -1,7 +1,7 @@
-"""What the operator may do in a cluster, each with why. The chart's roles are made from this.
+"""The operator's rights in a cluster, with reasons. The chart's roles derive from this.
 
-Nothing else states its rights: `make generate` writes them into the chart, and tests ask a real API
-server what the chart's service account may and may not do.
+This is their only source: `make generate` writes them into the chart, and tests ask a real API
+server if the chart's service account has these rights and no others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Permission:
     group: str
     """The API group; empty for the core one."""
     resources: tuple[str, ...]
-    """Plural names, a subresource after a slash."""
+    """Plural names; a subresource follows a slash."""
     verbs: tuple[str, ...]
     why: str
-    """What the operator does with it, in a line."""
+    """Use of the right, in one line."""
     named: Literal["", "keySecret", "lease"] = ""
-    """The only object that it is about: the Secret with the operator's own key, or its Lease.
-    Empty: all of them."""
+    """Limits the rule to one object: the Secret with the operator's own key, or its Lease. Empty:
+    all objects."""
 
 
 WATCHED: Final = (
@@ -38,7 +38,7 @@ WATCHED: Final = (
         ("get", "list", "watch", "patch"),
         "follow jobs; patch is for the finalizer, a job's spec is never written",
     ),
-    Permission(GROUP, (f"{PLURAL}/status",), ("patch",), "tell what became of a job"),
+    Permission(GROUP, (f"{PLURAL}/status",), ("patch",), "report the state of a job"),
     Permission(
         GROUP,
         (f"{PLURAL}/finalizers",),
@@ -55,13 +55,13 @@ WATCHED: Final = (
         "",
         ("pods",),
         ("list", "watch", "delete"),
-        "tell why pods do not start; delete workers that a driver left dirty",
+        "report why pods do not start; delete workers that a driver left dirty",
     ),
     Permission(
         "",
         ("configmaps",),
         ("get", "create"),
-        "the manifest in force of each job; get tells whether that of a job's own code is there",
+        "the manifest in force of each job; get checks that the one with a job's code exists",
     ),
     Permission("", ("secrets",), ("create",), "each cluster's token; no Secret is ever read"),
     Permission(
@@ -74,19 +74,19 @@ WATCHED: Final = (
         "",
         ("persistentvolumeclaims",),
         ("get",),
-        "whether the checkpoint claim exists, and whether several nodes can mount it",
+        "check that the checkpoint claim exists, and that several nodes can mount it",
     ),
     Permission(
         LEASES,
         ("leases",),
         ("get",),
-        "whether another release, which has made a job's cluster, is still there",
+        "check if another release, which created a job's cluster, is still installed",
     ),
-    Permission("", ("events",), ("list",), "tell in kubelets' words why a pod does not start"),
-    Permission("events.k8s.io", ("events",), ("create",), "tell people what happened"),
+    Permission("", ("events",), ("list",), "report kubelets' reasons why a pod does not start"),
+    Permission("events.k8s.io", ("events",), ("create",), "record events about jobs"),
 )
-"""In every namespace with jobs: all of them, or those of the chart's watchNamespaces. Kinds and
-namespaces of the cluster itself are not watched."""
+"""Rights in every namespace with jobs: all, or those of the chart's watchNamespaces. No rights to
+watch kinds or namespaces."""
 
 PROXIED_HEADS: Final = (
     Permission(
@@ -96,7 +96,7 @@ PROXIED_HEADS: Final = (
         "reach heads through the API server (headAccess: proxy)",
     ),
 )
-"""In the same namespaces, only where heads are reached through the API server."""
+"""Rights in the same namespaces if heads are reached through the API server."""
 
 OWN: Final = (
     Permission("", ("secrets",), ("create",), "the operator's key, made at its first start"),
@@ -108,7 +108,7 @@ OWN: Final = (
         named="keySecret",
     ),
     Permission(
-        LEASES, ("leases",), ("create",), "tell which replica acts, where the chart's own is gone"
+        LEASES, ("leases",), ("create",), "elect a leader if the chart's own Lease was deleted"
     ),
     Permission(
         LEASES,
@@ -118,4 +118,4 @@ OWN: Final = (
         named="lease",
     ),
 )
-"""In the operator's own namespace."""
+"""Rights in the operator's own namespace."""

@@ -1,4 +1,4 @@
-"""The driver's own words, kept in the run's folder beside those of its workers."""
+"""Copy the driver's stderr to a file in the run's folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Self, TextIO
 
 
 class DriverLog(io.TextIOBase):
-    """Stands in for stderr: what is written there also goes into a file, once there is one.
+    """Replaces stderr: copies what is written there to a file, once one is set.
 
-    A job that is refused leaves no file. Trouble with the file stops nobody.
+    Before that, text is buffered, so a job that is refused leaves no file. Errors of the file are
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -36,11 +37,12 @@ class DriverLog(io.TextIOBase):
             self._file.close()
 
     def keep_at(self, path: Path) -> None:
-        """Append everything from now on, and what was written before, to a file."""
+        """Append the buffered text, and everything written from now on, to a file."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a", encoding="utf-8")
         except OSError as error:
+            # A driver without a log is better than none.
             self.write(f"the driver's log cannot be kept at {path}: {error}\n")
             return
         before, self._file = self._file, file
@@ -49,29 +51,29 @@ class DriverLog(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of stderr."""
+        """The encoding of stderr."""
         return self._stream.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """Of stderr."""
+        """The error mode of stderr."""
         return self._stream.errors
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def isatty(self) -> bool:
-        """Whether stderr is a terminal."""
+        """True if stderr is a terminal."""
         return self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write to both."""
+        """Write to stderr and to the file."""
         self._keep(text)
         return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush stderr; the file always is."""
+        """Flush stderr; the file is flushed at each write."""
         self._stream.flush()
 
     def _keep(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`rlhf export CHECKPOINT OUT`: a checkpoint's model as a folder in Hugging Face format."""
+"""Export a checkpoint's model as a folder in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from safetensors import SafetensorError
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import Precision
-from rlhf_cli.found_checkpoint import find_checkpoint, is_there
-from rlhf_cli.staging import not_written, recover, staged
+from rlhf_cli.checkpoint_lookup import find_checkpoint, still_exists
+from rlhf_cli.staging import recover, staging_folder, write_error
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.errors import CannotExport, RuntimeFailure
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
-from rlhf_runtime.models.files import copy_tokenizer
-from rlhf_runtime.models.folder import CONFIG_FILE
+from rlhf_runtime.models.folder import CONFIG_FILE, copy_tokenizer
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.roles.saved_models import SavedModel, export_model, saved_models
 from rlhf_runtime.telemetry.metric_names import format_bytes
@@ -32,141 +31,150 @@ DEFAULT_POLICY = "actor"
 
 
 @dataclass(frozen=True)
-class Export:
-    """What is asked for."""
+class ExportRequest:
+    """Arguments of `rlhf export`."""
 
     checkpoint: str
-    """A folder or an address of a step's checkpoint, or of a run."""
+    """Folder or address of a step's checkpoint, or of a run."""
     output: str
-    """The folder that becomes the model."""
+    """The folder of the model."""
     role: str | None = None
-    """None: the policy."""
+    """Default: the policy."""
     dtype: str | None = None
-    """float32 or bfloat16; None: the one in which the run leaves its model."""
+    """float32 or bfloat16. Default: that of the run's own model."""
     source: Path | None = None
-    """A folder with the config and the tokenizer; None: what the checkpoint's manifest names."""
+    """A folder with config and tokenizer. Default: the source in the checkpoint's manifest."""
     force: bool = False
-    """Whether what lies in `output` already goes."""
+    """Replace existing files in `output`."""
 
 
-def export_command(asked: Export) -> None:
-    """Export; say what is taken and where it is.
+def export_checkpoint(request: ExportRequest) -> None:
+    """Export a model; print the chosen checkpoint and the output folder.
 
     Raises:
-        CannotExport: no such checkpoint or role, a damaged one, or no room for it.
-        ModelNotFound, ModelIncomplete: of the model that the role was trained from.
-        ModelNotSaved: the disk is full.
+        CannotExport: no such checkpoint or role, a damaged checkpoint, or an unusable output.
+        ModelNotFound, ModelIncomplete: the source model cannot be used.
+        ModelNotSaved: the model cannot be written, as on a full disk.
         StorageFailed: the checkpoint cannot be read.
     """
-    output = Path(asked.output).expanduser().resolve()
+    output = Path(request.output).expanduser().resolve()
+    # First of all, because an earlier export that was killed may have moved the old model aside.
     recover(output)
-    _check_output(output, asked)
-    _check_source(asked.source)
-    found = find_checkpoint(asked.checkpoint, _say)
+    # Mistakes in the options are reported before minutes are spent on reading the checkpoint.
+    _check_output(output, request)
+    _check_source(request.source)
+    checkpoint = find_checkpoint(request.checkpoint, _notify)
     try:
-        _export(found, output, asked)
+        _export(checkpoint, output, request)
     except RuntimeFailure as error:
-        if is_there(found):
+        # A run deletes old checkpoints while it trains: then any error of reading only follows from
+        # that.
+        if still_exists(checkpoint):
             raise
         raise CannotExport(
-            f"the checkpoint of step {found.record.step} was deleted while it was read, as a run "
-            f"does with older ones: got none any more in {found.address}; give the command again"
+            f"the checkpoint of step {checkpoint.record.step} was deleted during the export, as a "
+            f"run does with old ones: got nothing in {checkpoint.address}; give the command again"
         ) from error
 
 
-def _export(found: Checkpoint, output: Path, asked: Export) -> None:
-    record, models = found.record, saved_models(found.address)
-    model = _role_of(models, asked.role, record, found.address)
-    dtype = asked.dtype or _dtype_of(record, model.role)
-    _check_outside(output, found.address)
-    _say(f"exporting {model.role} of step {record.step} in {dtype}, from {found.address}")
-    with _source_of(asked.source, record, model.role) as source, staged(output) as folder:
+def _export(checkpoint: Checkpoint, output: Path, request: ExportRequest) -> None:
+    record, models = checkpoint.record, saved_models(checkpoint.address)
+    model = _select_role(models, request.role, record, checkpoint.address)
+    dtype = request.dtype or _default_dtype(record, model.role)
+    # Replacing the output would delete the checkpoint, or the run that contains it.
+    _check_outside(output, checkpoint.address)
+    _notify(f"exporting {model.role} of step {record.step} in {dtype}, from {checkpoint.address}")
+    with (
+        _source_folder(request.source, record, model.role) as source,
+        staging_folder(output) as folder,
+    ):
         try:
             export_model(model, source, folder, getattr(torch, dtype))
             copy_tokenizer(source, folder)
             size = sum(file.stat().st_size for file in folder.iterdir())
         except (OSError, SafetensorError) as error:
-            raise not_written(output, error) from error
+            raise write_error(output, error) from error
     typer.echo(f"wrote {output} ({format_bytes(size)})")
 
 
-def _check_output(output: Path, asked: Export) -> None:
-    """Refuse what must not be overwritten, before anything is read.
+def _check_output(output: Path, request: ExportRequest) -> None:
+    """Refuse to overwrite anything, before the checkpoint is read.
 
     Raises:
-        CannotExport: something lies there.
+        CannotExport: the folder is not empty, or is not a folder.
     """
-    if "://" in asked.output:
+    if "://" in request.output:
         raise CannotExport(
-            f"models are exported to this machine: got {asked.output}, allowed a folder; copy it "
+            f"models are exported to this machine: got {request.output}, allowed a folder; copy it "
             "to its address afterwards"
         )
     if output.exists() and not output.is_dir():
-        raise CannotExport(f"there is a file: got {output}, allowed a folder; choose another")
-    if output.is_dir() and any(output.iterdir()) and not asked.force:
+        raise CannotExport(f"the output is a file: got {output}, allowed a folder; choose another")
+    if output.is_dir() and any(output.iterdir()) and not request.force:
         raise CannotExport(
-            f"there is something already: got {output}; give --force to replace it, or choose "
+            f"the output folder is not empty: got {output}; give --force to replace it, or choose "
             "another folder"
         )
 
 
-def _check_source(given: Path | None) -> None:
-    if given is not None and not (given / CONFIG_FILE).is_file():
+def _check_source(source: Path | None) -> None:
+    if source is not None and not (source / CONFIG_FILE).is_file():
         raise CannotExport(
-            f"not a model's folder: got --source {given} without {CONFIG_FILE}, allowed the folder "
-            "of the model that the role was trained from (its weights are not needed)"
+            f"not a model's folder: got --source {source} without {CONFIG_FILE}, allowed the "
+            "folder of the model that the role was trained from (its weights are not needed)"
         )
 
 
 def _check_outside(output: Path, address: str) -> None:
-    """Let nobody replace the checkpoint, or the run, by the model that is made of it."""
+    """Check that neither of output and checkpoint contains the other."""
     saved = Path(address.removeprefix("file://")).resolve()
     if output == saved or output in saved.parents or saved in output.parents:
         raise CannotExport(
-            f"the checkpoint and the model would be in one another: got {output} for what is in "
-            f"{saved}; choose another folder"
+            f"the checkpoint and the model would contain one another: got {output} for the "
+            f"checkpoint in {saved}; choose another folder"
         )
 
 
-def _role_of(
+def _select_role(
     models: dict[str, SavedModel], role: str | None, record: CheckpointRecord, address: str
 ) -> SavedModel:
-    wanted = role or record.policy or DEFAULT_POLICY
+    selected = role or record.policy or DEFAULT_POLICY
+    # Checkpoints of older versions name no policy: a single trained role must be it.
     trained = [name for name, model in models.items() if model.is_trained]
-    if wanted not in models and role is None and len(trained) == 1:
-        (wanted,) = trained
-    if wanted not in models:
+    if selected not in models and role is None and len(trained) == 1:
+        (selected,) = trained
+    if selected not in models:
         raise CannotExport(
-            f"the checkpoint has no weights of such a role: got --role {wanted} for {address}, "
+            f"the checkpoint has no weights of such a role: got --role {selected} for {address}, "
             f"allowed {', '.join(models) or 'none: it holds no model'}; give one of these"
         )
-    return models[wanted]
+    return models[selected]
 
 
-def _dtype_of(record: CheckpointRecord, role: str) -> str:
-    """The format in which the run leaves its model: the one that the role computes in."""
-    known = record.precisions.get(role)
-    return Precision.BFLOAT16.value if known == Precision.BFLOAT16 else Precision.FLOAT32.value
+def _default_dtype(record: CheckpointRecord, role: str) -> str:
+    """The dtype of the run's own model: the one in which the role computes."""
+    precision = record.precisions.get(role)
+    return Precision.BFLOAT16.value if precision == Precision.BFLOAT16 else Precision.FLOAT32.value
 
 
 @contextmanager
-def _source_of(given: Path | None, record: CheckpointRecord, role: str) -> Iterator[Path]:
-    """The folder that a role was trained from: its config and its tokenizer."""
-    if given is not None:
-        yield given
+def _source_folder(source: Path | None, record: CheckpointRecord, role: str) -> Iterator[Path]:
+    """Yield the folder that a role was trained from, for its config and tokenizer."""
+    if source is not None:
+        yield source
         return
     try:
         spec = RLHFJobSpec.model_validate(record.spec)
     except ValidationError as error:
         raise CannotExport(
-            "the checkpoint's manifest is of another version of rlhf, so nobody knows the model "
-            f"that {role} was trained from: got {error.error_count()} problems; give the folder of "
-            "that model with --source"
+            "the checkpoint's manifest is of another version of rlhf, so the model "
+            f"that {role} was trained from is unknown: got {error.error_count()} problems; give "
+            "the folder of that model with --source"
         ) from error
     with tempfile.TemporaryDirectory(prefix="rlhf-export-") as workdir:
-        source = spec.model_for(spec.origin_role(role)).source
+        origin = spec.model_for(spec.origin_role(role)).source
         try:
-            folder = resolve_model(source, spec.schedule.seed, Path(workdir))
+            folder = resolve_model(origin, spec.schedule.seed, Path(workdir))
         except (ModelNotFound, ModelIncomplete) as error:
             raise CannotExport(
                 f"{error}; or give the folder of that model on this machine with --source"
@@ -174,5 +182,5 @@ def _source_of(given: Path | None, record: CheckpointRecord, role: str) -> Itera
         yield folder
 
 
-def _say(text: str) -> None:
+def _notify(text: str) -> None:
     typer.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""How a command ends: every error becomes a sentence on stderr and an exit code."""
+"""Turn every error of a command into a message on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ Parameters = ParamSpec("Parameters")
 
 
 def guarded(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Wrap a command so that it ends with a sentence and an exit code, whatever it raises."""
+    """Wrap a command so that any error becomes a message and an exit code."""
 
     @functools.wraps(command)
     def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        # Typer handles these itself.
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            shown = error if isinstance(error, Exception) else None
-            raise typer.Exit(tell(error)) from shown
+            cause = error if isinstance(error, Exception) else None
+            raise typer.Exit(print_error(error)) from cause
 
     return wrapper
 
 
-def tell(error: BaseException) -> ExitCode:
-    """Say on stderr what went wrong, and return the exit code that it means."""
+def print_error(error: BaseException) -> ExitCode:
+    """Print an error on stderr; return its exit code."""
     if isinstance(error, RlhfError):
-        typer.echo(describe(error), err=True)
+        typer.echo(error_text(error), err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         typer.echo("\n".join(["interrupted", *map(str, error.args)]), err=True)
         return ExitCode.INTERRUPTED
+    # Only an unexpected error prints its traceback: for all others the message is enough.
     typer.echo("".join(traceback.format_exception(error)), err=True)
     typer.echo(
         f"This is a fault of rlhf, not of your manifest: {type(error).__name__}: {error}. "
@@ -48,9 +50,8 @@ def tell(error: BaseException) -> ExitCode:
     return ExitCode.BUG
 
 
-def describe(error: RlhfError) -> str:
-    """An error's reason and text; of several, and of a manifest's problems, each on a line of its
-    own."""
+def error_text(error: RlhfError) -> str:
+    """Reason and text of an error; several problems stand on a line each."""
     if isinstance(error, SeveralErrors):
         return f"{error}\n{error.reason}: {len(error.errors)} problems"
     if isinstance(error, ManifestError):

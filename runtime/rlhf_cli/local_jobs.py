@@ -1,4 +1,4 @@
-"""Jobs of a manifest for this machine: relative paths in it mean the manifest's folder."""
+"""Jobs of a manifest with absolute paths: relative ones are relative to the manifest's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_api.changes import differences, spec_document
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.validate import STDIN, jobs_of, lines_of
+from rlhf_cli.manifests import STDIN, annotate_lines, read_jobs
 
 PATHS = (
     ("code", "local"),
@@ -22,9 +22,9 @@ PATHS = (
     ("models", "*", "source", "path"),
     ("rewards", "*", "model", "path"),
 )
-"""Fields of spec that hold a path of a file or folder; `*` for any name or entry of a list."""
+"""Fields of spec with a path of a file or folder; `*` stands for any name or index."""
 TRACKING = ("telemetry", "mlflow", "trackingUri")
-"""A folder, where it is no address."""
+"""A path unless it is an address."""
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|databricks$")
 
 
@@ -32,98 +32,102 @@ def local_jobs(file: Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
     """Load the jobs of a file, or of standard input for `-`, with absolute paths.
 
     Args:
-        file: the manifest. What is relative in it, or in an override, means its folder, for a link
-            the link's; in standard input the current one.
+        file: the manifest. Relative paths, also those of overrides, start at its folder; for a
+            link, at the link's folder; for standard input, at the current folder.
         overrides: PATH=VALUE texts of --set.
 
     Raises:
         ManifestError: the file has problems.
-        OverrideError: an override that cannot be applied.
+        OverrideError: an override cannot be applied.
     """
-    return [localized(job, file, overrides) for job in jobs_of(file, overrides)]
+    return [localize(job, file, overrides) for job in read_jobs(file, overrides)]
 
 
-def localized(job: RLHFJob, file: Path, overrides: Sequence[str] = ()) -> RLHFJob:
-    """A job of a file, or of standard input for `-`, with absolute paths.
+def localize(job: RLHFJob, file: Path, overrides: Sequence[str] = ()) -> RLHFJob:
+    """Make the paths of a loaded job absolute.
 
     Args:
-        job: as it was loaded.
+        job: as loaded.
         file: the manifest.
         overrides: PATH=VALUE texts of --set with which it was loaded.
 
     Raises:
-        ManifestError: a path begins with the home of nobody.
+        ManifestError: a path starts with the home of an unknown user.
     """
+    # abspath keeps a link's own folder, where resolve() of the file would follow the link.
     folder = Path.cwd() if file == STDIN else Path(os.path.abspath(file)).parent.resolve()
-    with lines_of(file, job, overrides):
+    with annotate_lines(file, job, overrides):
         return with_absolute_paths(job, folder)
 
 
 def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
-    """The same job with paths that mean the same from every folder.
+    """Make the paths of a job absolute.
 
     Args:
-        job: as it was written.
-        folder: what its relative paths mean; absolute.
+        job: as written.
+        folder: absolute; relative paths start there.
 
     Raises:
-        ManifestError: a path begins with the home of nobody.
+        ManifestError: a path starts with the home of an unknown user.
     """
+    # The model is frozen, so its document is changed and validated again.
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     problems: list[Problem] = []
     for pattern in (*PATHS, TRACKING):
-        for holder, key, location in _found(document["spec"], pattern, ("spec",)):
+        for holder, key, location in _matches(document["spec"], pattern, ("spec",)):
             path = os.path.expanduser(holder[key])
+            # MLflow accepts addresses in the same field.
             if pattern == TRACKING and ADDRESS.match(path):
                 continue
             if path.startswith("~"):
-                problems.append(_homeless(path, location))
+                problems.append(_unknown_home(path, location))
             holder[key] = absolute(path, folder)
     if problems:
         raise ManifestError(problems)
     return RLHFJob.model_validate(document)
 
 
-def _homeless(path: str, location: FieldPath) -> Problem:
-    """A path whose `~` the system cannot replace."""
+def _unknown_home(path: str, location: FieldPath) -> Problem:
+    """The problem of a path with an unknown `~NAME`."""
     return Problem(
         location,
-        "begins with the home of a user whom this machine does not know",
+        "starts with the home of a user that does not exist on this machine",
         got=path,
         allowed="~/ for your own home, ~NAME/ for another user's",
         do="correct the name; a file of such a name is ./~NAME",
     )
 
 
-def with_places(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str, Any]:
-    """An earlier spec whose relative paths are absolute where the job has the same one: runs have
-    kept them as they were written.
+def with_resolved_paths(before: Mapping[str, Any], job: RLHFJob) -> Mapping[str, Any]:
+    """Make relative paths of an earlier spec absolute where the job has the same ones.
 
     Args:
-        before: its document.
+        before: the earlier spec's document. Runs store it as written.
         job: with absolute paths.
     """
-    kept = deepcopy(dict(before))
-    for path, old, new in list(differences(kept, spec_document(job.spec))):
-        if any(map(partial(_is_at, path), (*PATHS, TRACKING))) and isinstance(old, str):
+    resolved = deepcopy(dict(before))
+    # Runs store their manifest as written. Without this, the same relative path would count as a
+    # change on every resume.
+    for path, old, new in list(differences(resolved, spec_document(job.spec))):
+        if any(map(partial(_fits, path), (*PATHS, TRACKING))) and isinstance(old, str):
             is_relative = not Path(old).is_absolute()
             if is_relative and str(new).endswith(f"/{os.path.normpath(old)}"):
-                holder: Any = kept
+                holder: Any = resolved
                 for name in path[:-1]:
                     holder = holder[name]
                 holder[path[-1]] = new
-    return kept
+    return resolved
 
 
-def _is_at(path: Sequence[str | int], pattern: Sequence[str]) -> bool:
+def _fits(path: Sequence[str | int], pattern: Sequence[str]) -> bool:
     return len(path) == len(pattern) and all(
         part in ("*", name) for name, part in zip(path, pattern, strict=True)
     )
 
 
 def absolute(path: str, folder: Path) -> str:
-    """A path relative to a folder without links, without `..` at its beginning; further on, where a
-    link may stand before it, it stays."""
+    """Join a path to a folder without links; a leading `..` is resolved."""
+    # A `..` further on stays: a link may stand before it.
     names = list(Path(path).parts)
     while names and names[0] == os.pardir:
         folder = folder.parent
@@ -131,11 +135,11 @@ def absolute(path: str, folder: Path) -> str:
     return str(folder.joinpath(*names))
 
 
-def _found(
+def _matches(
     node: Any, pattern: Sequence[str], location: FieldPath
 ) -> Iterator[tuple[Any, Any, FieldPath]]:
-    """Maps and lists with a value that a pattern leads to, where in them it is, and where in the
-    document."""
+    """Yield the container, its key, and the location in the document of every value that a pattern
+    matches."""
     if not isinstance(node, dict | list):
         return
     first, *rest = pattern
@@ -147,6 +151,6 @@ def _found(
         if value is None:
             continue
         if rest:
-            yield from _found(value, rest, (*location, key))
+            yield from _matches(value, rest, (*location, key))
         else:
             yield node, key, (*location, key)

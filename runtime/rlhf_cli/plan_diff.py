@@ -1,4 +1,4 @@
-"""`rlhf plan --diff PLAN`: in what two plans of a job differ."""
+"""Read an earlier plan, and print how two plans of a job differ."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def read_plan(file: Path) -> Plan:
-    """A plan that `rlhf plan -o json` has printed.
+    """Read a plan that `rlhf plan -o json` has printed.
 
     Raises:
-        ManifestError: no such file, or something else in it.
+        ManifestError: the file does not exist, or is not a plan.
     """
     try:
         return Plan.model_validate_json(file.read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def read_plan(file: Path) -> Plan:
             [
                 Problem(
                     (),
-                    "--diff names no plan",
+                    "--diff does not name a plan",
                     got=f"{file} ({why})",
                     allowed="what `rlhf plan FILE -o json` prints",
                     do="print one to a file",
@@ -41,27 +41,21 @@ def read_plan(file: Path) -> Plan:
 
 
 def print_diff(plan: Plan, other: Plan, console: Console) -> None:
-    """What differs between a plan and another one.
-
-    Args:
-        plan: the one.
-        other: the other.
-        console: where to print.
-    """
-    mine, theirs = dict(_facts(plan)), dict(_facts(other))
+    """Print a table of the values in which two plans differ."""
+    facts, other_facts = dict(_facts(plan)), dict(_facts(other))
     table = Table(box=None, padding=(0, 3, 0, 0))
     for name in ("", "this plan", "the other"):
         table.add_column(name)
-    for name in dict.fromkeys([*mine, *theirs]):
-        one, two = mine.get(name, "-"), theirs.get(name, "-")
-        if one != two:
-            table.add_row(name, one, two)
+    for name in dict.fromkeys([*facts, *other_facts]):
+        value, other_value = facts.get(name, "-"), other_facts.get(name, "-")
+        if value != other_value:
+            table.add_row(name, value, other_value)
     console.print()
     console.print(table if table.row_count else "The plans are the same.")
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What people compare of a plan, by name."""
+    """Values to compare, by name."""
     from rlhf_api.plan_text import format_bytes
     from rlhf_planner.timeline.rows import format_time
 
@@ -87,14 +81,14 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _fusion(engine: GenerationPlan, plan: Plan) -> str:
-    """Who finishes how many responses, and what begins meanwhile."""
+    """The stage fusion of an engine, if it has one."""
     from rlhf_planner.cost.fusion import fusion_of
 
     fusion = fusion_of(plan)
     if engine.fusion is None or fusion is None:
         return "none"
     return (
-        f"{fusion.threshold_rows} responses on {_devices(fusion.mesh)}, beside "
+        f"{fusion.threshold_rows} responses on {_devices(fusion.mesh)}, during "
         f"{', '.join(fusion.calls)}"
     )
 

@@ -1,4 +1,4 @@
-"""`rlhf plan --explain CALL`: why a call is where it is, and what it would take otherwise."""
+"""Explain a call of a plan: where it runs, what takes its time, and the nearest alternatives."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def print_explanation(
     profile: Profile | None,
     console: Console,
 ) -> None:
-    """What a call spends its time on, and plans that differ in one choice of its role.
+    """Print what a call spends its time on, and plans that differ in one choice of its role.
 
     Args:
         job: the manifest.
         graphs: traced from it.
-        plan: of it.
-        call: the site of a call of the step.
-        profile: measured on such devices, if there is one.
-        console: where to print.
+        plan: made for it.
+        call: a call of the step, such as actor.train.
+        profile: measured times of such devices, if available.
+        console: prints it.
 
     Raises:
-        ManifestError: no such call, or none that has a model and times.
+        ManifestError: there is no such call, or it has no model or no expected time.
     """
     from rlhf_planner.evaluate import evaluate, hardware_of_pools
     from rlhf_planner.plan import resolve_shapes
@@ -47,48 +47,51 @@ def print_explanation(
     from rlhf_planner.simulation.step_tasks import site_of
     from rlhf_planner.timeline.rows import format_time
 
-    planned = _planned(plan, call)
+    call_plan = _find_call(plan, call)
     problem = problem_of(job, graphs, plan.pools, resolve_shapes(job, graphs), profile)
     hardware = hardware_of_pools(problem.pools, profile)
-    found = evaluate(problem, plan, hardware)
-    seconds, step = found.calls[call], found.step_seconds
-    critical = {site_of(task.task) for task in found.simulation.critical_path}
-    console.print(f"\n[bold]{call}[/bold]: {_where(planned)}", highlight=False)
+    evaluation = evaluate(problem, plan, hardware)
+    seconds, step = evaluation.calls[call], evaluation.step_seconds
+    # Only calls on the critical path make a step shorter when they get faster.
+    critical = {site_of(task.task) for task in evaluation.simulation.critical_path}
+    console.print(f"\n[bold]{call}[/bold]: {_devices_text(call_plan)}", highlight=False)
     parts = sorted(((value, name) for name, value in seconds.parts.items() if value), reverse=True)
     spent = ", ".join(
         f"{name.replace('_', ' ')} {value / seconds.total:.0%}" for value, name in parts[:4]
     )
-    makes = "it makes steps as long as they are" if call in critical else "others take longer"
+    position = "on the critical path" if call in critical else "not on the critical path"
     console.print(
-        f"{format_time(seconds.total)} of a step of {format_time(step)}; {makes}; {spent}",
+        f"{format_time(seconds.total)} of a step of {format_time(step)}; {position}; {spent}",
         highlight=False,
     )
     table = Table(box=None, padding=(0, 3, 0, 0))
     for name in ("Otherwise", "the call", "a step", "as long"):
         table.add_column(name, justify="left" if name == "Otherwise" else "right")
-    for each in neighbours(problem, plan, hardware, call):
-        if each.step_seconds is None:
-            table.add_row(each.name, "does not fit", "", "")
+    for variant in neighbours(problem, plan, hardware, call):
+        if variant.step_seconds is None:
+            table.add_row(variant.name, "does not fit", "", "")
         else:
-            ratio, own = f"{each.step_seconds / step:.3f} x", each.call_seconds
+            ratio, own = f"{variant.step_seconds / step:.3f} x", variant.call_seconds
             time = "without it" if own is None else format_time(own)
-            table.add_row(each.name, time, format_time(each.step_seconds), ratio)
-    console.print(table if table.row_count else "nothing else was to choose for it")
+            table.add_row(variant.name, time, format_time(variant.step_seconds), ratio)
+    console.print(table if table.row_count else "it has no alternatives")
 
 
-def _planned(plan: Plan, call: str) -> CallPlan:
-    """The plan of a call of the step with a model and with times."""
+def _find_call(plan: Plan, call: str) -> CallPlan:
+    """Find a call of the step that has a model and an expected time."""
     from rlhf_api.plan import GraphName
 
-    known = [each.call for each in plan.estimate.calls] if plan.estimate else []
-    sites = {each.call: each for each in plan.calls if each.graph is GraphName.STEP}
-    allowed = [site for site in known if sites[site].role is not None]
+    timed = [call_estimate.call for call_estimate in plan.estimate.calls] if plan.estimate else []
+    sites = {
+        step_call.call: step_call for step_call in plan.calls if step_call.graph is GraphName.STEP
+    }
+    allowed = [site for site in timed if sites[site].role is not None]
     if call not in allowed:
         raise ManifestError(
             [
                 Problem(
                     (),
-                    "--explain names no call of the step with a model whose time is expected",
+                    "--explain must name a call of the step that has a model and an expected time",
                     got=call,
                     allowed=", ".join(allowed) or "none: the speed of the devices is not known",
                     do="give one of these"
@@ -100,8 +103,8 @@ def _planned(plan: Plan, call: str) -> CallPlan:
     return sites[call]
 
 
-def _where(planned: CallPlan) -> str:
-    mesh = planned.mesh
+def _devices_text(call_plan: CallPlan) -> str:
+    mesh = call_plan.mesh
     assert mesh is not None
     ranks = f"devices {mesh.ranks.start} to {mesh.ranks.stop - 1} of pool {mesh.pool}"
     return f"{ranks}, {mesh.data} x tensor {mesh.tensor} x pipeline {mesh.pipeline}"

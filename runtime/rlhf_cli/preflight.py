@@ -1,4 +1,4 @@
-"""What a command checks of a job before anything starts, all told at once."""
+"""All checks of a job before anything starts; their errors are collected and raised at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlhf_api.gathering import ErrorCollector
 from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.planned import BY_MANIFEST, plan_of
-from rlhf_cli.validate import Lines
+from rlhf_cli.manifests import LineContext
+from rlhf_cli.planning import PLANNED_FROM_MANIFEST, plan_graphs
 from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
@@ -23,60 +23,60 @@ from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.limits import Limits
 
-Code = AbstractContextManager[tuple[str, ...]]
+UserCode = AbstractContextManager[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a job is to run, as far as its checks depend on it."""
+class RunTarget:
+    """The environment in which a job is to run, as far as checks depend on it."""
 
     pools: Callable[[], Sequence[Pool]]
-    """The devices that it is planned for."""
-    code: Code | None
-    """Puts the user's Python on the path, and gives its folders. None: it is not on this
-    machine."""
-    lines: Lines
-    """Says of a manifest's problems at which line they are."""
+    """Returns the devices to plan for."""
+    code: UserCode | None
+    """Puts the user's Python on the path and yields its folders. None: it is not on this machine.
+    """
+    lines: LineContext
+    """Adds line numbers to the manifest's problems."""
     one_machine: bool
-    """Whether workers see the files that are seen here."""
+    """True if workers see this machine's files."""
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedJob:
     """A job that has passed every check."""
 
-    traced: tuple[Mapping[GraphName, Graph], Plan] | None
-    """Its graphs and plan. None: they need code that is not on this machine, and the manifest does
-    not say what it calls."""
+    graphs_and_plan: tuple[Mapping[GraphName, Graph], Plan] | None
+    """Graphs and plan. None: the algorithm's code is not on this machine and the manifest lacks its
+    graph."""
     python_path: tuple[str, ...]
     """Folders of the user's own code."""
     facts: Sequence[str]
-    """What was found, one sentence each."""
+    """Results of the checks, one sentence each."""
     unchecked: Sequence[str]
-    """What is left to workers, and why, one sentence each."""
-    lines: Lines
-    """Says of a manifest's problems at which line they are."""
+    """Checks that are left to workers, one sentence each."""
+    lines: LineContext
+    """Adds line numbers to the manifest's problems."""
 
     @property
     def planned(self) -> tuple[Mapping[GraphName, Graph], Plan]:
-        """Its graphs and plan, where its code is on this machine."""
-        assert self.traced is not None, "a job is run where its code is"
-        return self.traced
+        """Graphs and plan of a job whose code is on this machine."""
+        assert self.graphs_and_plan is not None, "a job is run where its code is"
+        return self.graphs_and_plan
 
 
 @contextmanager
-def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
-    """Trace, plan and check a job; inside, its own code is on the path.
+def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[CheckedJob]:
+    """Trace, plan and check a job; inside the block its own code is on the path.
 
     Args:
         job: the manifest.
-        target: where it is to run.
-        limits: of the time that checks may take.
+        target: its environment.
+        limits: time limits of the checks.
 
     Raises:
-        RlhfError: the one thing that is wrong.
-        ManifestError: all that is wrong is the manifest's.
-        SeveralErrors: all that is wrong.
+        RlhfError: the only problem.
+        ManifestError: all problems are in the manifest.
+        SeveralErrors: all problems.
     """
     findings = Findings()
     gathered = findings.gathered
@@ -84,6 +84,8 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
     plan: Plan | None = None
     with ExitStack() as stack:
         path: tuple[str, ...] | None = None
+        # Each `gathered.check()` collects the errors of its block, and the next checks still run: a
+        # user sees all problems at once.
         if target.code is not None:
             with gathered.check(), target.lines():
                 path = stack.enter_context(target.code)
@@ -91,15 +93,16 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
         pools: Sequence[Pool] = ()
         traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
+        # Without the code, a graph in the manifest will do, unless it is of other settings.
         if traceable or is_of_these_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
                 graphs_of = trace_job if traceable else graphs_without_code
                 graphs = graphs_of(job, device_of(pools))
         if graphs is not None:
-            findings.unchecked += [] if traceable else [BY_MANIFEST]
+            findings.unchecked += [] if traceable else [PLANNED_FROM_MANIFEST]
             with gathered.check(), target.lines():
-                plan = plan_of(job, graphs, pools, has_code=path is not None)
+                plan = plan_graphs(job, graphs, pools, has_code=path is not None)
         check_job(
             job,
             graphs,
@@ -108,30 +111,34 @@ def checked(job: RLHFJob, target: Target, limits: Limits) -> Iterator[Checked]:
             one_machine=target.one_machine,
             has_code=path is not None,
         )
-        _placed(_causes(gathered.errors), target.lines).raise_all()
-        traced = None if graphs is None or plan is None else (graphs, plan)
-        yield Checked(traced, path or (), findings.facts, findings.unchecked, target.lines)
+        _with_lines(_without_consequences(gathered.errors), target.lines).raise_all()
+        graphs_and_plan = None if graphs is None or plan is None else (graphs, plan)
+        yield CheckedJob(
+            graphs_and_plan, path or (), findings.facts, findings.unchecked, target.lines
+        )
 
 
-def left_to_workers(start: Checked) -> list[str]:
-    """What a person should know of what was not checked."""
+def unchecked_notices(start: CheckedJob) -> list[str]:
+    """A notice for each check that was left to workers."""
     return [f"not checked before the start: {text}" for text in start.unchecked]
 
 
-def _placed(errors: Sequence[RlhfError], lines: Lines) -> ErrorCollector:
-    """The same errors, each with the place of the field that it is about."""
-    placed = ErrorCollector()
+def _with_lines(errors: Sequence[RlhfError], lines: LineContext) -> ErrorCollector:
+    """The same errors, with the lines of their fields."""
+    located = ErrorCollector()
     for error in errors:
-        with placed.check(), nullcontext() if isinstance(error, ManifestError) else lines():
+        # A ManifestError has its lines already.
+        with located.check(), nullcontext() if isinstance(error, ManifestError) else lines():
             raise error
-    return placed
+    return located
 
 
-def _causes(errors: Sequence[RlhfError]) -> list[RlhfError]:
-    """Errors without those that only follow: what has no folder has no dimensions, and a reward
-    model without a head is noticed by plan and checks."""
-    found = list(errors)
+def _without_consequences(errors: Sequence[RlhfError]) -> list[RlhfError]:
+    """Drop errors that only follow from another one."""
+    # A model without a folder has no dimensions; a reward model without a head fails twice, in the
+    # plan and in the checks.
+    remaining = list(errors)
     for cause, effect in ((ModelNotFound | ModelIncomplete, ShapeUnknown), (WrongHead, NoScores)):
-        if any(isinstance(each, cause) for each in errors):
-            found = [each for each in found if not isinstance(each, effect)]
-    return found
+        if any(isinstance(error, cause) for error in errors):
+            remaining = [error for error in remaining if not isinstance(error, effect)]
+    return remaining

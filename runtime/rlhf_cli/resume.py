@@ -1,4 +1,4 @@
-"""What `rlhf run` makes of a folder and of a store: start, go on, or nothing to do."""
+"""Decide whether a run starts, resumes, or has nothing left to do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.found_checkpoint import place_of_checkpoints
-from rlhf_cli.local_jobs import with_places
-from rlhf_cli.validate import Lines
+from rlhf_cli.checkpoint_lookup import checkpoint_address
+from rlhf_cli.local_jobs import with_resolved_paths
+from rlhf_cli.manifests import LineContext
 from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import LOCK
@@ -25,17 +25,22 @@ from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-NEVER_THERE = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
-"""What trying again does not mend: no such folder or bucket, a file, or no right to write."""
+PERMANENT_ERRORS = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
+"""Errors that a retry does not mend: no such folder or bucket, a file, or no right to write."""
 
 
-def has_work(folder: RunFolder, job: RLHFJob, fresh: bool, lines: Lines = nullcontext) -> bool:
-    """Whether there is something to do in the folder; `fresh` puts an earlier run aside.
+def prepare_run_folder(
+    folder: RunFolder, job: RLHFJob, fresh: bool, lines: LineContext = nullcontext
+) -> bool:
+    """Return True if there is something to train in the folder.
 
-    An unfinished run goes on; a finished one does if the schedule has more steps now.
+    An unfinished run resumes; a finished one does if the schedule has more steps now.
+
+    Args:
+        fresh: move an earlier run's files to a new folder beside it.
 
     Raises:
-        CannotResume: it has finished under another manifest.
+        CannotResume: a run has finished there under another manifest.
     """
     if not folder.metrics.exists():
         return True
@@ -44,6 +49,7 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool, lines: Lines = nullco
         try:
             aside.mkdir()
             for entry in folder.path.iterdir():
+                # The lock stays, because this process holds it.
                 if entry.name != LOCK:
                     entry.rename(aside / entry.name)
         except OSError as error:
@@ -55,33 +61,38 @@ def has_work(folder: RunFolder, job: RLHFJob, fresh: bool, lines: Lines = nullco
         return True
     records = folder.read()
     is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
+    # A finished run with fewer steps than the manifest's schedule resumes for the rest.
     if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
+        # "Already finished" would mislead if the run had another manifest.
         _check_finished(job, folder, lines)
         sys.stderr.write(
             f"already finished: {folder.path}; its report is {folder.report}. "
             "To train again use --fresh (this run is kept aside) or another --output; more --steps "
-            "go on from here.\n"
+            "continue from here.\n"
         )
         return False
     return True
 
 
-def _check_finished(job: RLHFJob, folder: RunFolder, lines: Lines) -> None:
-    """Refuse to take a finished run for that of another manifest.
+def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:
+    """Check that a finished run belongs to this manifest.
 
     Raises:
         CannotResume: a field differs that must not.
     """
     before = _trained_spec(folder)
-    before = None if before is None else with_places(before, job)
+    before = None if before is None else with_resolved_paths(before, job)
     problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if before is not None:
-        for text in _told(before, job, "at the last start", "which changes nothing any more"):
+        for text in _difference_texts(
+            before, job, "the last start", "which has no effect any more"
+        ):
             sys.stderr.write(text + "\n")
     if problems:
         raise CannotResume(
-            f"another manifest's run has finished in {folder.path}: --fresh starts over and keeps "
-            "that one, --output takes another folder\n" + _placed(problems, lines)
+            f"a run of another manifest has finished in {folder.path}: --fresh starts over and "
+            "keeps that run aside, --output chooses another folder\n"
+            + _located_text(problems, lines)
         )
 
 
@@ -93,25 +104,28 @@ def _free_name(path: Path) -> Path:
 
 
 def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
-    """Where the job's checkpoints are.
+    """Open the store of the job's checkpoints.
 
     Raises:
-        StorageUnusable: nothing can be kept there.
-        CannotResume: `fresh`, and checkpoints of an earlier run lie outside of its folder.
+        StorageUnusable: nothing can be stored there.
+        CannotResume: `fresh`, and the store has checkpoints outside of the run's folder.
     """
     storage = job.spec.checkpoint.storage
-    given = storage.uri if storage is not None else None
-    address = place_of_checkpoints(job.spec, folder)
+    is_outside = storage is not None and storage.uri is not None
+    address = checkpoint_address(job.spec, folder)
     require_persistent(address)
+    # The store is tried before the start: at the first save it would cost the steps until then.
     store = CheckpointStore(address)
     try:
-        store.probe()
+        store.check_writable()
     except StorageFailed as error:
-        if isinstance(error.__cause__, NEVER_THERE):
+        if isinstance(error.__cause__, PERMANENT_ERRORS):
             raise storage_unusable(address, error.__cause__) from error
         raise
     steps = store.steps()
-    if fresh and given and steps:
+    # Checkpoints inside the folder are moved aside with it. Those elsewhere stay, and resuming from
+    # them would not be a fresh start.
+    if fresh and is_outside and steps:
         raise CannotResume(
             f"--fresh puts the run's folder aside, not what lies elsewhere: got checkpoints of "
             f"{len(steps)} steps in {address}; change checkpoint.storage, or delete them"
@@ -119,23 +133,23 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     return store
 
 
-def tell_where_it_begins(store: CheckpointStore, is_known: bool, journal: Journal) -> None:
-    """Say so where folder and checkpoints do not belong together.
+def note_checkpoint_mismatch(store: CheckpointStore, has_run: bool, journal: Journal) -> None:
+    """Record a notice where only one of folder and store belongs to an earlier run.
 
     Args:
-        store: of the checkpoints.
-        is_known: whether the run's folder holds a run already.
-        journal: hears of it.
+        store: the job's checkpoints.
+        has_run: True if the run's folder already contains a run.
+        journal: receives the notice.
     """
     steps = store.steps()
-    if steps and not is_known:
+    if steps and not has_run:
         journal.notice(
-            f"{store.address} has checkpoints of another run, up to step {steps[0]}: this one goes "
-            "on from there; for a new beginning give another checkpoint.storage"
+            f"{store.address} has checkpoints of another run, up to step {steps[0]}: this one "
+            "resumes there; to start from the beginning give another checkpoint.storage"
         )
-    if is_known and not steps:
+    if has_run and not steps:
         journal.notice(
-            f"{store.address} has no checkpoint: the run in this folder begins again at its start"
+            f"{store.address} has no checkpoint: the run in this folder starts from the beginning"
         )
 
 
@@ -144,28 +158,29 @@ def check_changes(
     folder: RunFolder,
     store: CheckpointStore,
     devices: str = "",
-    lines: Lines = nullcontext,
+    lines: LineContext = nullcontext,
 ) -> list[str]:
-    """Compare with the manifest under which the job has come as far as it has.
+    """Compare the manifest with that of the progress made so far.
 
     Args:
-        job: as it is now.
+        job: the current manifest.
         folder: of the run.
         store: of its checkpoints.
-        devices: what it runs on now, for people; empty: that is not compared.
-        lines: of its manifest.
+        devices: current devices as text; empty: they are not compared.
+        lines: adds line numbers of the manifest.
 
     Returns:
-        What differs from the last start in this folder, each with both values: the new ones are in
-        force.
+        A sentence for each difference from the last start in this folder. New values are in force.
 
     Raises:
         CannotResume: a field differs that must not.
     """
+    # The newest readable checkpoint counts, since training resumes from it. Without one it is the
+    # folder's last manifest, if that has trained a step.
     records = (store.record(step) for step in store.steps())
     record = next((record for record in records if record is not None), None)
     before = _trained_spec(folder) if record is None else record.spec
-    before = None if before is None else with_places(before, job)
+    before = None if before is None else with_resolved_paths(before, job)
     problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
         problems.append(
@@ -179,8 +194,8 @@ def check_changes(
         )
     if problems:
         raise CannotResume(
-            "the job cannot go on with this manifest; --fresh starts over and keeps this run\n"
-            + _placed(problems, lines)
+            "the job cannot resume with this manifest; --fresh starts over and keeps this run "
+            "aside\n" + _located_text(problems, lines)
         )
     return [
         *_changed_fields(job, folder, None if record is None else record.spec),
@@ -188,8 +203,9 @@ def check_changes(
     ]
 
 
-def _placed(problems: Sequence[Problem], lines: Lines) -> str:
-    """Problems, each on a line, with the places of their fields."""
+def _located_text(problems: Sequence[Problem], lines: LineContext) -> str:
+    """Problems with the lines of their fields, one per line."""
+    # `lines` adds positions to an error that is raised inside.
     try:
         with lines():
             raise ManifestError(problems)
@@ -200,39 +216,46 @@ def _placed(problems: Sequence[Problem], lines: Lines) -> str:
 def _changed_fields(
     job: RLHFJob, folder: RunFolder, saved: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """Fields that differ from the last start in a folder; from a checkpoint's where it had none."""
-    last = _spec_of(folder) if folder.metrics.exists() else None
+    """Fields that differ from the last start in the folder, or from the checkpoint if there was
+    none."""
+    last = _last_spec(folder) if folder.metrics.exists() else None
     if last is not None:
-        yield from _told(with_places(last, job), job, "at the last start", "which is in force now")
+        yield from _difference_texts(
+            with_resolved_paths(last, job), job, "the last start", "which is in force now"
+        )
     elif saved is not None:
-        yield from _told(with_places(saved, job), job, "in the checkpoint", "which is in force now")
+        yield from _difference_texts(
+            with_resolved_paths(saved, job), job, "the checkpoint", "which is in force now"
+        )
 
 
 def _changed_devices(folder: RunFolder, devices: str) -> Iterator[str]:
-    """Whether other devices are used than at the last start in a folder."""
+    """A sentence if the devices differ from the last start's."""
     runs = folder.read().runs if folder.metrics.exists() else ()
     if devices and runs and runs[-1].devices != devices:
         yield f"other devices than at the last start: {devices} now, {runs[-1].devices} then"
 
 
-def _told(before: Mapping[str, Any], job: RLHFJob, since: str, meaning: str) -> list[str]:
-    """Every field that differs from an earlier manifest."""
+def _difference_texts(
+    before: Mapping[str, Any], job: RLHFJob, since: str, meaning: str
+) -> list[str]:
+    """A sentence for each field that differs from an earlier spec."""
     return [
-        f"another value than {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
+        f"differs from {since}: spec.{'.'.join(map(str, path))} is {format_value(after)}, "
         f"{meaning}, and was {format_value(old)}"
         for path, old, after in differences(before, spec_document(job.spec))
     ]
 
 
 def _trained_spec(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The spec of the run in a folder. None: it has not trained yet, or is of another version."""
+    """The spec of a run that has trained a step; None without one, or of another version."""
     if not folder.metrics.exists() or not folder.read().steps:
         return None
-    return _spec_of(folder)
+    return _last_spec(folder)
 
 
-def _spec_of(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The spec of the last start in a folder. None: there was none, or it is of another version."""
+def _last_spec(folder: RunFolder) -> Mapping[str, Any] | None:
+    """The spec of the last start in the folder; None without one, or of another version."""
     text = folder.read_manifest()
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""A folder that is filled beside its place and put there once it is complete."""
+"""Fill a folder beside its target, and move it there once it is complete."""
 
 from __future__ import annotations
 
@@ -12,63 +12,65 @@ from pathlib import Path
 from rlhf_runtime.controller.run_lock import LOCK, lock_folder
 from rlhf_runtime.errors import CannotExport, FolderInUse, FolderUnusable, ModelNotSaved
 
+# Folders are named .NAME. + this prefix + 8 hex digits.
 NEW, REPLACED = "rlhf-new-", "rlhf-replaced-"
-"""What names of folders beside the place begin with, after a dot and the place's own name."""
 LAST = "config.json"
-"""The file that makes a folder a model: it is moved last."""
+"""A folder with this file counts as a model, so it is moved last."""
 
 
 @contextmanager
-def staged(output: Path) -> Iterator[Path]:
-    """A folder of its own that takes the place of `output` when the block ends without an error,
-    and else goes.
+def staging_folder(output: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `output` if the block ends without an error.
 
     Raises:
-        CannotExport: it cannot be made.
-        ModelNotSaved: it cannot be put there; what was there is there still.
+        CannotExport: the folder cannot be created.
+        ModelNotSaved: `output` cannot be replaced; its earlier content is kept.
     """
     try:
-        place = _place_of(output)
-        place.mkdir(parents=True, exist_ok=True)
-        staging = _new_folder(output, place, NEW)
+        parent = _staging_parent(output)
+        parent.mkdir(parents=True, exist_ok=True)
+        staging = _new_folder(output, parent, NEW)
     except OSError as error:
         raise _unusable(output, error) from error
     try:
+        # The lock tells `recover` in another process that this one is alive.
         with lock_folder(staging):
             yield staging
             try:
-                _put(staging, output)
+                _replace(staging, output)
             except OSError as error:
-                raise not_written(output, error) from error
+                raise write_error(output, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def recover(output: Path) -> None:
-    """Remove what killed processes have begun to put there, and put back what they were replacing.
+    """Clean up after killed exports: remove their folders, and restore what they were replacing.
 
     Raises:
-        CannotExport: one of them is alive, or it cannot be done.
+        CannotExport: another export runs, or a file system error.
     """
     try:
-        for left in _left(output, NEW):
-            with lock_folder(left):
-                shutil.rmtree(left)
-        for left in _left(output, REPLACED):
+        for leftover in _leftovers(output, NEW):
+            # A folder whose lock is free belongs to a killed process.
+            with lock_folder(leftover):
+                shutil.rmtree(leftover)
+        for leftover in _leftovers(output, REPLACED):
+            # If the process was killed before the new model was in place, the old one returns.
             if output.exists():
-                shutil.rmtree(left)
+                shutil.rmtree(leftover)
             else:
-                left.rename(output)
+                leftover.rename(output)
     except FolderInUse as error:
         raise CannotExport(f"another export writes there: got {output}; wait for it") from error
     except (OSError, FolderUnusable) as error:
         raise _unusable(output, error) from error
 
 
-def not_written(output: Path, error: Exception) -> ModelNotSaved:
-    """The error of a folder that could not be written or put into its place."""
+def write_error(output: Path, error: Exception) -> ModelNotSaved:
+    """The error of a folder that could not be written or moved."""
     return ModelNotSaved(
-        f"the model could not be written: got {type(error).__name__}: {error} for {output}; see to "
+        f"the model could not be written: got {type(error).__name__}: {error} for {output}; check "
         "that folder and its disk, then give the same command again"
     )
 
@@ -79,53 +81,56 @@ def _unusable(output: Path, error: Exception) -> CannotExport:
     )
 
 
-def _place_of(output: Path) -> Path:
-    """Where it is filled: on the disk that it will be on."""
+def _staging_parent(output: Path) -> Path:
+    """The folder that contains the staging folder, on the same disk as `output`."""
+    # A rename within one disk is atomic; a copy from another disk could stop halfway.
     return output if output.is_mount() else output.parent
 
 
-def _left(output: Path, kind: str) -> list[Path]:
-    place = _place_of(output)
-    entries = place.iterdir() if place.is_dir() else ()
-    return [each for each in entries if each.name.startswith(_prefix(output, kind))]
+def _leftovers(output: Path, kind: str) -> list[Path]:
+    parent = _staging_parent(output)
+    entries = parent.iterdir() if parent.is_dir() else ()
+    return [entry for entry in entries if entry.name.startswith(_prefix(output, kind))]
 
 
 def _prefix(output: Path, kind: str) -> str:
     return f".{output.name}.{kind}"
 
 
-def _new_folder(output: Path, place: Path, kind: str) -> Path:
-    """An empty folder that no other process has, with the rights that any new one gets."""
-    folder = place / f"{_prefix(output, kind)}{uuid.uuid4().hex[:8]}"
+def _new_folder(output: Path, parent: Path, kind: str) -> Path:
+    """Create a folder of unique name with default permissions."""
+    folder = parent / f"{_prefix(output, kind)}{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     return folder
 
 
-def _put(staging: Path, output: Path) -> None:
-    """Let a complete folder take the place of another."""
+def _replace(staging: Path, output: Path) -> None:
+    """Replace `output` by the staging folder."""
     if output.is_mount():
-        _fill(staging, output)
+        _fill_mount(staging, output)
         return
     replaced = None
     if output.is_dir() and any(output.iterdir()):
         replaced = _new_folder(output, output.parent, REPLACED)
         output.rename(replaced)
     try:
-        staging.rename(output)  # an empty folder gives way to it
+        staging.rename(output)  # this also replaces an empty folder
     except OSError:
         if replaced is not None:
             replaced.rename(output)
         raise
+    # The lock has moved with the folder, and is no part of the model.
     (output / LOCK).unlink()
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _fill(staging: Path, output: Path) -> None:
-    """Move all files into a place that cannot be renamed: a mount."""
+def _fill_mount(staging: Path, output: Path) -> None:
+    """Move all files into a mount point, which cannot be renamed."""
     for old in list(output.iterdir()):
+        # lost+found belongs to the file system.
         if old != staging and old.name != "lost+found":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     names = [entry for entry in os.listdir(staging) if entry != LOCK]
-    for name in sorted(names, key=lambda each: each == LAST):
+    for name in sorted(names, key=lambda name: name == LAST):
         (staging / name).rename(output / name)

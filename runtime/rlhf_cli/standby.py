@@ -1,4 +1,4 @@
-"""`rlhf standby`: libraries stay in memory between the runs of this machine."""
+"""Keep libraries imported between the runs of this machine."""
 
 from __future__ import annotations
 
@@ -16,94 +16,99 @@ from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_rea
 from rlhf_runtime.forkserver.standby import describe_other_servers, is_listening, name_for
 from rlhf_runtime.hooks import nothing
 
-LOOK_SECONDS = 0.2
-"""How often it is seen whether the server lives."""
+POLL_SECONDS = 0.2
+"""Interval at which the server is checked."""
 COMPARE_SECONDS = 5.0
-"""How often it is seen whether code or packages have changed."""
+"""Interval at which code and packages are compared."""
 
 
-def standby_command() -> None:
-    """Stand by until Ctrl-C, SIGTERM or the terminal's end, and then for the workers that are left.
+def serve_standby() -> None:
+    """Serve until Ctrl-C, SIGTERM or the terminal's end; then wait for running workers.
 
     Raises:
-        ForkServerFailed: libraries cannot be imported, or the process that holds them has died.
+        ForkServerFailed: the libraries cannot be imported, or the process with them has died.
     """
+    # All three signals end it the same way, by KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     device = local_device()
-    name, begin = name_for(device), time.monotonic()
+    # The name is a digest of code, packages, variables and limits. Runs find a server by it, and
+    # servers of different names may run at the same time.
+    name, started = name_for(device), time.monotonic()
     try:
         server = None if is_listening(name) else OwnForkServer(device, name)
     except OSError:
-        server = None  # somebody was faster
+        server = None  # another process has just started one
     if server is None:
-        _say(f"another `rlhf standby` stands by already ({name}): runs share that one")
+        _notify(f"another `rlhf standby` is active ({name}): runs share it")
         return
+    # Another server is no error, but it uses memory that the user may have forgotten.
     for difference in describe_other_servers(name):
-        _say(
-            f"another `rlhf standby` is there, started with {difference}: it keeps its memory, and "
+        _notify(
+            f"another `rlhf standby` is active with {difference}: it keeps its memory, and "
             "serves other runs than this one",
         )
     with suppress(KeyboardInterrupt), closing(server):
         try:
             if not wait_until_ready(name, nothing):
                 raise ForkServerFailed(
-                    "the libraries of workers were not imported: got an end of the process that "
-                    f"imports them; free memory, or see what {sys.executable} -c 'import torch, "
-                    "transformers, vllm' says"
+                    "the libraries of workers were not imported: got the end of the process that "
+                    f"imports them; free memory, or run {sys.executable} -c 'import torch, "
+                    "transformers, vllm'"
                 )
-            _say(
-                f"standing by after {time.monotonic() - begin:.1f} s: `rlhf run` takes its "
-                "workers from here and says so, as long as it has the same code, packages, "
+            _notify(
+                f"ready after {time.monotonic() - started:.1f} s: `rlhf run` forks its "
+                "workers here and says so, as long as it has the same code, packages, "
                 "library variables, limits and priority; Ctrl-C ends this",
             )
-            _stand_by(server, device)
+            _serve(server, device)
         except KeyboardInterrupt:
             _wait_for_workers(server)
-    _say("stands by no more")
+    _notify("standby has ended")
 
 
-def _stand_by(server: OwnForkServer, device: Device) -> None:
-    compared = time.monotonic()
-    while server.lives:
-        if time.monotonic() - compared > COMPARE_SECONDS:
-            compared = time.monotonic()
-            if _name_now(device) != server.name:
-                _say(
-                    "code or packages have changed: runs import by themselves until this is "
-                    "started again",
+def _serve(server: OwnForkServer, device: Device) -> None:
+    last_comparison = time.monotonic()
+    while server.is_alive:
+        if time.monotonic() - last_comparison > COMPARE_SECONDS:
+            last_comparison = time.monotonic()
+            if _current_name(device) != server.name:
+                _notify(
+                    "code or packages have changed: runs import libraries themselves until this "
+                    "command is started again",
                 )
-                compared = float("inf")
-        time.sleep(LOOK_SECONDS)
+                last_comparison = float("inf")
+        time.sleep(POLL_SECONDS)
     raise ForkServerFailed(
-        "the process that held the libraries has died: got its end while standing by, and with it "
-        "that of the workers it had forked; free memory and start it again (a run starts its "
+        "the process with the libraries has died, and with it the workers that it had forked: got "
+        "its end; free memory and start it again (a run starts its "
         "workers again, by itself, as its failurePolicy allows)"
     )
 
 
-def _name_now(device: Device) -> str:
+def _current_name(device: Device) -> str:
     try:
         return name_for(device)
     except OSError:
+        # A file is missing in the middle of an installation: the packages have changed.
         return ""
 
 
 def _wait_for_workers(server: OwnForkServer) -> None:
-    """Take no more runs, and wait for the end of those that there are; a second Ctrl-C ends it."""
+    """Accept no more runs, and wait for the workers of current ones; a second Ctrl-C ends them."""
     if not retire(server.name):
         return
-    told = time.monotonic() + 1.0
-    while server.lives:
-        if time.monotonic() > told:
-            _say(
-                "ends when the runs have ended that have workers of it; Ctrl-C again ends those "
-                "workers now",
+    # Workers usually end within a second; only a longer wait needs an explanation.
+    notice_time = time.monotonic() + 1.0
+    while server.is_alive:
+        if time.monotonic() > notice_time:
+            _notify(
+                "waiting for the runs that use its workers; Ctrl-C again ends those workers now",
             )
-            told = float("inf")
-        time.sleep(LOOK_SECONDS)
+            notice_time = float("inf")
+        time.sleep(POLL_SECONDS)
 
 
-def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal may be gone
+def _notify(text: str) -> None:
+    with suppress(OSError):  # the terminal may be closed
         typer.echo(text, err=True)

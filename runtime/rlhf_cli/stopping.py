@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks a job that trains to stop, the second makes it."""
+"""Ctrl-C and SIGTERM: the first lets a job stop after its step, the second stops it at once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from types import FrameType
 from rlhf_runtime.controller.stop import StopRequest
 
 
-def take_over_signals(stop: StopRequest) -> None:
-    """Handle both signals from now on; again after a library has taken them."""
+def install_signal_handlers(stop: StopRequest) -> None:
+    """Handle both signals; call it again after a library has replaced the handlers."""
 
     def handle(_number: int, frame: FrameType | None) -> None:
         again, stop.requested = stop.requested, True
+        # Before the first step there is nothing to save, so the first signal ends the job.
         if again or not stop.has_state_to_save:
-            if not _starts_a_process(frame):
+            if not _is_starting_process(frame):
                 raise KeyboardInterrupt
             return  # `StopRequest.raise_if_requested` raises it in a moment
+        # print is not reentrant: the signal may have interrupted one.
         os.write(2, b"stopping after this step, with its state saved; again to stop at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
-    sys.unraisablehook = _tell_what_is_dropped
+    sys.unraisablehook = _report_dropped_error
 
 
-def _starts_a_process(frame: FrameType | None) -> bool:
-    """Whether a process is being started: libraries have callbacks at a fork. Python drops an error
-    that is raised in one of them, and what it leaves half done makes the next ones fail."""
+def _is_starting_process(frame: FrameType | None) -> bool:
+    """True if the interrupted code starts a subprocess."""
+    # Libraries run callbacks at a fork. Python drops an error that is raised in one of them, and
+    # the unfinished callback makes the next ones fail.
     while frame is not None:
         if frame.f_code.co_name == "_execute_child" and frame.f_globals["__name__"] == "subprocess":
             return True
@@ -36,19 +39,20 @@ def _starts_a_process(frame: FrameType | None) -> bool:
     return False
 
 
-def _tell_what_is_dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """As Python does, but for interruptions: `raise_if_requested` raises those again."""
+def _report_dropped_error(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report errors that Python drops, except for interruptions."""
+    # `raise_if_requested` raises interruptions again.
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 
 
-def hold_signals() -> StopRequest:
-    """Only note signals from now on, until they are taken over again; returns where."""
-    held = StopRequest()
+def defer_signals() -> StopRequest:
+    """Record signals in the returned request until handlers are installed again."""
+    deferred = StopRequest()
 
-    def note(_number: int, _frame: FrameType | None) -> None:
-        held.requested = True
+    def record(_number: int, _frame: FrameType | None) -> None:
+        deferred.requested = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return held
+        signal.signal(number, record)
+    return deferred

@@ -1,4 +1,4 @@
-"""The life of a job from its plan to its end, wherever its workers live."""
+"""Train a planned job to its end, on one machine or in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.guard import tell
-from rlhf_cli.planned import devices_text
-from rlhf_cli.resume import tell_where_it_begins
-from rlhf_cli.stopping import take_over_signals
+from rlhf_cli.guard import print_error
+from rlhf_cli.planning import devices_text
+from rlhf_cli.resume import note_checkpoint_mismatch
+from rlhf_cli.stopping import install_signal_handlers
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.ray_watch import RayWatch
@@ -42,15 +42,15 @@ from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import make_trackers
 
+# Longer than any call: ranks wait in collectives for others that still generate. A hung rank is
+# found by failurePolicy.progressDeadlineSeconds, a dead one by Ray.
 COLLECTIVE_SECONDS = 86400.0
-"""Longest wait for another rank inside a collective: longer than any call, since ranks wait there
-for others that still generate. Who hangs is noticed by failurePolicy.progressDeadlineSeconds, who
-dies by Ray."""
+"""Timeout of a collective."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A job that has passed every check, and all that it needs."""
+class TrainingTask:
+    """A job that has passed every check, with everything that training needs."""
 
     job: RLHFJob
     plan: Plan
@@ -63,15 +63,15 @@ class Task:
     """Folders of the user's own code."""
     faults: tuple[Fault, ...] = ()
     notices: Sequence[str] = ()
-    """What a person should read before it starts."""
+    """Sentences that are shown before training starts."""
 
 
-def train(task: Task) -> None:
-    """Train until the job's end, and write down how it ended.
+def train(task: TrainingTask) -> None:
+    """Train until the job's end, and record how it ended.
 
     Raises:
-        RlhfError: the failure after which there is no restart.
-        KeyboardInterrupt: somebody wanted it to stop; what was reached is saved.
+        RlhfError: a failure that allows no restart.
+        KeyboardInterrupt: a signal asked for it; the state is saved.
     """
     job, folder, store = task.job, task.folder, task.store
     trackers = make_trackers(job.spec.telemetry, job.name, folder.path)
@@ -79,16 +79,20 @@ def train(task: Task) -> None:
     saves = CheckpointManager(
         store, job.spec.checkpoint, spec_document(job.spec), journal, task.plan
     )
-    is_known = folder.metrics.exists()
-    begun = _run_record(job, task.plan, folder)
-    watch = RayWatch(task.site.require_ray, partial(_end_at_once, journal))
+    has_run = folder.metrics.exists()
+    run_record = _run_record(job, task.plan, folder)
+    # The main thread may wait for Ray for ever, so another thread notices that Ray has died.
+    watch = RayWatch(task.site.require_ray, partial(_exit_now, journal))
     try:
+        # Manifest and plan are written first, so that the folder of a failed run shows what was
+        # tried.
         folder.write_manifest(manifest_text(job))
         folder.write_plan(task.plan)
-        journal.begin(begun)
-        tell_where_it_begins(store, is_known, journal)
+        journal.begin(run_record)
+        note_checkpoint_mismatch(store, has_run, journal)
         for notice in task.notices:
             journal.notice(notice)
+        # Notices come first, because opening Ray may take a minute, or fail.
         _open(task, journal)
         watch.start()
         settings = _worker_settings(task)
@@ -96,57 +100,59 @@ def train(task: Task) -> None:
             announce(settings.logs, DRIVER)
         start = partial(JobRun, job, task.plan, settings, journal, saves, task.stop, task.site)
         finished = supervise(
-            partial(_incarnation, start, folder.model),
+            partial(_run_workers, start, folder.model),
             saves,
             Restarts(job.spec.failure_policy),
             journal,
-            lambda: journal.begin(replace(begun, workers_started=time.time())),
+            lambda: journal.begin(replace(run_record, workers_started=time.time())),
             task.stop,
         )
         if not finished:
+            # Supervision ended before the job did: a signal has stopped it after a step.
             raise KeyboardInterrupt
         for fault in never_struck(task.faults, settings.logs):
             journal.notice(
-                f"--inject {fault.name} never struck: nobody entered {fault.phase.value} in step "
-                f"{fault.step}"
+                f"--inject {fault.name} did not happen: no process entered {fault.phase.value} in "
+                f"step {fault.step}"
             )
         journal.end(Outcome.SUCCEEDED)
     except RunFolderGone as error:
         trackers.close()  # nothing else can be written
-        raise RunFolderGone(f"{error}; {what_is_kept(store)}") from error
+        raise RunFolderGone(f"{error}; {remaining_checkpoints_text(store)}") from error
     except BaseException as error:
         with suppress(CannotRecord):  # the error itself matters more
-            journal.end(*ending_of(error))
+            journal.end(*classify_ending(error))
         raise
     finally:
         journal.close()
+        # Polling stops before Ray does; else Ray's end would count as a failure.
         watch.stop_polling()
         task.site.close()
         watch.close()
 
 
-def what_is_kept(store: CheckpointStore) -> str:
-    """What is left of a job whose folder is gone, and what the same command makes of it."""
+def remaining_checkpoints_text(store: CheckpointStore) -> str:
+    """Text about the checkpoints of a job whose folder was deleted."""
     try:
         steps = store.steps()
     except StorageFailed as error:
-        return f"whether there are checkpoints is not known ({error})"
+        return f"the checkpoints cannot be listed ({error})"
     if not steps:
-        return f"no checkpoint is in {store.address}: the same command begins at the job's start"
+        return f"no checkpoint is in {store.address}: the same command starts from the beginning"
     return (
-        f"checkpoints up to step {steps[0]} are in {store.address}: the same command goes on from "
-        "there"
+        f"checkpoints up to step {steps[0]} are in {store.address}: the same command resumes there"
     )
 
 
 def manifest_text(job: RLHFJob) -> str:
-    """The manifest in force, overrides included, without what is left to defaults."""
+    """The manifest in force with overrides, without defaults."""
+    # Defaults stay out: a later version may have others, and the file is compared on resume.
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def ending_of(error: BaseException) -> tuple[Outcome, str, str]:
-    """How a run ends with an error: outcome, reason and message."""
+def classify_ending(error: BaseException) -> tuple[Outcome, str, str]:
+    """Outcome, reason and message of a run that an error ended."""
     if isinstance(error, KeyboardInterrupt):
         return Outcome.INTERRUPTED, "Interrupted", "stopped by Ctrl-C or SIGTERM"
     if isinstance(error, RlhfError):
@@ -154,27 +160,30 @@ def ending_of(error: BaseException) -> tuple[Outcome, str, str]:
     return Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}"
 
 
-def _end_at_once(journal: Journal, error: RayFailed) -> NoReturn:
-    """End the process, whose main thread does not end: Ray has gone, and what Ray had started."""
+def _exit_now(journal: Journal, error: RayFailed) -> NoReturn:
+    """End the process at once, from the thread that watches Ray."""
+    # The main thread would not end: Ray is lost, and with it what it waits for.
     with suppress(Exception):  # the error itself matters more
-        journal.end(*ending_of(error))
+        journal.end(*classify_ending(error))
     with suppress(Exception):
         journal.close()
-    code = ExitCode.DONE if journal.outcome is Outcome.SUCCEEDED else tell(error)
+    # Ray may die after the last record of a successful job, while its processes end.
+    code = ExitCode.DONE if journal.outcome is Outcome.SUCCEEDED else print_error(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    # sys.exit would end this thread only.
     os._exit(code)
 
 
-def _open(task: Task, journal: Journal) -> None:
+def _open(task: TrainingTask, journal: Journal) -> None:
     begin = time.monotonic()
     task.site.open(task.plan.pools)
-    take_over_signals(task.stop)  # Ray has put a handler of its own in its place
+    install_signal_handlers(task.stop)  # Ray has replaced them by its own
     task.stop.raise_if_requested()
     journal.started("ray", time.monotonic() - begin)
 
 
-def _worker_settings(task: Task) -> WorkerSettings:
+def _worker_settings(task: TrainingTask) -> WorkerSettings:
     return WorkerSettings(
         models=task.folder.path / "models",
         logs=task.folder.path / "logs",
@@ -185,12 +194,13 @@ def _worker_settings(task: Task) -> WorkerSettings:
     )
 
 
-def _incarnation(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoint | None) -> bool:
-    """One set of workers from its start to its end; whether the job came to its own."""
+def _run_workers(start: Callable[[], JobRun], model: Path, checkpoint: Checkpoint | None) -> bool:
+    """Start workers and run them to their end; return True if the job has finished."""
     run = start()
     try:
         finished = run.run(model, checkpoint)
     except BaseException:
+        # An orderly close would wait for calls that may never return.
         run.kill()
         raise
     run.close()

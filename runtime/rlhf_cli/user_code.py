@@ -1,4 +1,4 @@
-"""Where a job's own Python is found while a command runs."""
+"""Put a job's own Python on the import path while a command runs."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from rlhf_api.spec.job import RLHFJob
 
 @contextmanager
 def user_code(job: RLHFJob) -> Iterator[tuple[str, ...]]:
-    """Put `spec.code.local` and the current folder on the Python path; gives both.
+    """Put `spec.code.local` and the current folder on the Python path; yield both.
 
     Args:
         job: the manifest, with absolute paths.
 
     Raises:
-        ManifestError: `spec.code.local` is no folder.
+        ManifestError: `spec.code.local` is not a folder.
     """
     code = job.spec.code
-    local = [] if code is None or code.local is None else [_found(code.local)]
-    with _on_python_path((*local, os.getcwd())) as wanted:
-        yield wanted
+    local = [] if code is None or code.local is None else [_require_folder(code.local)]
+    with _on_python_path((*local, os.getcwd())) as folders:
+        yield folders
 
 
-def code_here(job: RLHFJob) -> AbstractContextManager[tuple[str, ...]] | None:
-    """As `user_code`; None where the code is kept in a cluster or a Git repository."""
+def local_user_code(job: RLHFJob) -> AbstractContextManager[tuple[str, ...]] | None:
+    """As `user_code`; None if the code is in a ConfigMap or a Git repository."""
     code = job.spec.code
     return user_code(job) if code is None or code.local is not None else None
 
 
-def _found(local: str) -> str:
-    """The folder of `spec.code.local`.
+def _require_folder(local: str) -> str:
+    """Check that `spec.code.local` is a folder, and return it.
 
     Raises:
-        ManifestError: it is not there, or the system does not let it be seen.
+        ManifestError: it is not, or cannot be read.
     """
-    place = Path(local)
+    path = Path(local)
     try:
-        kind = "" if place.is_dir() else "a file" if place.exists() else "nothing there"
+        kind = "" if path.is_dir() else "a file" if path.exists() else "nothing there"
     except OSError as error:
         kind = error.strerror or str(error)
     if kind:
@@ -52,7 +52,7 @@ def _found(local: str) -> str:
                 Problem(
                     ("spec", "code", "local"),
                     "not a folder",
-                    got=f"{place} ({kind})",
+                    got=f"{path} ({kind})",
                     allowed="the folder of your Python files, relative to the manifest's",
                     do="correct the path, or remove spec.code where all code is installed",
                 )
@@ -63,14 +63,14 @@ def _found(local: str) -> str:
 
 @contextmanager
 def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
-    """Put the folder at which a cluster mounts `spec.code` on the Python path; gives it.
+    """Put the folder at which a cluster mounts `spec.code` on the Python path; yield it.
 
     Args:
         job: the manifest.
-        folder: where its ConfigMap or Git repository is, in this pod and in the workers'.
+        folder: the mount point of its ConfigMap or Git repository, in this pod and in the workers'.
 
     Raises:
-        ManifestError: the code is in a folder that no pod can see.
+        ManifestError: the code is in a folder that pods cannot read.
     """
     code = job.spec.code
     if code is not None and code.local is not None:
@@ -86,28 +86,30 @@ def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
                 )
             ]
         )
-    with _on_python_path(() if code is None else (str(folder),)) as wanted:
-        yield wanted
+    with _on_python_path(() if code is None else (str(folder),)) as folders:
+        yield folders
 
 
 @contextmanager
-def _on_python_path(wanted: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    entries = [entry for entry in wanted if entry not in sys.path]
+def _on_python_path(folders: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    # A folder that is on the path already stays there at the end.
+    entries = [entry for entry in folders if entry not in sys.path]
     before = set(sys.modules)
+    # First, so that the user's modules win over installed ones of the same name.
     sys.path[:0] = entries
     try:
-        yield wanted
+        yield folders
     finally:
         for entry in entries:
             sys.path.remove(entry)
-        # Another job's folder may have modules of the same names.
+        # Modules are unloaded, because another job's folder may have modules of the same names.
         for name in set(sys.modules) - before:
             if name.partition(".")[0] in _modules_in(entries):
                 del sys.modules[name]
 
 
 def _modules_in(folders: Iterable[str]) -> set[str]:
-    """The modules and packages that lie in folders themselves."""
+    """Top-level modules and packages of folders."""
     return {
         entry.stem
         for folder in map(Path, folders)

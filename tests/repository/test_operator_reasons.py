@@ -15,8 +15,8 @@ PAGE = ROOT / "docs" / "kubernetes" / "reasons.md"
 CODE = ROOT / "operator" / "rlhf_operator"
 ROW = re.compile(r"^\| `(?P<reason>[A-Za-z]+)` \| (?P<rest>.+) \|$", re.MULTILINE)
 PLACES = {
-    **{"Failure": 0, "PodProblem": 0, "Refusal": 0, "note": 0},
-    **{"_wait": 1, "enter": 1, "fail": 1, "conclude": 2},
+    **{"Failure": 0, "PodProblem": 0, "Refusal": 0, "record_event": 0},
+    **{"_wait": 1, "set_phase": 1, "fail": 1, "set_condition": 2},
 }
 """Which argument of these calls is a reason."""
 NAMES = ("reason", "BUG", "DIRTY_CLUSTER")

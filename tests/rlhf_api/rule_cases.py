@@ -85,7 +85,7 @@ CREATED: dict[str, Case] = {
     "a penalty in the loss without a gradient": Case(
         ("spec.algorithm.ppo={klPlacement: Loss, klEstimator: K1}",),
         "spec.algorithm.ppo.klEstimator",
-        "got K1, allowed K2 or K3; choose one, or klPlacement Reward",
+        "got K1, allowed K2 or K3; choose one, or write klPlacement: Reward",
     ),
     "a long name": Case(
         (f"metadata.name={'a' * 41}",),
@@ -97,19 +97,19 @@ CREATED: dict[str, Case] = {
     ),
     # inside one section
     "settings of another algorithm": Case(
-        ("spec.algorithm.grpo={}",), "spec.algorithm.grpo", "got grpo beside type PPO; remove grpo"
+        ("spec.algorithm.grpo={}",), "spec.algorithm.grpo", "got grpo with type PPO; remove grpo"
     ),
     "settings of ppo": Case(
         ("spec.algorithm={type: GRPO, ppo: {}}", "spec.rollout.samplesPerPrompt=2"),
-        *("spec.algorithm.ppo", "got ppo beside type GRPO"),
+        *("spec.algorithm.ppo", "got ppo with type GRPO"),
     ),
     "settings of a custom algorithm": Case(
         ("spec.algorithm.custom={entrypoint: 'a:B'}",),
-        *("spec.algorithm.custom", "got custom beside type PPO"),
+        *("spec.algorithm.custom", "got custom with type PPO"),
     ),
     "a graph of a preset": Case(
         (f"spec.algorithm.graph={GRAPH}",),
-        *("spec.algorithm.graph", "got graph beside type PPO; remove graph or change type"),
+        *("spec.algorithm.graph", "got graph with type PPO; remove graph or change type"),
     ),
     "custom without entry point": Case(
         ("spec.algorithm.type=Custom",), "spec.algorithm.custom", "add custom: {entrypoint:"
@@ -128,7 +128,7 @@ CREATED: dict[str, Case] = {
     ),
     "heads that do not divide": Case(
         (f"spec.models.actor.shape={SHAPE % 4}",),
-        *("spec.models[actor].shape", "query heads must be a multiple"),
+        *("spec.models[actor].shape", "the query heads are no multiple"),
     ),
     "heads cut unevenly": Case(
         (f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"),
@@ -147,7 +147,7 @@ CREATED: dict[str, Case] = {
     "weights that follow from others under FSDP": Case(
         ("spec.models.actor.training.offload=Derived",),
         "spec.models[actor].training.offload",
-        "allowed Auto, Always or Never with engine FSDP; take engine Megatron",
+        "allowed Auto, Always or Never with engine FSDP; write engine: Megatron",
     ),
     "query heads that tensor ranks cannot share": Case(
         (f"spec.models.actor.shape={SHAPE % 6}", TRAINING % (4, 1)),
@@ -192,7 +192,7 @@ CREATED: dict[str, Case] = {
     ),
     "a variable with two values": Case(
         ("spec.env=[{name: A, value: b, valueFrom: {secretKeyRef: {name: s, key: k}}}]",),
-        *("spec.env[0].valueFrom", "a value beside valueFrom; remove value or valueFrom"),
+        *("spec.env[0].valueFrom", "value together with valueFrom; remove value or valueFrom"),
     ),
     "a variable from nowhere": Case(
         ("spec.env=[{name: A, valueFrom: {}}]",),
@@ -285,21 +285,21 @@ CREATED: dict[str, Case] = {
     # between sections
     "no actor": Case(
         ("spec.models={critic: {source: {path: /m}}}",),
-        *("spec.models", "is not there; add models.actor"),
+        *("spec.models", "main model is missing; add models.actor"),
     ),
     "an actor from another role": Case(
         ("spec.models.actor.source={sameAs: critic}", "spec.models.critic.source.path=/m"),
         *("spec.models", "cannot take its weights from another role: got critic"),
     ),
     "weights of nobody": Case(
-        ("spec.models.critic.source.sameAs=teacher",), "spec.models", "sameAs names no other role"
+        ("spec.models.critic.source.sameAs=teacher",), "spec.models", "sameAs does not name another"
     ),
     "weights of itself": Case(
-        ("spec.models.critic.source.sameAs=critic",), "spec.models", "sameAs names no other role"
+        ("spec.models.critic.source.sameAs=critic",), "spec.models", "sameAs does not name another"
     ),
     "weights at second hand": Case(
         ("spec.models.critic.source.sameAs=reference", "spec.models.reference.source.sameAs=actor"),
-        *("spec.models", "sameAs names no other role with a source of its own"),
+        *("spec.models", "sameAs does not name another role with a source of its own"),
     ),
     "a role that ppo does not have": Case(
         ("spec.models.judge.source.sameAs=actor",),
@@ -312,7 +312,9 @@ CREATED: dict[str, Case] = {
     ),
     "no reward counts": Case(("spec.rewards[0].weight=0",), "spec.rewards", "all have weight 0"),
     "no reward": Case(
-        ("spec.rewards=[]",), "spec.rewards", "the algorithm learns from rewards, and there is none"
+        ("spec.rewards=[]",),
+        "spec.rewards",
+        "the algorithm learns from rewards, and there are none",
     ),
     "pairs for ppo": Case(
         ("spec.data.train.preferences={}",),
@@ -324,18 +326,18 @@ CREATED: dict[str, Case] = {
     ),
     "answers beside pairs": Case(
         (CUSTOM, "spec.data.train.preferences={}", "spec.data.train.answerField=answer"),
-        *("spec.data.train.answerField", "answerField beside preferences"),
+        *("spec.data.train.answerField", "answerField together with preferences"),
     ),
     "answers beside whole texts": Case(
         (f"{TEXTS}{{path: /t, textField: body, answerField: answer}}",),
         *(
             "spec.data.pretraining.answerField",
-            "beside textField, whose texts are trained on whole",
+            "together with textField, whose complete texts are trained on",
         ),
     ),
     "a system prompt for whole texts": Case(
         (f"{TEXTS}{{path: /t, systemPrompt: Be brief.}}",),
-        *("spec.data.pretraining.systemPrompt", "a system prompt for whole texts"),
+        *("spec.data.pretraining.systemPrompt", "a system prompt for complete texts"),
     ),
     "a chat template for whole texts": Case(
         (f"{TEXTS}{{path: /t, textField: body, chatTemplate: Always}}",),
@@ -343,7 +345,7 @@ CREATED: dict[str, Case] = {
     ),
     "texts of a builtin task": Case(
         (f"{TEXTS}{{builtin: SortDigits, textField: body}}",),
-        *("spec.data.pretraining.builtin", "builtin beside textField"),
+        *("spec.data.pretraining.builtin", "builtin together with textField"),
     ),
     "fewer texts than updates": Case(
         (
@@ -369,7 +371,7 @@ CREATED: dict[str, Case] = {
         ("spec.algorithm.ppo={objective: CISPO, dualClip: 3}",),
         *("spec.algorithm.ppo.dualClip", "got CISPO, allowed Clipped"),
     ),
-    "more rounds on average than there may be": Case(
+    "a mean number of rounds above the limit": Case(
         ("spec.algorithm={type: DAPO, dapo: {maxRounds: 2, expectedRounds: 3}}", *SAMPLES),
         *("spec.algorithm.dapo.expectedRounds", "allowed at most maxRounds"),
     ),
@@ -404,7 +406,7 @@ CREATED: dict[str, Case] = {
     **{
         f"settings of {kind} for PPO": Case(
             (f"spec.algorithm.{field}={{}}",),
-            *(f"spec.algorithm.{field}", f"got {field} beside type PPO"),
+            *(f"spec.algorithm.{field}", f"got {field} with type PPO"),
         )
         for kind, field in OTHERS.items()
     },
@@ -451,7 +453,7 @@ CREATED: dict[str, Case] = {
     ),
     "too many devices": Case(
         ("spec.placement.maxDevices=9",),
-        *("spec.placement.maxDevices", "more devices than the node pool has"),
+        *("spec.placement.maxDevices", "more devices than the node pools have"),
     ),
     "groups without a group": Case(
         ("spec.placement.type=Manual",),
@@ -463,7 +465,7 @@ CREATED: dict[str, Case] = {
     ),
     "a limit beside groups": Case(
         (f"{GROUPS}[{{roles: [actor, critic]}}], maxDevices: 4}}",),
-        *("spec.placement.maxDevices", "a limit of devices beside groups that name theirs"),
+        *("spec.placement.maxDevices", "a limit on devices, with groups that name theirs"),
     ),
     "a role in two groups": Case(
         (f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], firstDevice: 4}}]}}",),
@@ -478,7 +480,7 @@ CREATED: dict[str, Case] = {
             f"{GROUPS}[{{roles: [actor, critic]}}, {{roles: [actor], calls: [Generate, Train]}}, "
             "{roles: [actor], calls: [Generate], devices: 4}]}",
         ),
-        *("spec.placement.groups", "or let each of them have other calls of it"),
+        *("spec.placement.groups", "or give the groups different calls of it"),
     ),
     "calls twice in a group": Case(
         (f"{GROUPS}[{{roles: [actor, critic], calls: [Train, Infer, Train]}}]}}",),
@@ -494,18 +496,18 @@ CREATED: dict[str, Case] = {
     ),
     "a group in any of two pools": Case(
         (TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"),
-        *("spec.placement.groups", "in which of several pools it is: allowed the name of a"),
+        *("spec.placement.groups", "a group without a pool, and the job has several: allowed the"),
     ),
     "a group in any of a chart's pools": Case(
         (
             "spec.resources={}",
             f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [x], pool: b}}, {{roles: [y]}}]}}",
         ),
-        *("spec.placement.groups", "in which of several pools it is: allowed the name of a"),
+        *("spec.placement.groups", "a group without a pool, and the job has several: allowed the"),
     ),
     "a group of more devices than there are": Case(
         (f"{GROUPS}[{{roles: [actor, critic], firstDevice: 2, devices: 7}}]}}",),
-        *("spec.placement.groups", "a group with devices that its pool does not have: allowed"),
+        *("spec.placement.groups", "a group with more devices than its pool has: allowed"),
     ),
     "a group behind the devices of its pool": Case(
         (TWO_POOLS, f"{GROUPS}[{{roles: [actor, critic], pool: b, firstDevice: 8}}]}}"),
@@ -513,7 +515,7 @@ CREATED: dict[str, Case] = {
     ),
     "two pools for all roles": Case(
         (TWO_POOLS,),
-        *("spec.placement.type", "several pools, and nothing says which role is in which"),
+        *("spec.placement.type", "several pools, and nothing assigns roles to them"),
     ),
     "groups beside a split": Case(
         ("spec.placement={type: Split, groups: [{roles: [actor, critic]}]}",),
@@ -521,7 +523,7 @@ CREATED: dict[str, Case] = {
     ),
     "two pools for all roles, on all devices": Case(
         (TWO_GPU_POOLS, "spec.placement={type: Colocated}"),
-        *("spec.placement.type", "several pools, and nothing says which role is in which"),
+        *("spec.placement.type", "several pools, and nothing assigns roles to them"),
     ),
     "a limit of several pools": Case(
         (TWO_POOLS, "spec.placement={type: Standalone, maxDevices: 2}"),
@@ -533,11 +535,11 @@ CREATED: dict[str, Case] = {
     ),
     "a threshold of a fusion that may not be there": Case(
         ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
-        *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always beside"),
+        *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always with"),
     ),
     "a fewest number without a limit": Case(
         ("spec.placement.objective.type=FewestDevices",),
-        *("spec.placement.objective.maxStepSeconds", "without a limit of a step's time; add"),
+        *("spec.placement.objective.maxStepSeconds", "without a limit on the time of a step; add"),
     ),
     "a limit of a step's time beside another objective": Case(
         ("spec.placement.objective={type: DeviceTime, maxStepSeconds: 9}",),
@@ -549,22 +551,22 @@ CREATED: dict[str, Case] = {
     ),
     "an objective beside groups": Case(
         (f"{GROUPS}[{{roles: [actor, critic]}}], objective: {{type: DeviceTime}}}}",),
-        *("spec.placement.objective.type", "beside groups that name theirs: got DeviceTime"),
+        *("spec.placement.objective.type", "with groups that name theirs: got DeviceTime"),
     ),
     "an objective of several pools": Case(
         (TWO_POOLS, "spec.placement={type: Split, objective: {type: DeviceTime}}"),
-        *("spec.placement.objective.type", "beside several pools, of which each has a set of"),
+        *("spec.placement.objective.type", "with several pools that each have a set of"),
     ),
     "an objective beside a fusion that is told": Case(
         ("spec.rollout.stageFusion=Always", "spec.placement.objective.type=DeviceTime"),
-        *("spec.placement.objective.type", "beside a stage fusion whatever they take: got Dev"),
+        *("spec.placement.objective.type", "with a stage fusion that is forced: got Dev"),
     ),
     "an objective on cpus": Case(
         (
             "spec.resources.nodePools=[{name: a, device: CPU}]",
             "spec.placement.objective.type=DeviceTime",
         ),
-        *("spec.placement.objective.type", "which are not known of processes on CPUs: got Dev"),
+        *("spec.placement.objective.type", "which cannot be estimated on CPUs: got Dev"),
     ),
     "pools of different devices": Case(
         ("spec.resources.nodePools=[{name: a}, {name: b, device: CPU}]",)

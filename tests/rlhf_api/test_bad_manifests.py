@@ -267,7 +267,7 @@ CASES = {
         ("revision without huggingFace",),
     ),
     "the settings of another algorithm": Case(
-        7, "    type: GRPO\n    ppo: {}", "spec.algorithm.ppo", 8, ("got ppo beside type GRPO",)
+        7, "    type: GRPO\n    ppo: {}", "spec.algorithm.ppo", 8, ("got ppo with type GRPO",)
     ),
     "custom without entry point": Case(
         7, "    type: Custom", "spec.algorithm.custom", 6, ("entrypoint", "package.module:Class")
@@ -292,10 +292,10 @@ CASES = {
         "    samplesPerPrompt: 1",
         "spec.rollout.samplesPerPrompt",
         19,
-        ("nothing is learned", "samplesPerPrompt: 8"),
+        ("one sample teaches nothing", "samplesPerPrompt: 8"),
     ),
     "no actor": Case(
-        9, "    critic:", "spec.models", 8, ("is not there", "got critic, allowed actor")
+        9, "    critic:", "spec.models", 8, ("main model is missing", "got critic, allowed actor")
     ),
     "an actor from another role": Case(
         10,
@@ -323,7 +323,7 @@ CASES = {
         '    - function: {entrypoint: "a:b"}\n    - function: {entrypoint: "a:c"}',
         "spec.rewards[1].name",
         15,
-        ("given twice", "got reward"),
+        ("used twice", "got reward"),
     ),
     "no reward counts": Case(
         14, '    - {weight: 0, function: {entrypoint: "a:b"}}', "spec.rewards", 13, ("weight 0",)

@@ -150,9 +150,9 @@ def test_the_values_of_an_enumeration_are_described_with_their_field() -> None:
     spec = structural_schema(RLHFJobSpec)
     described = spec["properties"]["placement"]["properties"]["type"]["description"]
     assert described.endswith(
-        "Standalone: Every role with a model has devices of its own. "
-        "Manual: Roles, or calls of theirs, are where `groups` says; those without a common device "
-        "overlap."
+        "Standalone: Every role with a model has its own devices. "
+        "Manual: `groups` assigns devices to roles or to some of their calls. Groups without a "
+        "common device run at the same time."
     )
 
 

@@ -51,7 +51,7 @@ def test_a_value_shows_type_meaning_limits_and_default() -> None:
 
 def test_an_enumeration_shows_what_its_values_mean() -> None:
     text = explain("spec.rewards.function.onError")
-    assert "Exclude  It is marked, counted and left out of training." in text
+    assert "Exclude  The sample is marked, counted and excluded from training." in text
     assert "DEFAULT:\n    Exclude" in text
 
 

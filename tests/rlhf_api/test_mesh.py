@@ -24,6 +24,6 @@ def test_tensor_groups_are_neighbours_or_a_stride_apart() -> None:
     [{"data": 3, "tensor_stride": 2}, {"data": 2, "pipeline": 2, "tensor_stride": 2}],
     ids=["replicas do not divide", "stages"],
 )
-def test_strides_come_out_even(cut: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="tensor stride of 2 does not come out even"):
+def test_strides_divide_the_mesh(cut: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="tensor stride of 2 does not divide the mesh"):
         Mesh(pool="a", tensor=2, **cut)

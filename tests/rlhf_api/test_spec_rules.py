@@ -75,7 +75,7 @@ def test_a_good_spec_has_no_problem() -> None:
             "spec.schedule.warmStart.stopAtExactMatch",
             'got judge, allowed a function with @measures("exact_match")',
         ),
-        (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "own metrics"),
+        (["spec.rewards[0].name=mean"], "spec.rewards[0].name", "another metric of the role"),
         (["spec.data.train.maxRows=3"], "spec.data.train.maxRows", "promptsPerStep, 4"),
         (
             ["spec.resources.nodePools[0].name=head"],
@@ -101,7 +101,7 @@ def test_a_good_spec_has_no_problem() -> None:
         (
             [TWO_POOLS, f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic]}}]}}"],
             "spec.placement.groups[1].pool",
-            "in which of several pools it is: got none, allowed a, b",
+            "a group without a pool, and the job has several: got none, allowed a, b",
         ),
         (
             [
@@ -118,7 +118,7 @@ def test_a_good_spec_has_no_problem() -> None:
                 "{roles: [reference]}]}",
             ],
             "spec.placement.groups[2].pool",
-            "in which of several pools it is: got none, allowed x, y",
+            "a group without a pool, and the job has several: got none, allowed x, y",
         ),
         (
             [
@@ -134,7 +134,7 @@ def test_a_good_spec_has_no_problem() -> None:
                 f"{GROUPS}[{{roles: [actor, critic], pool: a}}]}}",
             ],
             "spec.resources.nodePools[1].name",
-            "a name given twice: got a",
+            "a name that is used twice: got a",
         ),
         (
             [f"spec.models.actor.shape={SHAPE % 6}", "spec.rollout.parallelism.tensor=4"],
@@ -234,7 +234,7 @@ def test_all_rules_speak_at_once() -> None:
 def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
     document = copy.deepcopy(GOOD)
     document["spec"]["placement"] = {"maxDevices": 9}
-    with pytest.raises(ValidationError, match="more devices than the node pool has"):
+    with pytest.raises(ValidationError, match="more devices than the node pools have"):
         RLHFJob.model_validate(document)
 
 

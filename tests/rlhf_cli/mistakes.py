@@ -85,7 +85,7 @@ MISTAKES = {
         data_damage=lambda file: file.write_text(""),
     ),
     "data of nobody": Mistake(
-        r"job\.yaml:\d+:\d+: spec\.data\.train\.path: begins with the home of a user .*: "
+        r"job\.yaml:\d+:\d+: spec\.data\.train\.path: starts with the home of a user .*: "
         r"got ~nobody-at-all/rows\.jsonl, allowed ~/",
         {"data": {"train": {"path": "~nobody-at-all/rows.jsonl"}}},
     ),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
-from rlhf_cli import drive
+from rlhf_cli import driver
 from rlhf_cli.app import app
 from rlhf_runtime.controller.run_lock import lock_folder
 
@@ -98,7 +98,7 @@ def test_missing_data_is_the_users_to_mend(tmp_path: Path) -> None:
 def test_a_folder_that_an_earlier_driver_holds_is_waited_for_and_then_the_clusters_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive, "CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "CLEAN_SECONDS", 0.0)
     with lock_folder(tmp_path / "run"):
         report, _ = run(words(manifest(tmp_path), tmp_path))
     assert (report.exit_code, report.reason) == (ExitCode.RETRIABLE, "DirtyCluster")
@@ -125,7 +125,7 @@ def test_sigterm_ends_the_wait_for_an_acknowledgement(tmp_path: Path) -> None:
         wait_until(lambda: FINAL_REPORT in log.read_text(), SECONDS, "the final report")
         assert lingering.poll() is None, "its report has not been read"
         lingering.send_signal(signal.SIGTERM)
-        assert lingering.wait(drive.LINGER_SECONDS / 2) == ExitCode.MANIFEST
+        assert lingering.wait(driver.LINGER_SECONDS / 2) == ExitCode.MANIFEST
     finally:
         lingering.kill()
     assert log.read_text().splitlines()[-1].startswith(FINAL_REPORT)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file as load_jobs
 from rlhf_cli.app import app
-from rlhf_cli.staging import staged
+from rlhf_cli.staging import staging_folder
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.checkpoint.writer import DigestingWriter
@@ -75,7 +75,7 @@ def write(
 def test_the_newest_policy_of_a_run_becomes_a_model(run: Path, tmp_path: Path) -> None:
     done = export(run, tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "the newest complete checkpoint is that of step 2" in done.stderr
+    assert "the newest complete checkpoint is of step 2" in done.stderr
     assert "exporting actor of step 2 in float32" in done.stderr
     assert done.stdout.startswith(f"wrote {tmp_path / 'out'} (")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -169,7 +169,7 @@ def test_a_model_that_is_on_another_machine_is_asked_for(run: Path, tmp_path: Pa
 
 
 def test_two_exports_to_one_place_do_not_meet(run: Path, tmp_path: Path) -> None:
-    with staged(tmp_path / "out") as folder:
+    with staging_folder(tmp_path / "out") as folder:
         other = export(run, tmp_path / "out")
         assert other.exit_code == 2 and "another export writes there" in other.stderr
         (folder / "config.json").touch()
@@ -246,7 +246,7 @@ def test_a_checkpoint_that_a_run_deletes_meanwhile_is_told(
     shutil.copytree(run, copied)
     done = export(copied, tmp_path / "out")
     assert done.exit_code == 2 and not (tmp_path / "out").exists()
-    assert "step 2 was deleted while it was read" in done.stderr and "command again" in done.stderr
+    assert "step 2 was deleted during the export" in done.stderr and "command again" in done.stderr
 
 
 def test_a_damaged_checkpoint_is_named_with_its_file_and_the_one_before_is_taken(
@@ -261,7 +261,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file_and_the_one_before_is_taken
     named = export(file.parents[1], tmp_path / "out")
     assert named.exit_code == 2 and "CannotExport" in named.stderr
     assert "local/__0_0.distcp has other contents than were written" in named.stderr
-    assert "steps 1 beside it" in named.stderr and not (tmp_path / "out").exists()
+    assert "there are also steps 1" in named.stderr and not (tmp_path / "out").exists()
     newest = export(copied, tmp_path / "out")
     assert newest.exit_code == 0, newest.output
     assert "step 2 cannot be used: local/__0_0.distcp" in newest.stderr
@@ -277,7 +277,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file_and_the_one_before_is_taken
         (("{run}/checkpoints/step-00000007", "{out}"), "checkpoint.json is missing"),
         (("{tmp}", "{out}"), "no complete checkpoint"),
         (("nowhere://x", "{out}"), "Protocol not known: nowhere"),
-        (("{run}", "{out}.file"), "there is a file"),
+        (("{run}", "{out}.file"), "the output is a file"),
         (("{run}", "s3://bucket/model"), "models are exported to this machine"),
         (("{run}", "{run}", "--force"), "in one another"),
         (("{run}", "{run}/checkpoints/step-00000002/model"), "in one another"),
@@ -316,7 +316,7 @@ def test_a_model_that_files_name_otherwise_is_refused(tmp_path: Path) -> None:
     address = write(store, 1, {"actor": weights}, {})
     done = export(address, tmp_path / "out", "--source", tmp_path / "source")
     assert done.exit_code == 3 and "UnsupportedModel" in done.stderr, done.output
-    assert "called otherwise in files" in done.stderr and not (tmp_path / "out").exists()
+    assert "have other names in files" in done.stderr and not (tmp_path / "out").exists()
     unknown = export(address, tmp_path / "out")
     assert unknown.exit_code == 2 and "give the folder of that model with --source" in (
         unknown.stderr

@@ -108,7 +108,7 @@ def test_a_second_time_changes_nothing(folder: Path) -> None:
 def test_check_writes_nothing_and_says_what_is_missing(folder: Path) -> None:
     code, out, _ = run("fill", "--check", "job.yaml")
     assert code == ExitCode.MANIFEST
-    assert f"{SHAPE}: not filled in, or not up to date" in out and "run `rlhf fill job.yaml`" in out
+    assert f"{SHAPE}: missing or out of date" in out and "run `rlhf fill job.yaml`" in out
     assert (folder / "job.yaml").read_text() == JOB % "sort"
 
 
@@ -140,7 +140,7 @@ def test_without_the_code_a_plan_is_made_by_the_manifest_and_says_so(folder: Pat
     (folder / "filled_in.py").unlink()
     code, out, told = run("plan", "job.yaml", "--devices", "1", "-o", "json")
     assert code == 0 and out == expected
-    assert "planned by the graph in the manifest" in told
+    assert "the plan is made from the graph in the manifest" in told
 
 
 def test_other_documents_of_the_file_stay_as_they_are(folder: Path) -> None:

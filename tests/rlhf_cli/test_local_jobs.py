@@ -12,9 +12,9 @@ import yaml
 from rlhf_api.changes import differences, spec_document
 from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.local_jobs import PATHS, absolute, local_jobs, with_places
+from rlhf_cli.local_jobs import PATHS, absolute, local_jobs, with_resolved_paths
+from rlhf_cli.manifests import read_jobs
 from rlhf_cli.train import manifest_text
-from rlhf_cli.validate import jobs_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFEST = """\
@@ -122,7 +122,7 @@ def test_what_a_run_keeps_of_its_manifest_means_the_same_from_there(home: Path) 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_examples_are_for_this_machine(example: Path) -> None:
     """With every kind of value that stands where a path might."""
-    (written,), (job,) = jobs_of(example), local_jobs(example)
+    (written,), (job,) = read_jobs(example), local_jobs(example)
     changed = {path[-1] for path, *_ in differences(*map(spec_document, (written.spec, job.spec)))}
     assert changed <= {"path", "local"}
 
@@ -154,10 +154,10 @@ def test_an_address_of_a_tracker_is_no_folder(home: Path, address: str) -> None:
 def test_a_run_that_kept_relative_paths_goes_on(home: Path) -> None:
     """Only where they mean the same."""
     file = home / "project" / "jobs" / "job.yaml"
-    (written,), (job,) = jobs_of(file), local_jobs(file)
+    (written,), (job,) = read_jobs(file), local_jobs(file)
     before, now = spec_document(written.spec), spec_document(job.spec)
-    kept = with_places(before, job)
+    kept = with_resolved_paths(before, job)
     left = {".".join(map(str, path)) for path, *_ in differences(kept, now)}
     assert left == {"code.local", "models.actor.source.path", "data.evaluation.path"}
     before["data"]["train"]["path"] = "others.jsonl"
-    assert with_places(before, job)["data"]["train"]["path"] == "others.jsonl"
+    assert with_resolved_paths(before, job)["data"]["train"]["path"] == "others.jsonl"

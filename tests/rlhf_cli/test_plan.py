@@ -392,8 +392,8 @@ def test_a_page_that_cannot_be_written_is_told(manifest: Path, tmp_path: Path) -
 
 def test_planning_imports_neither_torch_nor_ray_nor_numpy(manifest: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from rlhf_cli.plan import plan_command; "
-        f"plan_command(Path({str(manifest)!r}), 2, 'table'); "
+        "import sys; from pathlib import Path; from rlhf_cli.commands.plan import plan; "
+        f"plan(Path({str(manifest)!r}), 2); "
         "print(sorted({'torch', 'ray', 'numpy', 'transformers', 'vllm'} & set(sys.modules)))"
     )
     result = subprocess.run(

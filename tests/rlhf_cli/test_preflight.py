@@ -18,10 +18,10 @@ from rlhf_api.errors import SeveralErrors
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.app import app
 from rlhf_cli.local_jobs import local_jobs
-from rlhf_cli.preflight import Checked, Target, checked
-from rlhf_cli.run import run_command
+from rlhf_cli.local_run import run_job
+from rlhf_cli.manifests import annotate_lines
+from rlhf_cli.preflight import CheckedJob, RunTarget, preflight
 from rlhf_cli.user_code import user_code
-from rlhf_cli.validate import lines_of
 from rlhf_planner.plan import pools_of
 from rlhf_runtime.data.errors import DataNotFound, InvalidRow
 from rlhf_runtime.models.errors import ModelIncomplete
@@ -222,33 +222,33 @@ def test_a_run_tells_the_same_and_leaves_nothing(
     monkeypatch.setitem(sys.modules, "ray", None)  # whoever imports it fails
     file = write(place, model, MISTAKES["everything at once"])
     with pytest.raises(SeveralErrors) as caught:
-        run_command(file, place / "out", 1, None, None, (), fresh=False)
+        run_job(file, place / "out", 1, None, None, (), fresh=False)
     kinds = [type(error) for error in caught.value.errors]
     assert kinds[1:] == [ModelIncomplete, DataNotFound]
     assert not (place / "out").exists()
 
 
 @pytest.fixture
-def check(place: Path) -> Callable[..., Checked]:
+def check(place: Path) -> Callable[..., CheckedJob]:
     """A job's checks, with one call instead of a file of its own."""
 
-    def of_file(file: Path, limits: Limits = THOROUGH, one_machine: bool = True) -> Checked:
+    def of_file(file: Path, limits: Limits = THOROUGH, one_machine: bool = True) -> CheckedJob:
         job: RLHFJob
         (job,) = local_jobs(file)
-        target = Target(
+        target = RunTarget(
             pools=lambda: pools_of(job),
             code=user_code(job),
-            lines=lambda: lines_of(file, job),
+            lines=lambda: annotate_lines(file, job),
             one_machine=one_machine,
         )
-        with checked(job, target, limits) as found:
+        with preflight(job, target, limits) as found:
             return found
 
     return of_file
 
 
 def test_what_is_elsewhere_is_left_to_workers(
-    place: Path, model: Path, check: Callable[..., Checked], monkeypatch: pytest.MonkeyPatch
+    place: Path, model: Path, check: Callable[..., CheckedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(place / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -268,7 +268,7 @@ def test_what_is_elsewhere_is_left_to_workers(
 
 
 def test_a_model_that_only_workers_see_is_left_to_them(
-    place: Path, model: Path, check: Callable[..., Checked]
+    place: Path, model: Path, check: Callable[..., CheckedJob]
 ) -> None:
     shape = {"numLayers": 2, "hiddenSize": 64, "intermediateSize": 64, "numAttentionHeads": 2}
     shape |= {"numKeyValueHeads": 2, "headDim": 32, "vocabSize": 64}
@@ -281,7 +281,7 @@ def test_a_model_that_only_workers_see_is_left_to_them(
 
 
 def test_time_ends_what_a_run_waits_for(
-    place: Path, model: Path, check: Callable[..., Checked], monkeypatch: pytest.MonkeyPatch
+    place: Path, model: Path, check: Callable[..., CheckedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlhf_runtime.data.row_batches.BATCH_CHARACTERS", 1)
     (place / "addv.py").write_text("import time\ntime.sleep(60)\n")
@@ -293,7 +293,7 @@ def test_time_ends_what_a_run_waits_for(
 
 
 def test_rows_that_are_not_reached_may_be_of_use(
-    place: Path, model: Path, check: Callable[..., Checked], monkeypatch: pytest.MonkeyPatch
+    place: Path, model: Path, check: Callable[..., CheckedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlhf_runtime.data.row_batches.BATCH_CHARACTERS", 1)
     change = {"data": {"onInvalidRow": "Skip"}}
@@ -304,7 +304,7 @@ def test_rows_that_are_not_reached_may_be_of_use(
 
 
 def test_faults_in_the_rows_that_are_reached_are_told(
-    place: Path, model: Path, check: Callable[..., Checked]
+    place: Path, model: Path, check: Callable[..., CheckedJob]
 ) -> None:
     file = write(place, model, Mistake("", rows={0: {"prompt": None}}))
     with pytest.raises(InvalidRow, match="row 0: prompt is null"):
@@ -323,7 +323,7 @@ def test_faults_in_the_rows_that_are_reached_are_told(
     ],
 )
 def test_the_head_of_a_cluster_may_lack_what_verifiers_import(
-    place: Path, model: Path, check: Callable[..., Checked], module: str, why: str, here: str
+    place: Path, model: Path, check: Callable[..., CheckedJob], module: str, why: str, here: str
 ) -> None:
     """Memory, or the devices of the nodes that score."""
     (place / "addv.py").write_text(f"{module}\n")
@@ -336,7 +336,7 @@ def test_the_head_of_a_cluster_may_lack_what_verifiers_import(
 def test_an_import_takes_no_more_than_its_part_of_a_heads_memory(
     place: Path,
     model: Path,
-    check: Callable[..., Checked],
+    check: Callable[..., CheckedJob],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is the import that fails, not the pod; where rewards are scored here it may have all."""
@@ -358,14 +358,14 @@ def test_an_import_takes_no_more_than_its_part_of_a_heads_memory(
     ],
 )
 def test_what_no_node_would_find_is_told_on_the_head(
-    place: Path, model: Path, check: Callable[..., Checked], change: dict[str, Any], says: str
+    place: Path, model: Path, check: Callable[..., CheckedJob], change: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidReward, match=says):
         check(write(place, model, Mistake("", change)), one_machine=False)
 
 
 def test_verifiers_of_pools_with_variables_are_left_to_them(
-    place: Path, model: Path, check: Callable[..., Checked]
+    place: Path, model: Path, check: Callable[..., CheckedJob]
 ) -> None:
     pool = {"name": "cpus", "device": "CPU", "devicesPerNode": 1, "memoryPerDevice": "8Gi"}
     env = [{"name": "ANSWERS", "value": "/claim/answers"}]
@@ -386,8 +386,8 @@ def test_code_of_a_cluster_is_not_looked_for_here(place: Path, model: Path) -> N
 
 
 @pytest.mark.parametrize("number", ["01", "09", "10", "13"])
-def test_examples_pass(check: Callable[..., Checked], number: str) -> None:
+def test_examples_pass(check: Callable[..., CheckedJob], number: str) -> None:
     """As a run checks them, on a machine that is as busy as it may be."""
     (file,) = (Path(__file__).parents[2] / "examples").glob(f"{number}-*.yaml")
     found = check(file, Limits(rows_seconds=600.0, verifier_seconds=600.0))
-    assert found.traced is not None and not found.unchecked
+    assert found.graphs_and_plan is not None and not found.unchecked

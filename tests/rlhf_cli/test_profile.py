@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_cli import profile as command
 from rlhf_cli.app import app
 from rlhf_planner.problem.profile import (
     BlockCurves,
@@ -59,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
             raise found["raises"]
         return a_profile(subjects)
 
-    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr("rlhf_runtime.profiling.ranks.measure", measure)
     return found
 
 

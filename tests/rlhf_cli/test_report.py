@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_cli.report import report_command
+from rlhf_cli.commands.report import report
 from rlhf_runtime.telemetry.errors import NotARun
 from rlhf_runtime.telemetry.records import EvaluationRecord, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -19,7 +19,7 @@ def test_an_unfinished_run_is_summed_up_and_reported(
     with RunFolder(tmp_path) as folder:
         folder.append(RunRecord("tiny", "GRPO", "1 CPU rank", str(tmp_path), 5, 0.0))
         folder.append(EvaluationRecord(0, {"evaluation/exact_match": 0.25}))
-    report_command(tmp_path)
+    report(tmp_path)
     shown = capsys.readouterr().out
     assert "unfinished  0 of 5 steps" in shown
     assert str(folder.report) in shown
@@ -28,5 +28,5 @@ def test_an_unfinished_run_is_summed_up_and_reported(
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match="give the folder that `rlhf run` wrote") as caught:
-        report_command(tmp_path)
+        report(tmp_path)
     assert caught.value.exit_code is ExitCode.MANIFEST

@@ -10,9 +10,9 @@ import pytest
 from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.resume import check_changes, has_work, open_store, tell_where_it_begins
+from rlhf_cli.manifests import annotate_lines
+from rlhf_cli.resume import check_changes, note_checkpoint_mismatch, open_store, prepare_run_folder
 from rlhf_cli.train import manifest_text
-from rlhf_cli.validate import lines_of
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, StorageUnusable
@@ -37,18 +37,18 @@ def job_of(steps: int) -> RLHFJob:
 
 
 def test_a_folder_without_a_run_has_everything_to_do(tmp_path: Path) -> None:
-    assert has_work(RunFolder(tmp_path), job_of(9), fresh=False)
+    assert prepare_run_folder(RunFolder(tmp_path), job_of(9), fresh=False)
 
 
 def test_a_run_that_did_not_finish_goes_on(tmp_path: Path) -> None:
     failed = EndRecord(Outcome.FAILED, 1.0, "DataNotFound", "no such file")
-    assert has_work(folder_with(tmp_path, BEGUN, TRAINED, failed), job_of(9), fresh=False)
+    assert prepare_run_folder(folder_with(tmp_path, BEGUN, TRAINED, failed), job_of(9), fresh=False)
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
 
 
 def test_starting_over_keeps_the_earlier_run(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, BEGUN, TRAINED)
-    assert has_work(folder, job_of(9), fresh=True)
+    assert prepare_run_folder(folder, job_of(9), fresh=True)
     assert (tmp_path / "run.1" / "metrics.jsonl").is_file()
     assert not folder.metrics.exists()
 
@@ -57,9 +57,9 @@ def test_a_finished_run_has_nothing_to_do_but_further_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = folder_with(tmp_path, BEGUN, TRAINED, EndRecord(Outcome.SUCCEEDED, 1.0))
-    assert not has_work(folder, job_of(9), fresh=False)
+    assert not prepare_run_folder(folder, job_of(9), fresh=False)
     assert "already finished" in capsys.readouterr().err
-    assert has_work(folder, job_of(10), fresh=False)
+    assert prepare_run_folder(folder, job_of(10), fresh=False)
 
 
 def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> None:
@@ -72,13 +72,15 @@ def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> 
     ]
     (job,) = load_file(EXAMPLE, changed)
     with pytest.raises(CannotResume, match=r"--fresh starts over") as caught:
-        has_work(folder, job, fresh=False)
+        prepare_run_folder(folder, job, fresh=False)
     assert "spec.rollout.temperature" in str(caught.value) and "0.5" in str(caught.value)
     assert "learningRate" not in str(caught.value), "it may change"
     with pytest.raises(CannotResume, match=r"\n--set spec\.rollout\.temperature=0\.5: spec\.roll"):
-        has_work(folder, job, fresh=False, lines=partial(lines_of, EXAMPLE, job, changed))
+        prepare_run_folder(
+            folder, job, fresh=False, lines=partial(annotate_lines, EXAMPLE, job, changed)
+        )
     (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9"])
-    assert not has_work(folder, job, fresh=False)
+    assert not prepare_run_folder(folder, job, fresh=False)
 
 
 def job_with_storage(uri: str) -> RLHFJob:
@@ -129,7 +131,7 @@ class Told:
         (True, True, ""),
         (False, False, ""),
         (False, True, "checkpoints of another run, up to step 4"),
-        (True, False, "begins again at its start"),
+        (True, False, "starts from the beginning"),
     ],
 )
 def test_a_folder_and_checkpoints_that_do_not_belong_together_are_told(
@@ -139,7 +141,7 @@ def test_a_folder_and_checkpoints_that_do_not_belong_together_are_told(
     if saved:
         store.begin(4)
         store.commit(CheckpointRecord(4, 1, {}))
-    tell_where_it_begins(store, is_known, told)  # type: ignore[arg-type]
+    note_checkpoint_mismatch(store, is_known, told)  # type: ignore[arg-type]
     assert [says in text for text in told.notices] == ([True] if says else [])
 
 
@@ -153,10 +155,9 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     folder.write_manifest(manifest_text(before))
     told = check_changes(job_of(12), folder, store, "2 CPU ranks")
     assert told == [
-        "another value than at the last start: spec.models.actor.training.learningRate is 0.0002, "
+        "differs from the last start: spec.models.actor.training.learningRate is 0.0002, "
         "which is in force now, and was 0.1",
-        "another value than at the last start: spec.schedule.steps is 12, which is in force now, "
-        "and was 9",
+        "differs from the last start: spec.schedule.steps is 12, which is in force now, and was 9",
         "other devices than at the last start: 2 CPU ranks now, 1 CPU rank then",
     ]
     assert check_changes(before, folder, store, "1 CPU rank") == []
@@ -166,8 +167,8 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     store.commit(CheckpointRecord(4, 1, spec_document(before.spec)))
     told = check_changes(job_of(12), empty, store, "2 CPU ranks")
     assert [line.partition(" is ")[0] for line in told] == [
-        "another value than in the checkpoint: spec.models.actor.training.learningRate",
-        "another value than in the checkpoint: spec.schedule.steps",
+        "differs from the checkpoint: spec.models.actor.training.learningRate",
+        "differs from the checkpoint: spec.schedule.steps",
     ]
 
 
@@ -176,6 +177,6 @@ def test_what_differs_from_a_finished_run_changes_nothing_any_more(
 ) -> None:
     folder = folder_with(tmp_path, BEGUN, TRAINED, EndRecord(Outcome.SUCCEEDED, 1.0))
     folder.write_manifest(manifest_text(job_of(9)))
-    assert not has_work(folder, job_of(8), fresh=False)
+    assert not prepare_run_folder(folder, job_of(8), fresh=False)
     told = capsys.readouterr().err
-    assert "spec.schedule.steps is 8, which changes nothing any more, and was 9" in told
+    assert "spec.schedule.steps is 8, which has no effect any more, and was 9" in told

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlhf_api.reading.manifest import load_file
 from rlhf_cli.app import app
-from rlhf_cli.run import ignored_sections
+from rlhf_cli.local_run import ignored_sections
 
 from ..runs.manifests import example
 
@@ -31,7 +31,7 @@ def test_an_option_hides_no_override_of_the_same_field(option: str, field: str) 
     override = f"spec.schedule.{field}=x"
     result = CliRunner().invoke(app, ["run", str(SMALLEST), option, "2", "--set", override])
     assert result.exit_code == 2
-    assert f"{option} and --set say the same field: got {option} 2" in result.stderr
+    assert f"{option} and --set set the same field: got {option} 2" in result.stderr
 
 
 def refused(*words: object) -> str:

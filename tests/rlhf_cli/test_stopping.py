@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal
-from rlhf_cli.stopping import take_over_signals
+from rlhf_cli.stopping import install_signal_handlers
 from rlhf_runtime.controller.stop import StopRequest
 
 class Broken:
@@ -21,7 +21,7 @@ class Interrupted:
             pass  # the handler runs in here, and Python drops what it raises
 
 stop = StopRequest()
-take_over_signals(stop)
+install_signal_handlers(stop)
 Interrupted()
 Broken()
 print("went on")
@@ -46,7 +46,7 @@ def test_a_signal_whose_error_python_drops_is_obeyed_at_the_next_occasion() -> N
 
 FORKING = """
 import os, signal, subprocess
-from rlhf_cli.stopping import take_over_signals
+from rlhf_cli.stopping import install_signal_handlers
 from rlhf_runtime.controller.stop import StopRequest
 
 def before():
@@ -56,7 +56,7 @@ def before():
     print("prepared", flush=True)
 
 stop = StopRequest()
-take_over_signals(stop)
+install_signal_handlers(stop)
 os.register_at_fork(before=before)
 subprocess.run(["true"], preexec_fn=lambda: None, check=True)
 try:

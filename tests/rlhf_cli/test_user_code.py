@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_cli.user_code import code_here, mounted_code, user_code
+from rlhf_cli.user_code import local_user_code, mounted_code, user_code
 
 from ..rlhf_runtime.controller.jobs import make_job
 
@@ -41,7 +41,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path, make: Any, kind: str) 
 
 @pytest.mark.parametrize("code", CODE)
 def test_code_of_a_cluster_is_not_here(code: dict[str, Any]) -> None:
-    assert code_here(make_job(code=code)) is None
+    assert local_user_code(make_job(code=code)) is None
 
 
 @pytest.mark.parametrize("code", CODE)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_cli.app import app
-from rlhf_cli.validate import jobs_of, lines_of
+from rlhf_cli.manifests import annotate_lines, read_jobs
 from rlhf_runtime.data.errors import DataNotFound
 
 GOOD = """\
@@ -108,11 +108,11 @@ def test_standard_input_is_read_for_a_dash() -> None:
 def test_a_problem_is_told_without_its_line_when_the_file_is_another_by_now(
     good: Path, now: str | None, overrides: tuple[str, ...]
 ) -> None:
-    (job,) = jobs_of(good, overrides)
+    (job,) = read_jobs(good, overrides)
     good.unlink() if now is None else good.write_text(now)
     of_manifest = ManifestError([Problem(("spec", "data"), "is too old")])
     for error in (of_manifest, DataNotFound("nothing there").at("spec", "data")):
-        with pytest.raises(type(error)) as caught, lines_of(good, job, overrides):
+        with pytest.raises(type(error)) as caught, annotate_lines(good, job, overrides):
             raise error
         assert str(caught.value) == str(error) and caught.value.position == ""
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.head.addresses import HeadPod
 from rlhf_operator.clients.head.protocol import Head, Submission
 
 T = TypeVar("T")
@@ -25,9 +25,9 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
     return _loop().run_until_complete(coroutine)
 
 
-def place(namespace: str, cluster: str, ip: str | None = None) -> HeadPlace:
+def place(namespace: str, cluster: str, ip: str | None = None) -> HeadPod:
     """Where the head of a cluster is that has one pod."""
-    return HeadPlace(namespace, cluster, f"{cluster}-head", ip)
+    return HeadPod(namespace, cluster, f"{cluster}-head", ip)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ from datetime import datetime
 
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import RestartStatus, RLHFJobStatus
-from rlhf_operator.decide.actions import HoldJob, MakeCluster, ReleaseJob, Submit
+from rlhf_operator.decide.actions import AddFinalizer, CreateCluster, RemoveFinalizer, SubmitDriver
 from rlhf_operator.decide.draft import Decision, Draft
-from rlhf_operator.decide.endings import ENDS
-from rlhf_operator.decide.lost_pods import pods_that_may_end
 from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.predicates import FINAL_PHASES, remaining_pods
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 
@@ -47,7 +46,7 @@ def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
             assert not same or each.last_transition_time == last.last_transition_time, each
     assert after.gpu_seconds >= before.gpu_seconds
     assert after.attempts >= before.attempts
-    if before.phase in ENDS:
+    if before.phase in FINAL_PHASES:
         assert after.phase is before.phase
         assert after.completion_time == before.completion_time
     if before.progress and after.progress:
@@ -75,16 +74,16 @@ def _started_again(before: RestartStatus, after: RestartStatus) -> bool:
 
 
 def _check_holdings(seen: Observed, decision: Decision, settings: Settings, now: datetime) -> None:
-    ours = [each for each in seen.clusters if each.is_ours]
+    ours = [each for each in seen.clusters if each.is_owned]
     assert ours or decision.status.gpus == 0, "it accounts for GPUs that nobody holds"
     kinds = [type(action) for action in decision.actions]
-    assert not (ReleaseJob in kinds and ours), "its cluster would outlive it"
-    if MakeCluster in kinds:
-        assert HoldJob in kinds[: kinds.index(MakeCluster)]
-        assert not pods_that_may_end(Draft(seen, settings, now), seen.own_pods), (
+    assert not (RemoveFinalizer in kinds and ours), "its cluster would outlive it"
+    if CreateCluster in kinds:
+        assert AddFinalizer in kinds[: kinds.index(CreateCluster)]
+        assert not remaining_pods(Draft(seen, settings, now).snapshot, seen.own_pods), (
             "another cluster's driver may live"
         )
-    if Submit in kinds:
+    if SubmitDriver in kinds:
         driver = decision.status.driver
         assert driver is not None and not driver.has_ended
         living = [each.id for each in seen.head.submissions if not each.state.has_ended]
@@ -99,6 +98,6 @@ def _check_rest(seen: Observed, settings: Settings, now: datetime) -> None:
         last, decision = decision, reconcile(seen, settings, now)
         if decision.status == last.status:
             again = reconcile(seen.with_status(decision.status), settings, now)
-            assert again.actions == decision.actions and not decision.notes
+            assert again.actions == decision.actions and not decision.events
             return
     raise AssertionError(f"it finds no rest: {decision.status}")

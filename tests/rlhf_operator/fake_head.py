@@ -35,7 +35,7 @@ class AutoRun:
 
 
 class FakeHead:
-    """The head of one RayCluster, as a test wants it to be. Threads may share it."""
+    """The head of one RayCluster, as a test wants it to be. FairThreadPool may share it."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class FakeKube:
         ]
         return tuple(copy.deepcopy(each) for each in found if _has_labels(each, wanted))
 
-    def each(
+    def iterate(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> Iterator[Manifest]:
         return iter(self.list(kind, namespace, selector))
@@ -128,9 +128,9 @@ class FakeKube:
             }
             _put(own, name, {**kept, **new})
             self._applied[place][name] = set(new)
-        for name, key_of in (("finalizers", str), ("ownerReferences", _uid)):
-            new = {key_of(each): each for each in said.get(name, ())}
-            old = {key_of(each): each for each in own.get(name, ())}
+        for name, plan_key in (("finalizers", str), ("ownerReferences", _uid)):
+            new = {plan_key(each): each for each in said.get(name, ())}
+            old = {plan_key(each): each for each in own.get(name, ())}
             kept = {key: old[key] for key in old if key not in last.get(name, set())}
             _put(own, name, list({**kept, **new}.values()))
             self._applied[place][name] = set(new)

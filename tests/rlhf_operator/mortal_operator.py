@@ -29,14 +29,14 @@ from unittest.mock import patch
 from rlhf_api.report import StatusReport
 from rlhf_kube.kinds import Kind
 from rlhf_operator import __main__ as program
-from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.head.addresses import HeadPod
 from rlhf_operator.clients.head.protocol import Head, Submission
 from rlhf_operator.clients.kube.protocol import Manifest
 from rlhf_operator.clients.kube.remote import RemoteKube
-from rlhf_operator.process.head_connection import dialing
+from rlhf_operator.process.head_connection import head_connector
 
 Done = TypeVar("Done")
-Dial = Callable[[HeadPlace, str], Head]
+Dial = Callable[[HeadPod, str], Head]
 BEFORE, AFTER = "before", "after"
 TELL = "--tell"
 SPARED = ((AFTER, "status"), (BEFORE, "create Event"))
@@ -224,10 +224,10 @@ def live(mortality: Mortality, words: list[str]) -> int:
     """One operator's life; its exit code."""
 
     def mortal_dialing(*settings: Any) -> Dial:
-        dial = dialing(*settings)
+        dial = head_connector(*settings)
         return lambda place, token: MortalHead(dial(place, token), mortality)
 
-    with patch.multiple(program, RemoteKube=mortal_kube(mortality), dialing=mortal_dialing):
+    with patch.multiple(program, RemoteKube=mortal_kube(mortality), head_connector=mortal_dialing):
         return program.main(words)
 
 

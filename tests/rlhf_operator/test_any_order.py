@@ -101,7 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def one_look(self) -> None:
-        self.world.look(KEY)
+        self.world.reconcile(KEY)
 
     @rule(are_late=st.booleans())
     def watches_are_late_or_not(self, are_late: bool) -> None:

@@ -271,7 +271,7 @@ def test_an_ended_job_whose_deletion_nobody_told_is_forgotten(
         del world.kube.objects[Kind.JOB, NAMESPACE, "sort"]
         await app._list(None)
         assert len(app.queue) == 1
-        await world.reconciler.look(SORT, lambda: None)
+        await world.reconciler.reconcile(SORT, lambda: None)
         assert shown("rlhf_operator_jobs", {"phase": "Succeeded"}) == 0
         await app._list(None)
         assert len(app.queue) == 1, "and nobody asks for it again"
@@ -282,7 +282,7 @@ def test_an_ended_job_whose_deletion_nobody_told_is_forgotten(
 def test_all_is_listed_again_soon_after_a_watch_has_begun_anew_until_it_can_be(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CHECK_SECONDS", "AFRESH_SECONDS"):
+    for name in ("CHECK_SECONDS", "RELIST_DELAY_SECONDS"):
         monkeypatch.setattr("rlhf_operator.process.app." + name, 0.01)
     lists = 0
 

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from rlhf_operator import __main__
-from rlhf_operator.process.metrics import MOST_REASONS, OTHER, Metrics
+from rlhf_operator.process.metrics import MAX_REASONS, OTHER, Metrics
 
 SERIES = "rlhf_operator_job_restarts_total"
 
 
 def test_reasons_that_drivers_think_of_do_not_grow_the_metrics_without_end() -> None:
     metrics = Metrics()
-    for number in range(3 * MOST_REASONS):
-        metrics.restarted("drivers", f"Reason{number}", 1)
-    metrics.restarted("clusters", "Reason0", 2)
+    for number in range(3 * MAX_REASONS):
+        metrics.count_restarts("drivers", f"Reason{number}", 1)
+    metrics.count_restarts("clusters", "Reason0", 2)
     (family,) = (each for each in metrics.registry.collect() if each.name + "_total" == SERIES)
     counted = {
         (each.labels["kind"], each.labels["reason"]): each.value
         for each in family.samples
         if each.name == SERIES
     }
-    assert len(counted) == MOST_REASONS + 2
-    assert counted["drivers", OTHER] == 2 * MOST_REASONS and counted["clusters", "Reason0"] == 2
+    assert len(counted) == MAX_REASONS + 2
+    assert counted["drivers", OTHER] == 2 * MAX_REASONS and counted["clusters", "Reason0"] == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.observe.defaults import taken_defaults, with_defaults
+from rlhf_operator.observe.defaults import apply_defaults, select_defaults
 
 from .world import manifest
 
@@ -68,7 +68,7 @@ ALLOWED_VOLUMES = {
 def filled(document: dict[str, Any], defaults: JobDefaults | None = None) -> RLHFJob:
     """A job with the chart's defaults, as it is accepted."""
     written = RLHFJob.model_validate(document)
-    return with_defaults(written, taken_defaults(written, None, defaults or JobDefaults()))
+    return apply_defaults(written, select_defaults(written, None, defaults or JobDefaults()))
 
 
 def job(**spec: Any) -> RLHFJob:

@@ -55,7 +55,7 @@ def test_an_answer_that_comes_after_the_end_of_its_object_brings_no_ghost(kube: 
     last = copy.deepcopy(kube.objects[SORT])
     kube.remove(*SORT)
     cached.drop(Kind.JOB, last)
-    cached._wrote(answer)
+    cached._store_answer(answer)
     assert cached.get(*SORT) is None
 
 
@@ -66,7 +66,7 @@ def test_taking_the_last_finalizer_off_is_the_end_of_what_is_being_deleted(kube:
     released = copy.deepcopy(kube.objects[SORT])
     released["metadata"]["finalizers"] = []
     del kube.objects[SORT]
-    cached._wrote(released)
+    cached._store_answer(released)
     assert cached.get(*SORT) is None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.status import ConditionType, JobPhase
-from rlhf_operator.decide.conditions import conditions_of
+from rlhf_operator.decide.draft import phase_conditions
 
 
 def true_in(phase: JobPhase, is_stuck: bool = False) -> set[str]:
     return {
         type.value
-        for type, status in conditions_of(phase, is_stuck).items()
+        for type, status in phase_conditions(phase, is_stuck).items()
         if status is not None and status.value == "True"
     }
 
@@ -37,7 +37,7 @@ def test_each_phase_has_its_conditions(phase: JobPhase, holds: set[str]) -> None
 @pytest.mark.parametrize("phase", JobPhase)
 def test_ready_is_always_there_and_the_others_only_while_they_hold(phase: JobPhase) -> None:
     """As kstatus has it: who finds neither takes the job for done when Ready is true."""
-    found = conditions_of(phase, is_stuck=False)
+    found = phase_conditions(phase, is_stuck=False)
     assert found[ConditionType.READY] is not None
     there = {type for type, status in found.items() if status is not None}
     assert {type.value for type in there} - {"Ready"} == true_in(phase) - {"Ready"}

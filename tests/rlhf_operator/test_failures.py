@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.status import RestartStatus
-from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, verdict
+from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, decide_restart
 from rlhf_operator.decide.settings import Settings
 
 NONE_YET = RestartStatus()
@@ -19,7 +19,7 @@ def policy(**fields: Any) -> FailurePolicy:
 
 
 def judge(failure: Failure, rules: FailurePolicy, restarts: int = 0) -> Verdict:
-    return verdict(failure, rules, RestartStatus(since_checkpoint=restarts))
+    return decide_restart(failure, rules, RestartStatus(since_checkpoint=restarts))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_as_many_restarts_as_allowed_and_not_one_more() -> None:
         *(True, True, False, False)
     ]
     assert not judge(lost, policy(maxRestarts=0)).restarts
-    assert "maxRestarts allows 2" in judge(lost, policy(maxRestarts=2), 2).why_not
+    assert "maxRestarts allows 2" in judge(lost, policy(maxRestarts=2), 2).obstacle
 
 
 def test_the_first_rule_that_matches_decides() -> None:
@@ -58,8 +58,8 @@ def test_the_first_rule_that_matches_decides() -> None:
 def test_restarts_that_do_not_count_leave_those_that_do() -> None:
     lost = Failure("WorkerLost", "words", 4)
     uncounted = RestartStatus(since_checkpoint=1, in_a_row=9, total=20)
-    assert verdict(lost, policy(maxRestarts=2), uncounted) == Verdict(True)
-    assert not verdict(lost, policy(maxRestarts=1), uncounted).restarts
+    assert decide_restart(lost, policy(maxRestarts=2), uncounted) == Verdict(True)
+    assert not decide_restart(lost, policy(maxRestarts=1), uncounted).restarts
 
 
 def test_the_first_restart_waits_for_nothing_and_later_waits_double_up_to_a_limit() -> None:

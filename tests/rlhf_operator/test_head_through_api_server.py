@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
-from rlhf_operator.clients.head.addresses import Certificates, HeadPlace, ThroughApiServer
+from rlhf_operator.clients.head.addresses import Certificates, HeadPod, ThroughApiServer
 from rlhf_operator.clients.head.client import HttpClient
 from rlhf_operator.clients.head.http import HttpHead
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable, SubmissionState
@@ -99,7 +99,7 @@ class Way:
     ports: Mapping[str, int]
 
     def head(self, pod: str = POD, token: str = TOKEN) -> PlainHead:
-        place = HeadPlace(self.namespace, CLUSTER, pod, None)
+        place = HeadPod(self.namespace, CLUSTER, pod, None)
         addresses = [
             self.route.address(place, self.ports[name], token) for name in ("dashboard", "report")
         ]

@@ -19,7 +19,7 @@ from ..cluster.kubectl import Kubectl
 from .cluster import small
 
 pytestmark = pytest.mark.cluster
-PLACES = ("spec", "spec.resources.head", "spec.resources.nodePools[0]")
+PLACEHOLDERS = ("spec", "spec.resources.head", "spec.resources.nodePools[0]")
 SETTINGS = {
     "volumes": "[{name: x, hostPath: {path: /}}]",
     "securityContext": "{privileged: true}",
@@ -28,7 +28,7 @@ SETTINGS = {
 }
 WORDS = ("hostPath", "privileged", "hostNetwork", "serviceAccountName", "admin")
 """None of these has a place in what the operator makes."""
-EVERY = [(f"{place}.{field}", value) for place in PLACES for field, value in SETTINGS.items()]
+EVERY = [(f"{place}.{field}", value) for place in PLACEHOLDERS for field, value in SETTINGS.items()]
 
 
 def names(value: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.decide.observed import PlanSeen, Refusal
+from rlhf_operator.decide.observed import PlanResult, Refusal
 
 from .world import NAMESPACE, World, claim, manifest
 
@@ -183,7 +183,7 @@ def test_a_job_waits_for_a_shared_claim(world: World) -> None:
 
 
 def test_a_job_that_cannot_fit_never_gets_a_gpu(world: World) -> None:
-    world.planner.answer = PlanSeen(refusal=Refusal("DoesNotFit", "needs 90 GiB of 80"))
+    world.planner.answer = PlanResult(refusal=Refusal("DoesNotFit", "needs 90 GiB of 80"))
     world.submit(manifest())
     world.wait(60)
     assert world.phase() == (JobPhase.PENDING, "DoesNotFit")

@@ -12,19 +12,19 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import ConditionType, JobPhase, PlanStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.node_pools import cluster_job
-from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.observe.planner import plan_of
+from rlhf_operator.decide.observed import PlanResult
+from rlhf_operator.observe.planner import make_plan_result
 
 from .world import NAMESPACE, World, manifest
 
 PART: dict[str, Any] = {"placement": {"objective": {"type": "DeviceTime"}}}
 
 
-def seen(nodes: int, per_node: int) -> PlanSeen:
+def seen(nodes: int, per_node: int) -> PlanResult:
     """A plan of so many devices."""
     parts = (PoolPart(name="a100", nodes=nodes, devices_per_node=per_node),)
     status = PlanStatus(placement="Colocated", pools=parts, peak_memory_bytes=1, summary="all")
-    return PlanSeen(plan=status)
+    return PlanResult(plan=status)
 
 
 def size_of(world: World, cluster: str) -> tuple[int, str]:
@@ -62,7 +62,7 @@ def test_the_whole_pool_is_taken_without_such_an_objective(world: World) -> None
 
 
 def test_without_a_plan_nothing_is_made_and_the_next_plan_is_followed(world: World) -> None:
-    world.planner.answer = PlanSeen(unknown="the planner failed; the driver plans")
+    world.planner.answer = PlanResult(unknown="the planner failed; the driver plans")
     world.submit(manifest(**PART))
     world.settle()
     assert world.phase() == (JobPhase.PENDING, "PlanUnknown") and world.clusters() == []
@@ -93,7 +93,7 @@ def test_a_plan_of_an_earlier_manifest_is_forgotten_where_none_can_be_made(world
     world.run_to_training(manifest(**PART))
     world.edit_job(suspend=True)
     world.wait(10)
-    world.planner.answer = PlanSeen(unknown="the driver plans")
+    world.planner.answer = PlanResult(unknown="the driver plans")
     world.edit_job(suspend=False, placement={})
     world.wait(10)
     assert size_of(world, "sort-2") == (2, "4") and world.status().plan is None
@@ -102,10 +102,10 @@ def test_a_plan_of_an_earlier_manifest_is_forgotten_where_none_can_be_made(world
 @pytest.mark.parametrize("limit", [{}, {"maxDevices": 6}])
 def test_the_driver_finds_the_same_plan_in_what_its_cluster_has(limit: dict[str, Any]) -> None:
     whole = RLHFJob.model_validate(manifest(placement=PART["placement"] | limit))
-    plan = plan_of(whole).plan
+    plan = make_plan_result(whole).plan
     assert plan is not None
     run = cluster_job(whole, plan)
     document = run.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     assert validate_document(document)[1] == []
     assert sum(pool.num_devices for pool in run.spec.resources.node_pools) < 8
-    assert plan_of(run).plan == plan
+    assert make_plan_result(run).plan == plan

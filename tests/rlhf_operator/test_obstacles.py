@@ -10,10 +10,10 @@ import pytest
 
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
-from rlhf_operator.apply.performer import NOTE_BYTES, event
+from rlhf_operator.apply.performer import MAX_EVENT_BYTES, event_manifest
 from rlhf_operator.clients.kube.protocol import Forbidden, Invalid, KubeError
-from rlhf_operator.decide.actions import Note
-from rlhf_operator.observe.parse import pods_refused
+from rlhf_operator.decide.actions import JobEvent
+from rlhf_operator.observe.parse import find_pods_refusal
 
 from .world import NAMESPACE, World, manifest
 
@@ -52,7 +52,7 @@ def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
     world.run_to_training()
     head = next(name for name in world.pods() if "-head-" in name)
     world.set_pod(head, conditions=[{"type": "Ready", "status": "False"}])
-    world.wait(world.settings.silent_seconds + world.settings.poll_seconds)
+    world.wait(world.settings.unreachable_seconds + world.settings.poll_seconds)
     assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
     delete_but_never_end(world, head)
     world.wait(world.settings.wait_seconds)
@@ -150,7 +150,7 @@ def test_code_that_is_made_later_lets_the_job_begin(world: World) -> None:
     ],
 )
 def test_what_is_no_refusal_of_pods_is_none(conditions: Any) -> None:
-    assert pods_refused({"status": {"conditions": conditions}}) is None
+    assert find_pods_refusal({"status": {"conditions": conditions}}) is None
 
 
 def test_a_pod_of_somebody_else_with_the_jobs_label_holds_nothing_up(world: World) -> None:
@@ -194,9 +194,9 @@ def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> Non
     assert seen is not None
     now = datetime.now(UTC)
     text = "ключ " * 300
-    note = event(seen.job, Note("Reason", text), now)["note"]
-    assert text.startswith(note) and NOTE_BYTES - 4 < len(note.encode()) <= NOTE_BYTES
-    assert event(seen.job, Note("Reason", "short"), now)["note"] == "short"
+    note = event_manifest(seen.job, JobEvent("Reason", text), now)["note"]
+    assert text.startswith(note) and MAX_EVENT_BYTES - 4 < len(note.encode()) <= MAX_EVENT_BYTES
+    assert event_manifest(seen.job, JobEvent("Reason", "short"), now)["note"] == "short"
 
 
 def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> None:
@@ -238,7 +238,7 @@ def test_a_kuberay_that_is_too_old_is_told_with_the_version_that_is_needed(world
     world.kube.trouble = refuse
     world.submit(manifest())
     for _ in range(3):
-        world.look((NAMESPACE, "sort"))
+        world.reconcile((NAMESPACE, "sort"))
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubeRayTooOld")
     told = [each.message for each in world.status().conditions if each.reason == "KubeRayTooOld"]
     assert "allowed 1.6 or newer" in told[0] and said in told[0]

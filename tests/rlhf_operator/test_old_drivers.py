@@ -129,9 +129,9 @@ def test_a_cluster_that_cannot_be_made_costs_no_gpus_and_is_held_when_it_is(
 
     before = world.kube.trouble
     world.kube.trouble = refuse
-    world.look(KEY)
+    world.reconcile(KEY)
     world.seconds += 3600
-    world.look(KEY)
+    world.reconcile(KEY)
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
     assert world.status().gpus == 0 and world.status().gpu_seconds == 0
     world.kube.edit(Kind.JOB, *KEY, lambda job: job["metadata"].update(finalizers=[]))

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rlhf_api.status import JobPhase, ProgressStatus, RestartStatus, RLHFJobStatus
-from rlhf_operator.process.health import LONGEST_SILENCE_SECONDS, Health, serve
+from rlhf_operator.process.health import MAX_ANSWER_AGE_SECONDS, Health, serve
 from rlhf_operator.process.metrics import SHOWN_SECONDS, Metrics
 
 from ..free_port import free_port
@@ -41,7 +41,7 @@ def series(metrics: Metrics) -> set[str]:
 
 def test_a_job_is_shown_by_its_status() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
+    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_step", SORT) == 3
     assert value("rlhf_job_reward", SORT) == 0.5
@@ -56,8 +56,8 @@ def test_a_job_is_shown_by_its_status() -> None:
 def test_a_job_is_in_one_phase() -> None:
     metrics = Metrics()
     for phase in (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.FAILED):
-        metrics.show_job("team", "sort", status(phase), TIME)
-    metrics.show_job("team", "other", status(JobPhase.FAILED), TIME)
+        metrics.set_job("team", "sort", status(phase), TIME)
+    metrics.set_job("team", "other", status(JobPhase.FAILED), TIME)
     value = metrics.registry.get_sample_value
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 0
@@ -69,17 +69,17 @@ def test_a_job_that_ended_long_ago_is_only_counted() -> None:
     metrics = Metrics()
     ended = status(JobPhase.FAILED).model_copy(update={"completion_time": TIME})
     soon, late = (TIME + timedelta(seconds=SHOWN_SECONDS + each) for each in (-1, 1))
-    metrics.show_job("team", "sort", ended, TIME)
-    metrics.show_job("team", "other", status(JobPhase.RUNNING), TIME)
+    metrics.set_job("team", "sort", ended, TIME)
+    metrics.set_job("team", "other", status(JobPhase.RUNNING), TIME)
     metrics.forget_ended(soon)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
     metrics.forget_ended(late)
-    metrics.show_job("team", "sort", ended, late)  # another look, for whatever reason
+    metrics.set_job("team", "sort", ended, late)  # another look, for whatever reason
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) is None
     assert value("rlhf_job_restarts", SORT) is None
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 1
-    metrics.show_job("team", "old", ended, late)  # an operator that was started just now
+    metrics.set_job("team", "old", ended, late)  # an operator that was started just now
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     for name in ("sort", "other", "old"):
         metrics.forget_job("team", name)
@@ -88,8 +88,8 @@ def test_a_job_that_ended_long_ago_is_only_counted() -> None:
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
-    metrics.show_job("team", "bare", RLHFJobStatus(), TIME)
+    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
+    metrics.set_job("team", "bare", RLHFJobStatus(), TIME)
     for name in ("sort", "bare", "sort", "unheard-of"):
         metrics.forget_job("team", name)
     assert series(metrics) == set()
@@ -117,7 +117,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served(free_port())
     metrics = Metrics()
-    metrics.show_job("team", "sort", status(JobPhase.RUNNING), TIME)
+    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
     health = Health(lambda: served.age, lambda: served.is_started)
     stop: Callable[[], None] = serve(served.port, metrics.registry, health)
     yield served
@@ -134,7 +134,7 @@ def test_it_is_not_ready_before_it_watches_the_jobs_but_lives(served: Served) ->
 
 
 def test_it_is_ill_when_kubernetes_is_silent_for_long(served: Served) -> None:
-    served.age = LONGEST_SILENCE_SECONDS
+    served.age = MAX_ANSWER_AGE_SECONDS
     assert served.get("/healthz")[0] == 200
     served.age += 1
     code, words = served.get("/healthz")

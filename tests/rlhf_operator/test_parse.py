@@ -20,14 +20,14 @@ from rlhf_api.status import (
     RLHFJobStatus,
 )
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.decide.observed import ClaimSeen
+from rlhf_operator.decide.observed import ObservedClaim
 from rlhf_operator.observe.parse import (
-    is_ours,
+    find_pod_problem,
+    is_managed_here,
     parse_claim,
     parse_cluster,
     parse_job,
     parse_pod,
-    pod_problem,
 )
 
 from .world import manifest
@@ -164,7 +164,7 @@ def test_any_pod_cluster_and_claim_is_read(one: Any, other: Any) -> None:
             parse_pod(document)
             parse_cluster(document, "u-0", "key")
             parse_claim(document)
-            is_ours(document)
+            is_managed_here(document)
 
 
 @given(json)
@@ -203,15 +203,15 @@ def test_what_others_have_put_on_a_job_is_no_reason_to_refuse_it() -> None:
 
 
 def test_only_jobs_of_this_operator_are_its_own() -> None:
-    assert is_ours({"spec": {}})
-    assert is_ours({"spec": {"managedBy": "rlhf-operator.dev/operator"}})
-    assert not is_ours({"spec": {"managedBy": "example.com/other"}})
+    assert is_managed_here({"spec": {}})
+    assert is_managed_here({"spec": {"managedBy": "rlhf-operator.dev/operator"}})
+    assert not is_managed_here({"spec": {"managedBy": "example.com/other"}})
 
 
 def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
     def owned_by(*owners: dict[str, Any]) -> bool:
         raw = {"metadata": {**METADATA, "ownerReferences": list(owners)}}
-        return parse_cluster(raw, "u-0", "key").is_ours
+        return parse_cluster(raw, "u-0", "key").is_owned
 
     assert owned_by({"uid": "u-0", "controller": True})
     assert owned_by({"uid": "u-9"}, {"uid": "u-0", "controller": True})
@@ -223,7 +223,7 @@ def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
 def test_a_cluster_wants_the_workers_of_all_its_groups() -> None:
     groups = [{"replicas": 2}, {"replicas": 0}, {}]
     seen = parse_cluster({"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0", "key")
-    assert seen.wanted_workers == 3 and not seen.is_suspended and not seen.is_deleting
+    assert seen.num_desired_workers == 3 and not seen.is_suspended and not seen.is_deleting
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_a_cluster_wants_the_workers_of_all_its_groups() -> None:
     ],
 )
 def test_a_claim_is_shared_if_many_nodes_may_write(modes: list[str], is_shared: bool) -> None:
-    assert parse_claim({"spec": {"accessModes": modes}}) == ClaimSeen(True, is_shared)
-    assert parse_claim(None) == ClaimSeen(False, False)
+    assert parse_claim({"spec": {"accessModes": modes}}) == ObservedClaim(True, is_shared)
+    assert parse_claim(None) == ObservedClaim(False, False)
 
 
 def container(**fields: Any) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def scheduled(status: str, reason: str) -> dict[str, Any]:
 def test_what_keeps_a_pod_from_running_is_told(
     status: dict[str, Any], reason: str, said: str
 ) -> None:
-    problem = pod_problem({"metadata": METADATA, "status": status})
+    problem = find_pod_problem({"metadata": METADATA, "status": status})
     assert problem is not None and problem.reason == reason and said in problem.message
 
 
@@ -314,7 +314,7 @@ def test_what_keeps_a_pod_from_running_is_told(
     ],
 )
 def test_a_pod_on_its_way_has_no_problem(status: dict[str, Any]) -> None:
-    assert pod_problem({"metadata": METADATA, "status": status}) is None
+    assert find_pod_problem({"metadata": METADATA, "status": status}) is None
 
 
 def test_a_pod_is_ready_when_its_kubelet_says_so() -> None:

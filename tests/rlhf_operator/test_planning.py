@@ -20,8 +20,8 @@ from rlhf_api.spec.failure import FailureRule
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.telemetry import MlflowSpec, WandbSpec
-from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.observe.planner import Planner, key_of, plan_of, spawn
+from rlhf_operator.decide.observed import PlanResult
+from rlhf_operator.observe.planner import Planner, make_plan_result, plan_key, spawn
 from rlhf_planner.plan import make_plan, pools_of
 
 from ..waiting import wait_until
@@ -51,7 +51,7 @@ def job(**spec: Any) -> RLHFJob:
     return RLHFJob.model_validate(manifest(**spec))
 
 
-def ask(planner: Planner, wanted: RLHFJob) -> PlanSeen:
+def ask(planner: Planner, wanted: RLHFJob) -> PlanResult:
     """Ask until the plan is there, as the operator does."""
     for _ in range(3):
         made = threading.Event()
@@ -115,7 +115,9 @@ def test_two_pools_stand_in_the_summary(planner: Planner) -> None:
 
 def test_groups_that_leave_a_role_out_are_refused() -> None:
     groups = [{"roles": ["actor"]}]
-    seen = plan_of(job(algorithm={"type": "PPO"}, placement={"type": "Manual", "groups": groups}))
+    seen = make_plan_result(
+        job(algorithm={"type": "PPO"}, placement={"type": "Manual", "groups": groups})
+    )
     assert seen.refusal is not None and seen.refusal.reason == "InvalidPlacement"
     assert "no group with critic" in seen.refusal.message
 
@@ -179,7 +181,7 @@ def test_what_the_key_of_a_plan_leaves_out_changes_no_plan() -> None:
     for change in others:
         other = asked.model_copy(update={"spec": asked.spec.model_copy(update=change)})
         is_same = make_plan(other, pools_of(other))[1] == plan
-        assert is_same or key_of(other) != key_of(asked), change
+        assert is_same or plan_key(other) != plan_key(asked), change
         if not is_same:
             depended_on.append(next(iter(change)))
     assert depended_on == ["failure_policy", "checkpoint"]
@@ -199,11 +201,11 @@ def test_what_the_key_of_a_plan_leaves_out_changes_no_plan() -> None:
     ],
 )
 def test_what_a_plan_depends_on_changes_its_key(changes: dict[str, Any]) -> None:
-    assert key_of(job(**changes)) != key_of(job())
+    assert plan_key(job(**changes)) != plan_key(job())
 
 
 def test_a_plan_in_short_has_its_times_and_devices() -> None:
-    seen = plan_of(job()).plan
+    seen = make_plan_result(job()).plan
     _, plan = make_plan(job(), pools_of(job()))
     assert seen is not None and plan.estimate is not None
     assert float(seen.step_seconds or 0) == pytest.approx(plan.estimate.step_seconds, rel=1e-3)
@@ -216,13 +218,13 @@ def test_times_that_nobody_knows_are_not_in_it() -> None:
     cpus = {"name": "c", "device": "CPU", "devicesPerNode": 2, "resources": {"memory": "32Gi"}}
     odd = {"name": "o", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
     for pool in (cpus, odd):
-        seen = plan_of(job(resources={"nodePools": [pool]})).plan
+        seen = make_plan_result(job(resources={"nodePools": [pool]})).plan
         assert seen is not None and seen.pools
         assert (seen.step_seconds, seen.tokens_per_second, seen.hardware) == (None, None, None)
 
 
 def test_an_objective_takes_a_part_of_the_pool() -> None:
-    seen = plan_of(job(placement={"objective": {"type": "DeviceTime"}})).plan
+    seen = make_plan_result(job(placement={"objective": {"type": "DeviceTime"}})).plan
     assert seen is not None
     assert sum(each.num_devices for each in seen.pools) < 8
     assert seen.summary.startswith("1 x ")
@@ -231,7 +233,7 @@ def test_an_objective_takes_a_part_of_the_pool() -> None:
 def test_an_objective_of_devices_that_nobody_knows_is_refused() -> None:
     pool = {"name": "any", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
     asked = job(resources={"nodePools": [pool]}, placement={"objective": {"type": "DeviceTime"}})
-    seen = plan_of(asked)
+    seen = make_plan_result(asked)
     assert seen.refusal is not None and seen.refusal.reason == "TimesUnknown"
     assert "got gpu Unheard-1" in seen.refusal.message
 
@@ -239,7 +241,7 @@ def test_an_objective_of_devices_that_nobody_knows_is_refused() -> None:
 def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
     small = {"name": "small", "nodes": 1, "devicesPerNode": 1, "gpu": "T4"}
     models = {"actor": {"source": {"path": "org/model"}, "shape": SEVENTY_BILLION}}
-    seen = plan_of(job(models=models, resources={"nodePools": [small]}))
+    seen = make_plan_result(job(models=models, resources={"nodePools": [small]}))
     assert seen.refusal is not None and seen.plan is None
     assert seen.refusal.reason == "DoesNotFit" and "GiB" in seen.refusal.message
 
@@ -264,7 +266,7 @@ def test_what_only_the_driver_knows_is_not_planned_here(
 
 
 def test_a_gpu_that_nobody_knows_leaves_the_plan_to_the_driver() -> None:
-    seen = plan_of(job(resources={"nodePools": [{"name": "any", "gpu": "Unheard-1"}]}))
+    seen = make_plan_result(job(resources={"nodePools": [{"name": "any", "gpu": "Unheard-1"}]}))
     assert seen.plan is None and seen.refusal is None and "the driver plans first" in seen.unknown
 
 

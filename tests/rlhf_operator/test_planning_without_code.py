@@ -20,7 +20,7 @@ from rlhf_flow.document.manifest_graph import document_of_graph
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms
 from rlhf_kube.kinds import Kind
 from rlhf_operator.observe.parse import parse_job
-from rlhf_operator.observe.planner import plan_of, status_of, why_unknown
+from rlhf_operator.observe.planner import find_unknown, make_plan_result, plan_status
 from rlhf_planner.plan import make_plan, pools_of
 
 from ..rlhf_flow.hostile_graphs import broken
@@ -101,7 +101,7 @@ def test_a_custom_job_is_planned_without_importing_it(
     """Even where a module of its name could be imported."""
     (tmp_path / "mine_alone.py").write_text("raise SystemExit('imported by the operator')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    seen = plan_of(job(graph))
+    seen = make_plan_result(job(graph))
     assert seen.plan is not None, seen
     assert "1 x 2 GPU of pool v100: actor" in seen.plan.summary
     assert "mine_alone" not in sys.modules
@@ -115,25 +115,25 @@ def test_its_plan_is_the_one_that_the_code_gives(
     plain = job()
     _, plan = make_plan(plain, pools_of(plain))
     sys.modules.pop("mine_alone")
-    assert plan_of(job(graph)).plan == status_of(plan, plain.spec.placement.type)
+    assert make_plan_result(job(graph)).plan == plan_status(plan, plain.spec.placement.type)
 
 
 def test_without_a_graph_the_command_that_writes_it_is_named() -> None:
-    assert "`rlhf fill FILE`" in why_unknown(job())
+    assert "`rlhf fill FILE`" in find_unknown(job())
     models = {"actor": {"source": {"path": "/models/mine"}}}
-    told = why_unknown(RLHFJob.model_validate(manifest(models=models)))
+    told = find_unknown(RLHFJob.model_validate(manifest(models=models)))
     assert "`rlhf fill FILE`" in told and "spec.models.actor.shape" in told
 
 
 def test_a_graph_of_other_parameters_is_no_reason_to_refuse(graph: Any) -> None:
-    told = why_unknown(job(graph, 3.0))
+    told = find_unknown(job(graph, 3.0))
     assert "traced with another entry point" in told and "`rlhf fill FILE` brings it up" in told
 
 
 def test_a_hostile_graph_is_refused_as_such(graph: Any) -> None:
     hostile = json.loads(json.dumps(graph))
     hostile["calls"][1]["sources"][0]["source"] = "reward.score"
-    seen = plan_of(job(hostile))
+    seen = make_plan_result(job(hostile))
     assert seen.refusal is not None and seen.refusal.reason == "InvalidGraph"
     assert "reads from what does not come before it: got reward.score" in seen.refusal.message
 
@@ -153,20 +153,20 @@ def test_hostile_graphs_are_answered() -> None:
             continue
         planned += 1
         if planned <= PLANNED:
-            seen = plan_of(made)
+            seen = make_plan_result(made)
             assert seen.plan is not None or seen.refusal is not None
     assert planned > PLANNED
 
 
 def test_a_graph_and_the_manifests_models_that_do_not_fit_are_refused(graph: Any) -> None:
     models = {"student": {"source": {"builtin": "TinyLlama"}}}
-    seen = plan_of(job(graph, models=models))
+    seen = make_plan_result(job(graph, models=models))
     assert seen.refusal is not None and "a role without a model" in seen.refusal.message
 
 
 def test_a_model_of_a_local_folder_is_planned_by_its_shape() -> None:
     models = {"actor": {"source": {"path": "/nowhere"}, "shape": SHAPE}}
-    seen = plan_of(RLHFJob.model_validate(manifest(models=models, resources=POOLS)))
+    seen = make_plan_result(RLHFJob.model_validate(manifest(models=models, resources=POOLS)))
     assert seen.plan is not None, seen
 
 

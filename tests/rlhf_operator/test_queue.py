@@ -56,9 +56,9 @@ def test_a_job_is_with_one_worker_at_a_time() -> None:
 
 def test_a_look_that_is_due_later_comes_later_and_once() -> None:
     async def scene(queue: JobQueue) -> None:
-        queue.add_later(A, 3600.0)
-        queue.add_later(A, 0.01)  # the newest word counts
-        queue.add_later(B, 3600.0)
+        queue.add_after(A, 3600.0)
+        queue.add_after(A, 0.01)  # the newest word counts
+        queue.add_after(B, 3600.0)
         jobs = queue.take()
         assert await anext(jobs) == A
         assert len(queue) == 0
@@ -68,13 +68,13 @@ def test_a_look_that_is_due_later_comes_later_and_once() -> None:
 
 def test_an_event_is_sooner_than_a_look_that_is_due_later() -> None:
     async def scene(queue: JobQueue) -> None:
-        queue.add_later(A, 0.01)
+        queue.add_after(A, 0.01)
         queue.add(A)
-        queue.add_later(A, 0.01)  # it waits already
+        queue.add_after(A, 0.01)  # it waits already
         jobs = queue.take()
         assert await anext(jobs) == A
         waiting = asyncio.ensure_future(anext(jobs))
-        queue.add_later(B, 0.05)
+        queue.add_after(B, 0.05)
         assert await waiting == B
 
     play(scene)

@@ -32,7 +32,7 @@ def looks(world: World, number: int) -> None:
     """Looks that end with an error lead to others for ever; a test takes a few."""
     for _ in range(number):
         world.seconds += 30
-        world.look(KEY)
+        world.reconcile(KEY)
 
 
 def stalled(world: World) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from rlhf_api.status import DriverStatus, ProgressStatus, RestartStatus, RLHFJob
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.observed import Observed
-from rlhf_operator.decide.reports import take_report
+from rlhf_operator.decide.reports import record_report
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.observe.parse import parse_job
 
@@ -53,7 +53,7 @@ def report(**fields: Any) -> StatusReport:
 def test_a_report_becomes_progress() -> None:
     made = draft()
     metrics = {"reward/mean": 0.123456, "actor/kl": 1e-7, "own/metric": 1.0}
-    driver = take_report(made, DRIVER, report(metrics=metrics, tokens_per_second=1234.6))
+    driver = record_report(made, DRIVER, report(metrics=metrics, tokens_per_second=1234.6))
     assert driver.sequence == 5
     progress = made.status.progress
     assert progress is not None
@@ -67,7 +67,7 @@ def test_reports_of_others_and_old_ones_say_nothing() -> None:
     known = DRIVER.model_copy(update={"sequence": 5})
     for old in (report(), report(sequence=4), report(submission_id="sort-0-9", sequence=9)):
         made = draft()
-        assert take_report(made, known, old) is known
+        assert record_report(made, known, old) is known
         assert made.status == RLHFJobStatus()
 
 
@@ -84,11 +84,11 @@ def written(seconds_ago: float) -> RLHFJobStatus:
 
 def test_progress_is_taken_every_15_seconds_but_a_checkpoint_and_the_end_at_once() -> None:
     made = draft(written(14))
-    assert take_report(made, DRIVER, report()) is DRIVER
-    assert take_report(draft(written(15)), DRIVER, report()).sequence == 5
+    assert record_report(made, DRIVER, report()) is DRIVER
+    assert record_report(draft(written(15)), DRIVER, report()).sequence == 5
     saved = report(checkpoint=CheckpointReport(step=2, path="/p"))
-    assert take_report(draft(written(1)), DRIVER, saved).sequence == 5
-    assert take_report(draft(written(1)), DRIVER, report(final=True, exit_code=0)).sequence == 5
+    assert record_report(draft(written(1)), DRIVER, saved).sequence == 5
+    assert record_report(draft(written(1)), DRIVER, report(final=True, exit_code=0)).sequence == 5
 
 
 def test_only_a_new_checkpoint_forgives_restarts() -> None:
@@ -96,7 +96,7 @@ def test_only_a_new_checkpoint_forgives_restarts() -> None:
     before = RLHFJobStatus(restarts=restarts, checkpoint=CheckpointReport(step=4, path="/4"))
     for step, counted, all in ((3, 2, 3), (4, 2, 3), (5, 0, 0)):
         made = draft(before)
-        take_report(made, DRIVER, report(checkpoint=CheckpointReport(step=step, path="/n")))
+        record_report(made, DRIVER, report(checkpoint=CheckpointReport(step=step, path="/n")))
         after = made.status.restarts
         assert (after.since_checkpoint, after.in_a_row, after.total) == (counted, all, 3)
         assert made.status.checkpoint is not None
@@ -105,9 +105,9 @@ def test_only_a_new_checkpoint_forgives_restarts() -> None:
 
 def test_the_drivers_own_restarts_are_counted_once() -> None:
     made = draft()
-    driver = take_report(made, DRIVER, report(restarts=2, steps_repeated=3))
+    driver = record_report(made, DRIVER, report(restarts=2, steps_repeated=3))
     made.now += timedelta(seconds=60)
-    driver = take_report(made, driver, report(sequence=6, restarts=3, steps_repeated=3))
+    driver = record_report(made, driver, report(sequence=6, restarts=3, steps_repeated=3))
     restarts = made.status.restarts
     assert (restarts.incarnations, restarts.total) == (3, 3)
     assert (restarts.since_checkpoint, restarts.in_a_row) == (3, 3)
@@ -133,6 +133,6 @@ def test_no_report_breaks_the_status(
             tokens_per_second=number,
         )
         fresh = DRIVER.model_copy(update={"submission_id": said.submission_id})
-        made.set(driver=take_report(made, fresh, said))
+        made.set(driver=record_report(made, fresh, said))
         status = made.decision().status  # it is validated
         assert status.restarts.total == status.restarts.incarnations

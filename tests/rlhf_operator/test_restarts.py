@@ -27,7 +27,7 @@ NEVER_COUNTED: dict[str, Any] = {
 def pause(world: World, reason: str) -> int:
     """The seconds from the look that sees a failure to the next start, of driver or cluster."""
     world.seconds += world.settings.poll_seconds
-    world.look((NAMESPACE, "sort"))
+    world.reconcile((NAMESPACE, "sort"))
     assert world.phase() == (JobPhase.RESTARTING, reason)
     begin = world.seconds
     world.settle()
@@ -142,7 +142,7 @@ def test_people_are_told_when_the_next_start_is_due(world: World) -> None:
     for seconds in (0, 10):
         world.head().end(4)
         world.seconds += world.settings.poll_seconds
-        world.look((NAMESPACE, "sort"))
+        world.reconcile((NAMESPACE, "sort"))
         due = world.status().restarts.next_time
         assert due is not None
         assert round((due - world.now()).total_seconds()) == seconds
@@ -352,7 +352,7 @@ def test_dirty_workers_are_replaced_though_the_first_attempt_fails(world: World)
     world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
     for _ in range(3):
         world.seconds += 10
-        world.look((NAMESPACE, "sort"))
+        world.reconcile((NAMESPACE, "sort"))
     assert set(workers) < set(world.pods()) and world.head().submitted == ["sort-1-0"]
     world.kube.trouble = lambda verb, kind: None
     world.settle()

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from rlhf_api.report import StatusReport
-from rlhf_operator.clients.head.addresses import HeadPlace
+from rlhf_operator.clients.fair_semaphore import FairThreadPool
+from rlhf_operator.clients.head.addresses import HeadPod
 from rlhf_operator.clients.head.http import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, Submission
-from rlhf_operator.clients.threads import Threads
-from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.queue import JobQueue
-from rlhf_operator.process.workers import LOOKS_AT_ONCE, Workers
+from rlhf_operator.process.workers import MAX_CONCURRENT_RECONCILES, Workers
 
 from .direct_client import DirectClient
 from .fake_head import FakeHeads
@@ -69,19 +69,19 @@ def test_a_healthy_job_is_submitted_before_any_of_fifty_slow_heads_has_answered(
         world.run_kuberay()
         asked: set[str] = set()
 
-        def dial(place: HeadPlace, token: str) -> Head:
+        def dial(place: HeadPod, token: str) -> Head:
             if place.cluster.startswith("slow"):
                 return SlowHead(asked, place.cluster)
             return HttpHeads(fakes.route, client).head(place, token)
 
         async def scene() -> list[str]:
-            with closing(Threads(2)) as threads:
+            with closing(FairThreadPool(2)) as threads:
                 reconciler = world.reconciler
-                reconciler.heads = Heads(world.identity, dial)
+                reconciler.heads = RayHeads(world.identity, dial)
                 reconciler.in_thread = threads
                 queue = JobQueue()
                 working = asyncio.create_task(
-                    Workers(queue, reconciler, world.metrics).run(LOOKS_AT_ONCE)
+                    Workers(queue, reconciler, world.metrics).run(MAX_CONCURRENT_RECONCILES)
                 )
                 for name in names:
                     queue.add((NAMESPACE, name))
@@ -108,8 +108,8 @@ def test_a_head_is_waited_for_so_long_only_however_much_is_asked() -> None:
     with FakeHeads(listens=False) as fakes:
         world = World(fakes, client=DirectClient(fakes))
         world.run_to_training()
-        world.reconciler.heads = Heads(
+        world.reconciler.heads = RayHeads(
             world.identity, lambda place, token: SlowHead(), seconds=0.05
         )
-        world.wait(world.settings.silent_seconds + 10)
+        world.wait(world.settings.unreachable_seconds + 10)
         assert world.phase()[1] == "HeadUnreachable"

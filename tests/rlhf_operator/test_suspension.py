@@ -134,7 +134,7 @@ def test_a_suspension_that_is_taken_back_at_once_leaves_the_driver_alone(world: 
 
 def test_gpus_are_counted_from_when_the_cluster_is_let_in(world: World) -> None:
     world.submit(manifest())
-    world.look((NAMESPACE, "sort"))
+    world.reconcile((NAMESPACE, "sort"))
     assert world.clusters() == ["sort-1"] and world.status().gpus == 0
     world.settle()
     assert world.status().gpus == 8

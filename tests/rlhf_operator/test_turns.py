@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rlhf_operator.clients.fair_semaphore import Turns
+from rlhf_operator.clients.fair_semaphore import FairSemaphore
 
 SECONDS = 30.0
 
 
-def play(scene: Callable[[Turns], Awaitable[None]], number: int = 1) -> None:
-    asyncio.run(asyncio.wait_for(scene(Turns(number)), SECONDS))
+def play(scene: Callable[[FairSemaphore], Awaitable[None]], number: int = 1) -> None:
+    asyncio.run(asyncio.wait_for(scene(FairSemaphore(number)), SECONDS))
 
 
 async def yielded() -> None:
@@ -21,11 +21,11 @@ async def yielded() -> None:
 
 
 def test_a_namespace_with_many_waits_like_one_with_few() -> None:
-    async def scene(turns: Turns) -> None:
+    async def scene(turns: FairSemaphore) -> None:
         order: list[str] = []
 
         async def work(namespace: str) -> None:
-            async with turns.turn(namespace):
+            async with turns.acquire(namespace):
                 order.append(namespace)
                 await asyncio.sleep(0)
 
@@ -39,13 +39,13 @@ def test_a_namespace_with_many_waits_like_one_with_few() -> None:
 
 
 def test_so_many_have_their_turn_at_the_same_time() -> None:
-    async def scene(turns: Turns) -> None:
+    async def scene(turns: FairSemaphore) -> None:
         inside = 0
         most = 0
 
         async def work() -> None:
             nonlocal inside, most
-            async with turns.turn("team"):
+            async with turns.acquire("team"):
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0)
@@ -60,16 +60,16 @@ def test_so_many_have_their_turn_at_the_same_time() -> None:
 
 
 def test_who_does_not_wait_any_more_takes_nobodys_turn() -> None:
-    async def scene(turns: Turns) -> None:
+    async def scene(turns: FairSemaphore) -> None:
         free = asyncio.Event()
         served: list[str] = []
 
         async def hold() -> None:
-            async with turns.turn("team"):
+            async with turns.acquire("team"):
                 await free.wait()
 
         async def work(name: str) -> None:
-            async with turns.turn("team"):
+            async with turns.acquire("team"):
                 served.append(name)
 
         holder = asyncio.create_task(hold())
@@ -92,14 +92,14 @@ def test_who_does_not_wait_any_more_takes_nobodys_turn() -> None:
 
 
 def test_an_error_ends_a_turn() -> None:
-    async def scene(turns: Turns) -> None:
+    async def scene(turns: FairSemaphore) -> None:
         for _ in range(3):
             try:
-                async with turns.turn("team"):
+                async with turns.acquire("team"):
                     raise ZeroDivisionError
             except ZeroDivisionError:
                 pass
-        async with turns.turn("team"):
+        async with turns.acquire("team"):
             assert len(turns) == 0
 
     play(scene)

@@ -19,7 +19,7 @@ def test_a_cluster_that_is_refused_is_asked_for_until_the_start_deadline(world: 
     )
     world.submit(manifest(startDeadlineSeconds=100))
     for _ in range(10):
-        world.look((NAMESPACE, "sort"))
+        world.reconcile((NAMESPACE, "sort"))
         world.seconds += 30
     assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
     assert "exceeded quota" in (world.status().message or "")
@@ -74,8 +74,8 @@ def test_a_cluster_is_not_made_for_a_manifest_that_cannot_be_read_any_more(world
         Forbidden("403: exceeded quota") if verb == "create" and kind is Kind.CLUSTER else None
     )
     world.submit(manifest())
-    world.look((NAMESPACE, "sort"))
-    world.look((NAMESPACE, "sort"))
+    world.reconcile((NAMESPACE, "sort"))
+    world.reconcile((NAMESPACE, "sort"))
     world.edit_job(**UNREADABLE)
     world.kube.trouble = lambda verb, kind: None
     world.wait(120)

@@ -169,9 +169,9 @@ def test_devices_are_given_back_when_the_others_find_no_room(world: World) -> No
     world.settle()
     world.run_kuberay()
     world.set_pod(next(pod for pod in world.pods() if "-worker-" in pod), conditions=[])
-    world.wait(world.settings.room_seconds - 60)
+    world.wait(world.settings.partial_cluster_seconds - 60)
     assert world.clusters() == ["sort-1"] and world.phase()[0] is JobPhase.PROVISIONING
-    world.wait(120 + world.settings.room_seconds / 2)
+    world.wait(120 + world.settings.partial_cluster_seconds / 2)
     assert world.clusters() == ["sort-2"], "at first at once"
     assert world.phase() == (JobPhase.RESTARTING, "NoRoom") or "NoRoom" in world.events()
     assert world.status().restarts.since_checkpoint == 0, "it is nobody's failure"
@@ -186,7 +186,7 @@ def test_two_jobs_that_hold_each_others_room_do_not_give_it_back_in_step(world: 
     for name in jobs:
         worker = next(pod for pod in world.pods(f"{name}-1") if "-worker-" in pod)
         world.set_pod(worker, conditions=[])
-    world.wait(world.settings.room_seconds - 60)
+    world.wait(world.settings.partial_cluster_seconds - 60)
     for _ in range(100):
         world.wait(30)
         if len(new := [each for each in world.clusters() if each.endswith("-2")]) > 0:
@@ -198,7 +198,7 @@ def test_who_holds_no_device_may_wait_for_room_as_long_as_it_takes(world: World)
     world.submit(manifest())
     world.settle()
     world.run_kuberay(ready=False)
-    world.wait(10 * world.settings.room_seconds)
+    world.wait(10 * world.settings.partial_cluster_seconds)
     assert world.clusters() == ["sort-1"]
 
 

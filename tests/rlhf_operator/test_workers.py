@@ -1,4 +1,4 @@
-"""Loops that take jobs from the queue and look at them, in threads."""
+"""Loops that take jobs from the queue and reconcile them, in threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
+from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.kube.cached import Key
 from rlhf_operator.clients.kube.protocol import Conflict, Forbidden, Unreachable
-from rlhf_operator.clients.threads import Threads
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
@@ -22,18 +22,18 @@ A: Key = ("team", "a")
 B: Key = ("team", "b")
 SECONDS = 30.0
 Planned = Callable[[], None]
-Look = Callable[[Key, Planned], float | None]
+Reconcile = Callable[[Key, Planned], float | None]
 
 
-class Looks(Reconciler):
-    """Does what a test says at each look."""
+class ScriptedReconciler(Reconciler):
+    """Does what a test says at each reconcile."""
 
-    def __init__(self, look: Look, threads: Threads) -> None:
-        self._taken = look
+    def __init__(self, reconcile: Reconcile, threads: FairThreadPool) -> None:
+        self._script = reconcile
         self._threads = threads
 
-    async def look(self, key: Key, planned: Planned) -> float | None:
-        again: float | None = await self._threads(key[0], self._taken, key, planned)
+    async def reconcile(self, key: Key, planned: Planned) -> float | None:
+        again: float | None = await self._threads(key[0], self._script, key, planned)
         return again
 
 
@@ -50,18 +50,18 @@ class Recorded(JobQueue):
         self.adders.add(threading.current_thread())
         super().add(key)
 
-    def add_later(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: Key, seconds: float) -> None:
         self.later.append((key, seconds))
-        super().add_later(key, 0.0)
+        super().add_after(key, 0.0)
 
 
 class Scene:
     """Some workers, and how they are watched."""
 
-    def __init__(self, look: Look, threads: Threads) -> None:
+    def __init__(self, reconcile: Reconcile, threads: FairThreadPool) -> None:
         self.queue = Recorded()
         self.metrics = Metrics()
-        self.workers = Workers(self.queue, Looks(look, threads), self.metrics)
+        self.workers = Workers(self.queue, ScriptedReconciler(reconcile, threads), self.metrics)
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -69,16 +69,16 @@ class Scene:
     def errors(self, reason: str) -> float:
         return self.count("rlhf_operator_reconcile_errors_total", reason=reason)
 
-    def looks(self, outcome: str) -> float:
+    def reconciles(self, outcome: str) -> float:
         return self.count("rlhf_operator_reconcile_seconds_count", outcome=outcome)
 
 
-def play(look: Look, act: Callable[[Scene], Awaitable[None]], number: int = 1) -> Scene:
+def play(reconcile: Reconcile, act: Callable[[Scene], Awaitable[None]], number: int = 1) -> Scene:
     """Let so many workers work until a test has seen enough of them."""
 
     async def run() -> Scene:
-        with closing(Threads(number)) as threads:
-            scene = Scene(look, threads)
+        with closing(FairThreadPool(number)) as threads:
+            scene = Scene(reconcile, threads)
             working = asyncio.create_task(scene.workers.run(number))
             try:
                 await asyncio.wait_for(act(scene), SECONDS)
@@ -99,73 +99,78 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_a_look_is_taken_in_a_thread() -> None:
     seen: list[tuple[Key, str]] = []
 
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         seen.append((key, threading.current_thread().name))
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
         scene.queue.add(B)
-        await until(lambda: scene.looks("done") == 2)
+        await until(lambda: scene.reconciles("done") == 2)
 
-    scene = play(look, act)
-    assert seen == [(A, "look_0"), (B, "look_0")]
-    assert scene.queue.later == [] and scene.looks("failed") == 0
+    scene = play(reconcile, act)
+    assert seen == [(A, "reconcile_0"), (B, "reconcile_0")]
+    assert scene.queue.later == [] and scene.reconciles("failed") == 0
 
 
 def test_the_next_look_is_when_the_last_one_says() -> None:
     answers = iter([5.0, 0.0, None])
 
-    def look(key: Key, planned: Planned) -> float | None:
+    def reconcile(key: Key, planned: Planned) -> float | None:
         return next(answers)
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
-        await until(lambda: scene.looks("done") == 3)
+        await until(lambda: scene.reconciles("done") == 3)
 
-    scene = play(look, act)
+    scene = play(reconcile, act)
     assert scene.queue.later == [(A, 5.0), (A, 0.0)]
 
 
 def test_a_failed_look_is_taken_again_later_and_later() -> None:
     seen: list[Key] = []
 
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         seen.append(key)
         if len(seen) not in (9, 11):
             raise Unreachable("no answer")
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
-        await until(lambda: scene.looks("done") == 1)
+        await until(lambda: scene.reconciles("done") == 1)
         scene.queue.add(A)
-        await until(lambda: scene.looks("done") == 2)
+        await until(lambda: scene.reconciles("done") == 2)
 
-    scene = play(look, act)
+    scene = play(reconcile, act)
     waits = [seconds for _, seconds in scene.queue.later]
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1]  # the last one after a look that went well
-    assert scene.errors("KubernetesUnreachable") == 9 and scene.looks("failed") == 9
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1]  # the last one after a reconcile that succeeded
+    assert scene.errors("KubernetesUnreachable") == 9 and scene.reconciles("failed") == 9
 
 
 def test_one_jobs_trouble_is_no_others() -> None:
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         if key == A:
             raise Forbidden("403")
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
-        await until(lambda: scene.looks("failed") >= 3)
+        await until(lambda: scene.reconciles("failed") >= 3)
         scene.queue.add(B)
-        await until(lambda: scene.looks("done") == 1)
+        await until(lambda: scene.reconciles("done") == 1)
 
-    assert {key for key, _ in play(look, act).queue.later} == {A}
+    assert {key for key, _ in play(reconcile, act).queue.later} == {A}
 
 
 @pytest.mark.parametrize(
     ("error", "reason", "level", "said"),
     [
-        (Conflict("409"), "KubernetesConflict", logging.INFO, "it changed meanwhile"),
-        (Forbidden("403: no"), "KubernetesForbidden", logging.WARNING, "403: no; looking again in"),
-        (ZeroDivisionError("oh"), "Bug", logging.ERROR, "looking again in 1 s"),
+        (Conflict("409"), "KubernetesConflict", logging.INFO, "the job has changed meanwhile"),
+        (
+            Forbidden("403: no"),
+            "KubernetesForbidden",
+            logging.WARNING,
+            "403: no; reconciling again in",
+        ),
+        (ZeroDivisionError("oh"), "Bug", logging.ERROR, "reconciling again in 1 s"),
     ],
 )
 def test_failures_are_told_by_what_they_are(
@@ -173,16 +178,16 @@ def test_failures_are_told_by_what_they_are(
 ) -> None:
     errors = iter([error])
 
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         for each in errors:
             raise each
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
-        await until(lambda: scene.looks("done") == 1)
+        await until(lambda: scene.reconciles("done") == 1)
 
     with caplog.at_level(logging.INFO, "rlhf_operator.process.workers"):
-        scene = play(look, act)
+        scene = play(reconcile, act)
     (record,) = caplog.records
     assert record.levelno == level and said in record.getMessage()
     assert (record.job, record.reason) == ("team/a", reason)  # type: ignore[attr-defined]
@@ -193,42 +198,42 @@ def test_failures_are_told_by_what_they_are(
 def test_so_many_jobs_are_looked_at_at_once() -> None:
     both = threading.Barrier(2)
 
-    def look(key: Key, planned: Planned) -> None:
-        both.wait(SECONDS)  # it breaks where the other look waits for this one
+    def reconcile(key: Key, planned: Planned) -> None:
+        both.wait(SECONDS)  # it breaks where the other reconcile waits for this one
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
         scene.queue.add(B)
-        await until(lambda: scene.looks("done") + scene.looks("failed") == 2)
+        await until(lambda: scene.reconciles("done") + scene.reconciles("failed") == 2)
 
-    assert play(look, act, number=2).looks("done") == 2
+    assert play(reconcile, act, number=2).reconciles("done") == 2
 
 
 def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
     tell: list[Planned] = []
 
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         tell.append(planned)
 
     async def act(scene: Scene) -> None:
         scene.queue.add(A)
-        await until(lambda: scene.looks("done") == 1)
+        await until(lambda: scene.reconciles("done") == 1)
         threading.Thread(target=tell[0]).start()
-        await until(lambda: scene.looks("done") == 2)
+        await until(lambda: scene.reconciles("done") == 2)
 
-    assert play(look, act).queue.adders == {threading.main_thread()}
+    assert play(reconcile, act).queue.adders == {threading.main_thread()}
 
 
 def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def look(key: Key, planned: Planned) -> None:
+    def reconcile(key: Key, planned: Planned) -> None:
         begun.set()
         assert go_on.wait(SECONDS)
 
     async def run() -> None:
-        with closing(Threads(1)) as threads:
-            scene = Scene(look, threads)
+        with closing(FairThreadPool(1)) as threads:
+            scene = Scene(reconcile, threads)
             working = asyncio.create_task(scene.workers.run(1))
             scene.queue.add(A)
             await until(begun.is_set)

@@ -108,11 +108,11 @@ class TroubledWorld(World):
     made_of: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of each cluster that was ever made, the manifest that its drivers read."""
 
-    def look(self, key: Key) -> None:
+    def reconcile(self, key: Key) -> None:
         self.trouble.is_on = True
         before = self.status().phase if self.exists() else None
         try:
-            super().look(key)
+            super().reconcile(key)
         except OperatorDied:
             self.start_operator()
         finally:

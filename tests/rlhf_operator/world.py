@@ -22,17 +22,17 @@ from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import Performer
 from rlhf_operator.clients.head.client import HttpClient
 from rlhf_operator.clients.head.http import HttpHeads
-from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, job_of
+from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, job_key
 from rlhf_operator.clients.kube.protocol import KubeError, Manifest
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.decide.observed import PlanSeen
-from rlhf_operator.decide.pod_messages import told_problem
+from rlhf_operator.decide.observed import PlanResult
+from rlhf_operator.decide.pod_messages import named_problem
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.identity import Identity
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.parse import parse_pod
 from rlhf_operator.observe.planner import Planner
-from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.reconciler import Reconciler
 
@@ -87,9 +87,9 @@ class NoPlanner(Planner):
     """Knows every plan at once: planning has tests of its own."""
 
     def __init__(self) -> None:
-        self.answer: PlanSeen | None = PlanSeen(unknown="not planned in this test")
+        self.answer: PlanResult | None = PlanResult(unknown="not planned in this test")
 
-    def plan(self, job: object, then: Callable[[], None]) -> PlanSeen | None:
+    def plan(self, job: object, then: Callable[[], None]) -> PlanResult | None:
         return self.answer
 
 
@@ -141,7 +141,7 @@ class World:
         self.reconciler = Reconciler(
             self.cached,
             observer,
-            Heads(self.identity, dial, clock=lambda: self.seconds),
+            RayHeads(self.identity, dial, clock=lambda: self.seconds),
             Performer(self.cached, self.identity, "rlhf-system"),
             self.metrics,
             _at_once,
@@ -160,7 +160,7 @@ class World:
         told, self.untold = self.untold, []
         for type, kind, object in told:
             metadata = object["metadata"]
-            key = job_of(kind, metadata)
+            key = job_key(kind, metadata)
             (self.cached.drop if type == "DELETED" else self.cached.put)(kind, object)
             if key is not None:
                 self._changed.add(key)
@@ -177,12 +177,12 @@ class World:
 
     # What the operator does
 
-    def look(self, key: Key) -> None:
+    def reconcile(self, key: Key) -> None:
         """One look at a job; errors of Kubernetes lead to another one."""
         self._changed.discard(key)
         self._due.pop(key, None)
         try:
-            again = now(self.reconciler.look(key, lambda: self._changed.add(key)))
+            again = now(self.reconciler.reconcile(key, lambda: self._changed.add(key)))
         except KubeError:
             self._changed.add(key)
             return
@@ -196,7 +196,7 @@ class World:
             if not (self._changed | due):
                 return
             for key in sorted(self._changed | due):
-                self.look(key)
+                self.reconcile(key)
         raise AssertionError(f"the operator finds no rest: {self.kube.writes[-10:]}")
 
     def wait(self, seconds: float) -> None:
@@ -312,7 +312,7 @@ class World:
     def tell_pod(self, pod: str) -> None:
         """The watch's event about a pod, which app.py hands on before anybody looks."""
         raw = self.kube.objects[Kind.POD, NAMESPACE, pod]
-        problem = told_problem(parse_pod(raw))
+        problem = named_problem(parse_pod(raw))
         assert problem is not None
         job = raw["metadata"]["labels"]["rlhf-operator.dev/job"]
         self.reconciler.observer.remember((NAMESPACE, job), problem)

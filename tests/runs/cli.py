@@ -158,7 +158,7 @@ def standing_by(log: Path, **environment: str) -> Iterator[Command]:
     command = start(["standby"], log, **environment)
     servers = []
     try:
-        command.wait_for_text("standing by after")
+        command.wait_for_text("ready after")
         servers = psutil.Process(command.process.pid).children()
         SHARED.extend(servers)
         yield command

@@ -18,7 +18,7 @@ def assert_exported_as_left(run: Path, out: Path) -> None:
         assert command.wait() == 0, command.output
     finally:
         command.end()
-    assert "the newest complete checkpoint is that of step" in command.output
+    assert "the newest complete checkpoint is of step" in command.output
     ours, left = (load_file(folder / "model.safetensors") for folder in (out, run / "model"))
     assert ours.keys() == left.keys()
     for name, tensor in left.items():

@@ -37,7 +37,7 @@ def test_a_run_whose_folder_is_deleted_stops_and_goes_on_from_what_is_kept_elsew
         command.end()
     last = command.output.splitlines()[-1]
     assert last.startswith("RunFolderGone: ") and f"got no {folder} any more" in last, last
-    assert f"are in file://{kept}: the same command goes on from there" in last, last
+    assert f"are in file://{kept}: the same command resumes there" in last, last
     assert "outcome=succeeded" not in command.output and not folder.exists()
     steps = sorted(int(each.name.removeprefix("step-")) for each in kept.glob("step-*"))
 

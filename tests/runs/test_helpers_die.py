@@ -71,7 +71,7 @@ def test_what_stands_by_ends_after_the_runs_that_it_has_workers_of(place: Path) 
     ):
         command.wait_for_text("checkpoint step=2")
         standby.send(signal.SIGINT)
-        standby.wait_for_text("ends when the runs have ended")
+        standby.wait_for_text("waiting for the runs")
         assert command.wait() == ExitCode.DONE, command.output
         assert standby.wait() == ExitCode.DONE, standby.output
         command.assert_gone()

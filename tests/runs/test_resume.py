@@ -232,7 +232,7 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     assert "stopping after this step" in command.output
     reached = last_step(folder)
     words = command.output.splitlines()[-4:]
-    assert words[0] == f"to go on from the checkpoint of step {reached}:"
+    assert words[0] == f"to resume from the checkpoint of step {reached}:"
     assert words[1] == (
         f"  rlhf run {manifest} --output {folder} --devices 1 --set spec.schedule.steps=500"
     )

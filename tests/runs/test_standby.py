@@ -17,5 +17,5 @@ def test_a_second_one_leaves_it_to_the_first(place: Path) -> None:
         assert second.wait() == 0
     finally:
         second.end()
-    assert "stands by already" in second.output
+    assert "another `rlhf standby` is active" in second.output
     assert all(server.is_running() for server in SHARED)

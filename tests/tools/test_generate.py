@@ -71,8 +71,8 @@ def test_the_editor_schema_refuses_what_the_loader_refuses(
         jsonschema.validate(document, generate.editor_schema())
 
 
-def test_the_reference_names_every_field_and_every_exit_code(generate: ModuleType) -> None:
+def test_the_reference_names_all_fields_and_every_exit_code(generate: ModuleType) -> None:
     text = generate.reference()
-    for field in generate.every_field(generate.contract()):
+    for field in generate.all_fields(generate.contract()):
         assert f"| `{field.name}` |" in text
     assert "| 130 | INTERRUPTED |" in generate.exit_codes()

@@ -4,7 +4,7 @@
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs]
   verbs: [get, list, watch, patch]
-# tell what became of a job
+# report the state of a job
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs/status]
   verbs: [patch]
@@ -16,11 +16,11 @@
 - apiGroups: ["ray.io"]
   resources: [rayclusters]
   verbs: [get, list, watch, create, delete]
-# tell why pods do not start; delete workers that a driver left dirty
+# report why pods do not start; delete workers that a driver left dirty
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete]
-# the manifest in force of each job; get tells whether that of a job's own code is there
+# the manifest in force of each job; get checks that the one with a job's code exists
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create]
@@ -32,19 +32,19 @@
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
   verbs: [create]
-# whether the checkpoint claim exists, and whether several nodes can mount it
+# check that the checkpoint claim exists, and that several nodes can mount it
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
-# whether another release, which has made a job's cluster, is still there
+# check if another release, which created a job's cluster, is still installed
 - apiGroups: ["coordination.k8s.io"]
   resources: [leases]
   verbs: [get]
-# tell in kubelets' words why a pod does not start
+# report kubelets' reasons why a pod does not start
 - apiGroups: [""]
   resources: [events]
   verbs: [list]
-# tell people what happened
+# record events about jobs
 - apiGroups: ["events.k8s.io"]
   resources: [events]
   verbs: [create]
@@ -67,7 +67,7 @@
   resources: [secrets]
   resourceNames: [{{ include "rlhf-operator.keySecret" . | quote }}]
   verbs: [get]
-# tell which replica acts, where the chart's own is gone
+# elect a leader if the chart's own Lease was deleted
 - apiGroups: ["coordination.k8s.io"]
   resources: [leases]
   verbs: [create]

@@ -1,1 +1,1 @@
-"""What Kubernetes gets of the contract: the CustomResourceDefinition, and a schema for editors."""
+"""The contract for Kubernetes and editors: the CustomResourceDefinition, and a JSON schema."""

@@ -1,7 +1,4 @@
-"""What may change in a job's spec and when, for the API server: derived from `changes`.
-
-The rules lie at the spec: a rule at a field is not checked when the field comes or goes.
-"""
+"""CEL rules on changes of a job's spec, derived from `changes`."""
 
 from __future__ import annotations
 
@@ -21,6 +18,8 @@ def change_rules(spec: Schema) -> list[Rule]:
     Args:
         spec: the Kubernetes schema of the spec.
     """
+    # All rules belong to the spec: the API server does not check a rule of a field that is added or
+    # removed.
     rules = [
         Rule(
             holds=_same(spec, "self", "oldSelf", section, _below(section, MUTABLE_ON_RESUME)),
@@ -46,7 +45,7 @@ def change_rules(spec: Schema) -> list[Rule]:
 
 
 def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
-    """The patterns of a section, without its own name."""
+    """Patterns below a section, without its name."""
     parts = [pattern.split(".") for pattern in patterns]
     return [names[1:] for names in parts if names[0] == section]
 
@@ -58,46 +57,49 @@ def _fixed(section: str) -> str:
 
 
 def _unchanged(schema: Schema, path: _Pattern, new: str = "self", old: str = "oldSelf") -> str:
-    """The condition that nothing at a path changed, `*` in it standing for every name of a map, or
-    every entry of a list."""
+    """CEL: the values at a path are unchanged; `*` stands for every key of a map or entry of a
+    list."""
     name, rest = path[0], path[1:]
     if name == "*" and "items" in schema:
-        return _of_entries(schema, new, old, _unchanged(schema["items"], rest, "entry", "before"))
+        return _for_entries(schema, new, old, _unchanged(schema["items"], rest, "entry", "before"))
     if name == "*":
-        held = _unchanged(schema["additionalProperties"], rest, f"{new}[key]", f"{old}[key]")
-        return f"{new}.all(key, !(key in {old}) || {held})"
+        condition = _unchanged(schema["additionalProperties"], rest, f"{new}[key]", f"{old}[key]")
+        return f"{new}.all(key, !(key in {old}) || {condition})"
     if not rest:
         return _same(schema, new, old, name, [])
     mine, others = member(new, name), member(old, name)
-    held = _unchanged(schema["properties"][name], rest, mine, others)
-    return held if _is_always_there(schema, name) else f"!has({mine}) || !has({others}) || ({held})"
+    condition = _unchanged(schema["properties"][name], rest, mine, others)
+    if _is_always_set(schema, name):
+        return condition
+    return f"!has({mine}) || !has({others}) || ({condition})"
 
 
-def _of_entries(schema: Schema, new: str, old: str, held: str) -> str:
-    """The condition that something holds of every entry of a list and that of its name before."""
+def _for_entries(schema: Schema, new: str, old: str, condition: str) -> str:
+    """CEL: a condition holds for every entry of a list and the earlier entry with its key."""
     (key,) = schema["x-kubernetes-list-map-keys"]
     other = f"{member('before', key)} != {member('entry', key)}"
-    return f"{new}.all(entry, {old}.all(before, {other} || ({held})))"
+    return f"{new}.all(entry, {old}.all(before, {other} || ({condition})))"
 
 
 def _same(owner: Schema, new: str, old: str, name: str, but: Sequence[_Pattern]) -> str:
-    """The condition that a field of an object is the same, but for what some patterns cover."""
+    """CEL: a field of an object is unchanged, except for what some patterns cover."""
     mine, others = member(new, name), member(old, name)
     schema = owner["properties"][name]
     equal = " && ".join(_equal(schema, mine, others, but))
-    if _is_always_there(owner, name):
+    if _is_always_set(owner, name):
         return equal
     return f"has({mine}) == has({others}) && (!has({mine}) || !has({others}) || ({equal}))"
 
 
-def _is_always_there(owner: Schema, name: str) -> bool:
+def _is_always_set(owner: Schema, name: str) -> bool:
     field = owner["properties"][name]
     return name in owner.get("required", []) or "default" in field
 
 
 def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Iterator[str]:
-    """Conditions that together say that two values are the same, but for some patterns."""
-    if "x-kubernetes-list-map-keys" in schema:  # their equality ignores the order
+    """Yield CEL conditions for two equal values, except for what some patterns cover."""
+    if "x-kubernetes-list-map-keys" in schema:
+        # CEL compares such lists without their order, which may not change either.
         (key,) = schema["x-kubernetes-list-map-keys"]
         names = f"map(entry, {member('entry', key)})"
         yield f"{new}.{names} == {old}.{names}"
@@ -111,7 +113,7 @@ def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Itera
     elif "items" in schema:
         inner = [pattern[1:] for pattern in but]
         values = _equal(schema["items"], "entry", "before", inner)
-        yield _of_entries(schema, new, old, " && ".join(values))
+        yield _for_entries(schema, new, old, " && ".join(values))
     else:
         for name in schema["properties"]:
             if [name] not in but:

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition of RLHFJob: what makes it known to a cluster."""
+"""The CustomResourceDefinition of RLHFJob."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ COLUMNS = (
     ("Restarts", "integer", ".status.restarts.total"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-"""What `kubectl get rlhfjobs` shows: title, type, path."""
+"""Columns of `kubectl get rlhfjobs`: title, type, path."""
 WIDE_COLUMNS = (("Reason", "string", ".status.reason"),)
-"""What it shows besides with `--output wide`."""
+"""Further columns with `--output wide`."""
 
+# A rule's field must be listed with a length limit. Otherwise the API server assumes that the name
+# may be as long as a request, and refuses the rule for its cost.
 _METADATA: Schema = {
     "type": "object",
     "properties": {
@@ -37,12 +39,11 @@ _METADATA: Schema = {
         "generateName": {"type": "string", "maxLength": 253},
     },
 }
-"""All that a schema may say about metadata. A rule's field has to be named, and its length bounded,
-or the API server takes the name for as long as a request."""
+"""Schema of metadata."""
 
 
 def crd() -> dict[str, Any]:
-    """The whole object."""
+    """The complete object."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -64,8 +65,12 @@ def crd() -> dict[str, Any]:
 
 
 def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
-    """The same as a file, with annotations if there are any."""
-    head = "# Made from the models by `make generate`.\n"
+    """The object as a YAML file.
+
+    Args:
+        annotations: of the object.
+    """
+    head = "# Generated from the models by `make generate`.\n"
     definition = crd()
     if annotations:
         definition["metadata"]["annotations"] = dict(annotations)
@@ -75,8 +80,9 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
     return head + body
 
 
+# Many YAML readers do not support aliases.
 class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice: to refer to it is not everyone's YAML."""
+    """Writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -120,7 +126,7 @@ def _schema() -> Schema:
 
 
 def _name_rule() -> Rule:
-    """The models' limits of metadata.name, in words that say what to do."""
+    """The models' limits of metadata.name, with advice."""
     name = Metadata.model_json_schema(by_alias=True)["properties"]["name"]
     return Rule(
         holds=f"self.metadata.name.size() <= {name['maxLength']} && "

@@ -1,4 +1,4 @@
-"""The JSON schema of a manifest, for editors that complete and check YAML while it is written."""
+"""The JSON schema of a manifest, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ SCHEMA_ID = "https://rlhf-operator.dev/schemas/rlhfjob.v1alpha1.json"
 
 
 def editor_schema() -> Schema:
-    """Return the schema under wire names, with descriptions on one line and without noise."""
+    """The schema under wire names, with one-line descriptions and no titles."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
     return head | cleaned_schema(RLHFJob)
 
 
 def cleaned_schema(model: type[Contract]) -> Schema:
-    """The schema of one model, in the same form and without a head."""
+    """The schema of one model in the same form, without a head."""
     cleaned = _cleaned(model.model_json_schema(by_alias=True))
     assert isinstance(cleaned, dict)
     return cleaned
 
 
 def _cleaned(node: Any, *, names: bool = False) -> Any:
-    """Drop titles and object defaults; `names` says that the keys are names of fields or types."""
+    """Drop titles and object defaults.
+
+    Args:
+        names: True if the keys of the node are names of fields or types.
+    """
     if isinstance(node, list):
-        return [_cleaned(each) for each in node]
+        return [_cleaned(item) for item in node]
     if not isinstance(node, dict):
         return node
     kept = {key: value for key, value in node.items() if names or not _is_noise(key, value)}

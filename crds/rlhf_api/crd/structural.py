@@ -1,8 +1,7 @@
-"""The contract's models as schemas of Kubernetes: structural, every field described and bounded.
+"""Structural schemas of the contract's models for Kubernetes; every field is described and bounded.
 
-Differences from the JSON schema that the models come with: nothing is referred to, a field that may
-be left out is not also null, an object's default is {} so that its fields' own defaults apply, and
-the keys of maps are checked by rules.
+Differences from pydantic's JSON schema: no references, optional fields are not nullable, an
+object's default is {} so that the defaults of its fields apply, and rules check the keys of maps.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.status import Condition
 
 LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Condition: "type"}
-"""What is unique in lists of these; any other list is changed as a whole."""
+"""The unique key of lists of these models. Other lists are replaced as a whole."""
 
+# A structural schema cannot list several types. This one excludes objects and lists: they would
+# need at least one entry and at most none.
 _PLAIN_VALUE: Schema = {
     "x-kubernetes-preserve-unknown-fields": True,
     "minProperties": 1,
@@ -29,27 +30,26 @@ _PLAIN_VALUE: Schema = {
     "minItems": 1,
     "maxItems": 0,
 }
-"""Any text, number, true or false. A structural schema cannot name several types, but this one asks
-for objects and lists of at least one entry and at most none."""
+"""Any string, number or boolean."""
 
 
 OPEN_VALUE: Schema = {"type": "string", "maxLength": 63}
-"""A value of an open enumeration: what it lists is said in the description only."""
+"""A value of an open enumeration. Only the description lists its values."""
 
 
 def structural_schema(model: type[Contract], *, open_values: bool = False) -> Schema:
-    """The schema of a model as custom resources have it, with the rules of all models in it.
+    """The schema of a model for a CustomResourceDefinition, with the rules of all models in it.
 
     Args:
-        open_values: whether enumerations take words that they do not list, as those of a status do:
-            later releases add values, and clients of this one have to read them.
+        open_values: enumerations accept unlisted words, as in a status: later releases add values,
+            which clients of this release must be able to read.
     """
     schema = model.model_json_schema(by_alias=True)
     return _Writer(schema.get("$defs", {}), open_values).write(schema)
 
 
 class _Writer:
-    """Translates the JSON schemas of fields, and of what lists and maps hold."""
+    """Translates the JSON schemas of fields, entries of lists and values of maps."""
 
     def __init__(self, definitions: dict[str, Schema], open_values: bool) -> None:
         self._definitions = definitions
@@ -59,7 +59,7 @@ class _Writer:
     def write(self, schema: Schema) -> Schema:
         """Translate one field, with its description and default."""
         value = without_null(schema)
-        reference = value.get("$ref") or _listed(value)
+        reference = value.get("$ref") or _open_enumeration(value)
         target = self._definitions[reference.rpartition("/")[2]] if reference else value
         description = _description(schema, target)
         written: Schema = {"description": description} if description else {}
@@ -75,8 +75,8 @@ class _Writer:
             number, word = schema["anyOf"]
             return {INT_OR_STRING: True, **_limits(number), **_bounds(word)}
         if "anyOf" in schema:
-            assert all(each["type"] not in ("array", "object") for each in schema["anyOf"])
-            texts = [_bounds(each) for each in schema["anyOf"] if each["type"] == "string"]
+            assert all(option["type"] not in ("array", "object") for option in schema["anyOf"])
+            texts = [_bounds(option) for option in schema["anyOf"] if option["type"] == "string"]
             return _PLAIN_VALUE | texts[0]
         kind = schema["type"]
         if "enum" in schema or "const" in schema:
@@ -119,22 +119,22 @@ class _Writer:
         return _with_rules(written, _key_rules(schema) if "type" in entry else [])
 
 
-def _listed(schema: Schema) -> str | None:
-    """The reference to the enumeration of a field that takes other words, too."""
-    references = [each["$ref"] for each in schema.get("anyOf", []) if "$ref" in each]
+def _open_enumeration(schema: Schema) -> str | None:
+    """The reference to the enumeration of a field that also accepts other words."""
+    references = [option["$ref"] for option in schema.get("anyOf", []) if "$ref" in option]
     return references[0] if references else None
 
 
 def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
-    """Every model of the contract, by its class name."""
-    found: dict[str, type[Contract]] = {}
+    """All subclasses of a model, by class name."""
+    models: dict[str, type[Contract]] = {}
     for model in base.__subclasses__():
-        found |= {model.__name__: model, **_models_below(model)}
-    return found
+        models |= {model.__name__: model, **_models_below(model)}
+    return models
 
 
 def _description(field: Schema, target: Schema) -> str:
-    """The field's own, or its type's; then what the values of an enumeration mean."""
+    """Description of the field, or else of its type, followed by the values of an enumeration."""
     texts = [field.get("description") or target.get("description") or ""]
     enumeration = find_enumeration(str(target.get("title"))) if "enum" in target else None
     for member in enum_members(enumeration) if enumeration else ():
@@ -149,11 +149,9 @@ def _format(schema: Schema) -> str:
 
 
 def _limits(schema: Schema) -> Schema:
-    """A number's limits, where exclusive ones are marked and not named.
-
-    The API server keeps limits as float64. The largest int64 is none, becomes the next number, and
-    then no value would do; its format says that limit already.
-    """
+    """Limits of a number; exclusive ones are marked by booleans, as in OpenAPI 3.0."""
+    # The API server keeps limits as float64, which would round the largest int64 up to a number
+    # beyond int64. The format states that limit already.
     limits: Schema = {}
     for side in ("minimum", "maximum"):
         exclusive = f"exclusive{side.capitalize()}"
@@ -165,7 +163,7 @@ def _limits(schema: Schema) -> Schema:
 
 
 def _bounds(schema: Schema) -> Schema:
-    """How long a text, list or map may be, and what a text may look like."""
+    """Limits on the size of a text, list or map, and the pattern of a text."""
     texts = ("format", "pattern", "minLength", "maxLength")
     sizes = ("minItems", "maxItems", "minProperties", "maxProperties")
     return {word: schema[word] for word in (*texts, *sizes) if word in schema}

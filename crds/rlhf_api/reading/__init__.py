@@ -1,1 +1,1 @@
-"""From what people and clusters write to models, or to what is wrong with it and what to do."""
+"""Readers of manifests and statuses: from text or JSON to models, or to a list of problems."""

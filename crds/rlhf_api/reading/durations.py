@@ -1,4 +1,4 @@
-"""Durations as people write them, for fields that hold whole seconds. Pure."""
+"""Durations as people write them, for fields with an integer number of seconds. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
 def parse_seconds(text: str) -> int | None:
-    """The seconds that a text such as `2h` or `1.5 min` stands for, rounded up; None if it is no
-    duration."""
+    """The seconds of a text such as `2h` or `1.5 min`, rounded up; None if it is no duration."""
     parts = _DURATION.fullmatch(text)
     if parts is None or parts[2] not in _SECONDS:
         return None

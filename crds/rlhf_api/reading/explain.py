@@ -18,11 +18,13 @@ _KEY = re.compile(r"\[([^\[\]]+)\]|<[^<>]*>|[^.\[\]<>]+")
 
 
 def explain(path: str = "", *, recursive: bool = False) -> str:
-    """Explain the field at a path such as spec.models.actor.source; the whole manifest for "".
+    """Explain the field at a path such as spec.models.actor.source; the complete manifest for "".
 
-    Lists are looked through (spec.rewards.function), and map keys may be given or left out.
-    With `recursive` the whole tree below is listed instead of one level of it.
-    Raises UnknownFieldError, which names what is near.
+    Indices of lists and keys of maps may be left out (spec.rewards.function). With `recursive` the
+    complete tree below the field is listed instead of one level.
+
+    Raises:
+        UnknownFieldError: there is no such field; the message names similar ones.
     """
     field = find_field(path)
     lines = [f"KIND:     {KIND}", f"VERSION:  {API_VERSION}", ""]
@@ -39,14 +41,18 @@ def explain(path: str = "", *, recursive: bool = False) -> str:
 
 
 def find_field(path: str) -> FieldDoc:
-    """Return the field at a path. Raises UnknownFieldError."""
+    """The field at a path.
+
+    Raises:
+        UnknownFieldError: there is no such field.
+    """
     segments = _segments(path)
     node = contract()
     for position, segment in enumerate(segments):
-        found = _member(node, segment)
-        if found is None:
+        child = _member(node, segment)
+        if child is None:
             raise _unknown(segment, node, segments[:position])
-        node = found
+        node = child
     return node
 
 
@@ -56,7 +62,7 @@ def _segments(path: str) -> list[str]:
 
 
 def _member(node: FieldDoc, segment: str) -> FieldDoc | None:
-    """A field of the object that a node is or holds, or what a map holds under a key."""
+    """A field of the object that a node is or contains, or the value of a map under a key."""
     while node.kind == "list" and node.element is not None:
         node = node.element
     if node.kind == "map" and node.element is not None:
@@ -66,7 +72,7 @@ def _member(node: FieldDoc, segment: str) -> FieldDoc | None:
 
 def _unknown(segment: str, node: FieldDoc, before: list[str]) -> UnknownFieldError:
     parent = ".".join(before) or KIND
-    names = ", ".join(each.name for each in node.object_fields)
+    names = ", ".join(field.name for field in node.object_fields)
     if not names:
         return UnknownFieldError(f"{parent} is {node.allowed or 'a plain value'}: it has no fields")
     owner = node
@@ -74,8 +80,8 @@ def _unknown(segment: str, node: FieldDoc, before: list[str]) -> UnknownFieldErr
         owner = owner.element
     hint = suggest(segment, owner)
     if not hint:
-        places = paths_named(segment)
-        hint = f"did you mean {' or '.join(places[:3])}?" if places else "choose one of them"
+        paths = paths_named(segment)
+        hint = f"did you mean {' or '.join(paths[:3])}?" if paths else "choose one of them"
     return UnknownFieldError(f"{parent} has no field {segment}: allowed {names}; {hint}")
 
 
@@ -84,7 +90,7 @@ def _required(field: FieldDoc) -> str:
 
 
 def _value_section(field: FieldDoc) -> list[str]:
-    """What may be written: values with their meanings, limits, the default."""
+    """The section on allowed values, limits and default."""
     lines: list[str] = []
     if field.members:
         lines += ["ALLOWED:", *_indented_members(field), ""]
@@ -103,7 +109,7 @@ def _indented_members(field: FieldDoc) -> Iterator[str]:
 
 
 def default_text(field: FieldDoc) -> str:
-    """The default as a manifest writes it; empty if there is none, or it is `nothing`."""
+    """The default as a manifest writes it; empty if there is none, or it is null."""
     if field.default is NO_DEFAULT or field.default is None or field.kind == "object":
         return ""
     if isinstance(field.default, str) and field.default:

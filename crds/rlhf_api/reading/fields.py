@@ -1,7 +1,7 @@
 """The contract as a tree of fields, read from the models once.
 
-`rlhf explain`, the reference documentation and the messages about bad manifests all speak from this
-tree, so a field has one description, one default and one statement of what is allowed.
+`rlhf explain`, the reference documentation and messages about manifests all use this tree, so a
+field has one description, one default and one statement of its allowed values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _NoDefault:
 
 
 NO_DEFAULT = _NoDefault()
-"""The default of a field that must be given."""
+"""Marks a required field, which has no default."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,29 @@ class FieldDoc:
     name: str
     """Wire name; empty for the root and for elements of lists and maps."""
     path: str
-    """From the root, with [] for any list index and <name> for any map key."""
+    """Path from the root, with [] for any list index and <name> for any map key."""
     kind: FieldKind
-    """What it holds."""
+    """Kind of value."""
     type_name: str
-    """The same as Kubernetes writes it, such as []NodePool or map[string]ModelSpec."""
+    """Name of the type as Kubernetes writes it, such as []NodePool or map[string]ModelSpec."""
     description: str
-    """What it means, on one line."""
+    """Description of the field, on one line."""
     type_description: str
-    """What an object's or an enumeration's type means; empty for others."""
+    """Description of an object's or an enumeration's type; empty for others."""
     required: bool
-    """Whether it must be given."""
+    """True if a manifest must set it."""
     default: object
-    """Its value when left out; NO_DEFAULT if it must be given."""
+    """Its default; NO_DEFAULT if it is required."""
     allowed: str
-    """What may be written, in words; empty for objects."""
+    """The allowed values in words; empty for objects."""
     key_allowed: str = ""
-    """What a map's keys may be, in words."""
+    """The allowed keys of a map, in words."""
     members: tuple[Member, ...] = ()
     """The values of an enumeration."""
     fields: tuple[FieldDoc, ...] = ()
     """The fields of an object."""
     element: FieldDoc | None = None
-    """What a list or map holds."""
+    """The entries of a list or map."""
 
     @property
     def summary(self) -> str:
@@ -74,24 +74,24 @@ class FieldDoc:
         return self.element.object_fields if self.element else self.fields
 
     def field(self, name: str) -> FieldDoc | None:
-        """The object field of this wire name."""
-        return next((each for each in self.fields if each.name == name), None)
+        """The field with this wire name, or None."""
+        return next((field for field in self.fields if field.name == name), None)
 
 
 @cache
 def contract() -> FieldDoc:
-    """The root of the tree: RLHFJob itself."""
+    """The root of the tree: RLHFJob."""
     return field_tree(RLHFJob)
 
 
 def field_tree(model: type[Contract]) -> FieldDoc:
-    """Any other model as such a tree."""
+    """The tree of fields of a model."""
     schema = model.model_json_schema(by_alias=True)
     return _Reader(schema.get("$defs", {})).read("", "", schema, required=True)
 
 
 def field_at(path: FieldPath) -> FieldDoc | None:
-    """The field at a document's path; None where the contract has none."""
+    """The field at a document's path; None if the contract has none."""
     node: FieldDoc | None = contract()
     for segment in path:
         if node is None:
@@ -104,11 +104,11 @@ def field_at(path: FieldPath) -> FieldDoc | None:
 
 
 def all_fields(node: FieldDoc) -> list[FieldDoc]:
-    """All fields below a node, parents before children, elements of lists and maps left out."""
-    found: list[FieldDoc] = []
+    """All fields below a node, parents before children, without elements of lists and maps."""
+    fields: list[FieldDoc] = []
     for child in node.object_fields:
-        found += [child, *all_fields(child)]
-    return found
+        fields += [child, *all_fields(child)]
+    return fields
 
 
 class _Reader:
@@ -181,7 +181,7 @@ def _type_name(kind: FieldKind, schema: Schema, element: FieldDoc | None) -> str
 
 
 def _default(schema: Schema, kind: FieldKind) -> Any:
-    """The default as a manifest would write it; an object's own defaults show at its fields."""
+    """The default as a manifest writes it. Objects show {}, since their fields show their own."""
     default = schema.get("default")
     return {} if kind == "object" and default is not None else default
 

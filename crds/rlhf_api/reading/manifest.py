@@ -1,7 +1,7 @@
-"""Manifests: from a file's text to frozen RLHFJobs, or to everything that is wrong with it.
+"""Manifests: from the text of a file to frozen RLHFJobs, or to all of its problems.
 
-The only way in for whatever people write. The operator, which gets its documents as JSON from the
-API server, calls `validation` itself.
+The only entry for manifests that people write. The operator gets JSON from the API server and calls
+`validation` itself.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ _MAX_BYTES = 4 * MAX_CHARACTERS
 def load_file(path: str | Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
     """Load every job of a file.
 
-    `overrides` are PATH=VALUE texts applied to each document before it is checked.
-    Raises ManifestError with all problems of the file, OverrideError for an override that cannot be
-    applied.
+    Args:
+        path: of the file.
+        overrides: PATH=VALUE texts, applied to each document before it is checked.
+
+    Raises:
+        ManifestError: all problems of the file.
+        OverrideError: an override cannot be applied.
     """
     return load_jobs(decode(read_file(Path(path)), str(path)), str(path), overrides)
 
 
 def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> list[RLHFJob]:
-    """Load every job of a text; `source_name` stands in messages for the file. See `load_file`."""
+    """Load every job of a text, as `load_file`; messages show `source_name` as the file."""
     documents, problems = read_documents(text, source_name)
     if not documents and not problems:
         do = f"write an RLHFJob; `rlhf explain` lists the fields of kind {KIND}"
@@ -40,45 +44,47 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     jobs: list[RLHFJob] = []
     seen: dict[tuple[str | None, str], int] = {}
     for document in documents:
-        job, found = validate_document(apply_overrides(document.value, overrides))
-        before = validate_document(document.value)[1] if found and overrides else found
+        job, errors = validate_document(apply_overrides(document.value, overrides))
+        before = validate_document(document.value)[1] if errors and overrides else errors
         problems += [
-            _placed(each, document, source_name, overrides, is_new=each not in before)
-            for each in found
+            _locate(error, document, source_name, overrides, is_new=error not in before)
+            for error in errors
         ]
         if job is not None:
             jobs.append(job)
-            problems += _repeated(job, document, source_name, seen)
+            problems += _duplicate_name(job, document, source_name, seen)
     if problems:
-        raise ManifestError(sorted(problems, key=lambda each: (each.line or 0, each.column or 0)))
+        raise ManifestError(
+            sorted(problems, key=lambda error: (error.line or 0, error.column or 0))
+        )
     return jobs
 
 
 def load_mixed(
     text: str, source_name: str, prepared: Callable[[Any], Any]
 ) -> list[tuple[int, Document, RLHFJob]]:
-    """Load the jobs of a text in which other objects may stand, too.
+    """Load the jobs of a text that may also contain other objects.
 
     Args:
-        text: of one or several documents.
-        source_name: stands in messages for the file.
-        prepared: a job's document as it is to be checked.
+        text: one or several documents.
+        source_name: name of the file in messages.
+        prepared: transforms a job's document before it is checked.
 
     Returns:
-        Of each job the number of its document, that, and the job.
+        For each job the index of its document, the document, and the job.
 
     Raises:
-        ManifestError: the text is no YAML, there is no job in it, or one has problems.
+        ManifestError: the text is not YAML, has no job, or a job has problems.
     """
     documents, problems = read_documents(text, source_name)
-    found = [(n, each) for n, each in enumerate(documents) if _is_job(each.value)]
-    if not found and not problems:
+    matches = [(n, document) for n, document in enumerate(documents) if _is_job(document.value)]
+    if not matches and not problems:
         do = f"name a file with an object of kind {KIND}"
         problems = [Problem((), "no job in it", file=source_name, line=1, column=1, do=do)]
     jobs: list[tuple[int, Document, RLHFJob]] = []
-    for number, document in found:
-        job, wrong = validate_document(prepared(document.value))
-        problems += [_placed(each, document, source_name, ()) for each in wrong]
+    for number, document in matches:
+        job, errors = validate_document(prepared(document.value))
+        problems += [_locate(error, document, source_name, ()) for error in errors]
         if job is not None:
             jobs.append((number, document, job))
     if problems:
@@ -93,39 +99,46 @@ def _is_job(value: Any) -> bool:
 def locate_problems(
     error: ManifestError, path: str | Path, job: str, overrides: Sequence[str] = ()
 ) -> ManifestError:
-    """Problems that were found in a job of a file after it was loaded, with their places in it.
+    """Add positions in a file to problems of a job that was loaded from it.
 
     Args:
-        error: what was found.
-        path: the file, which was loaded.
+        error: the problems.
+        path: the file.
         job: the job's name.
-        overrides: with which it was loaded.
+        overrides: those that the job was loaded with.
     """
     documents, _ = read_documents(decode(read_file(Path(path)), str(path)), str(path))
     for document in documents:
         value = apply_overrides(document.value, overrides)
         metadata = value.get("metadata") if isinstance(value, dict) else None
         if isinstance(metadata, dict) and metadata.get("name") == job:
-            placed = [_placed(each, document, str(path), overrides) for each in error.problems]
-            return ManifestError(placed)
+            return ManifestError(
+                [_locate(problem, document, str(path), overrides) for problem in error.problems]
+            )
     return error
 
 
 def locate_overrides(
     error: ManifestError, source_name: str, overrides: Sequence[str]
 ) -> ManifestError:
-    """Problems that were found in a job of a text that cannot be read again: which --set made each,
-    or the text's name."""
+    """Add to each problem the --set that caused it, or else the source's name.
 
-    def placed(problem: Problem) -> Problem:
+    For text that cannot be read again, such as standard input.
+    """
+
+    def locate(problem: Problem) -> Problem:
         cause = override_at(problem.location, overrides)
         return replace(problem, file=source_name if cause is None else f"--set {cause}")
 
-    return ManifestError([placed(each) for each in error.problems])
+    return ManifestError([locate(problem) for problem in error.problems])
 
 
 def decode(content: bytes, source_name: str) -> str:
-    """Decode a manifest's bytes. Raises ManifestError if they are too many or not UTF-8."""
+    """Decode a manifest's bytes.
+
+    Raises:
+        ManifestError: they are too many, or not UTF-8.
+    """
     if len(content) > _MAX_BYTES:
         raise _unreadable(
             source_name,
@@ -151,12 +164,16 @@ def decode(content: bytes, source_name: str) -> str:
 
 
 def read_limited(stream: BinaryIO) -> bytes:
-    """Read a manifest, but never much more than one may have; `decode` refuses a longer one."""
+    """Read a manifest, but at most one byte more than is allowed; `decode` refuses longer ones."""
     return stream.read(_MAX_BYTES + 1)
 
 
 def read_file(path: Path) -> bytes:
-    """Read a manifest's file, as `read_limited` does. Raises ManifestError if it cannot be."""
+    """Read a manifest's file, as `read_limited`.
+
+    Raises:
+        ManifestError: the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return read_limited(file)
@@ -171,16 +188,17 @@ def _unreadable(file: str, what: str, *, got: str = "", do: str) -> ManifestErro
     return ManifestError([Problem((), what, got=got, do=do, file=file)])
 
 
-def _placed(
+def _locate(
     problem: Problem,
     document: Document,
     file: str,
     overrides: Sequence[str],
     is_new: bool = False,
 ) -> Problem:
-    """Say where in the file a problem is, or which override made it.
+    """Add to a problem its position in the file, or the override that caused it.
 
-    is_new: whether it is not there without the overrides.
+    Args:
+        is_new: True if the problem does not exist without the overrides.
     """
     cause = override_at(problem.location, overrides)
     if cause is None and is_new:
@@ -188,23 +206,23 @@ def _placed(
     if cause is not None:
         return replace(problem, file=f"--set {cause}")
     if is_new:
-        given = " ".join(f"--set {each}" for each in overrides)
-        problem = replace(problem, what=f"{problem.what} (with {given})")
+        options = " ".join(f"--set {override}" for override in overrides)
+        problem = replace(problem, what=f"{problem.what} (with {options})")
     about_key = problem.what.startswith(("unknown field", "a key"))
-    place = (document.key_position if about_key else document.value_position)(problem.location)
-    return replace(problem, file=file, line=place.line, column=place.column)
+    position = (document.key_position if about_key else document.value_position)(problem.location)
+    return replace(problem, file=file, line=position.line, column=position.column)
 
 
-def _repeated(
+def _duplicate_name(
     job: RLHFJob,
     document: Document,
     file: str,
     seen: dict[tuple[str | None, str], int],
 ) -> list[Problem]:
     location = ("metadata", "name")
-    place = document.value_position(location)
-    first = seen.setdefault((job.metadata.namespace, job.name), place.line)
-    if first == place.line:
+    position = document.value_position(location)
+    first = seen.setdefault((job.metadata.namespace, job.name), position.line)
+    if first == position.line:
         return []
     problem = Problem(
         location,
@@ -212,7 +230,7 @@ def _repeated(
         got=f"{job.name}, first in line {first}",
         do="rename one",
         file=file,
-        line=place.line,
-        column=place.column,
+        line=position.line,
+        column=position.column,
     )
     return [problem]

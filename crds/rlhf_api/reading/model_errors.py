@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of the contract: what is wrong, got, allowed, do."""
+"""Pydantic's errors in the contract's words: fault, got, allowed, do."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _WHAT = {
     "dict_type": "not a map",
     "model_type": "not a map",
 }
-"""What is wrong, for the types of pydantic's errors that the contract's models raise."""
+"""The fault for each of pydantic's error types that the contract's models raise."""
 
-_LONGEST_SHOWN = 60
+_MAX_VALUE_CHARACTERS = 60
 
 
 def convert_error(document: Any, error: ErrorDetails) -> Problem:
-    """Say in the contract's words what one of pydantic's errors about a document means."""
+    """Convert one of pydantic's errors about a document to a problem."""
     location: FieldPath = error["loc"]
     if location and location[-1] == "[key]":
         return _bad_key(location[:-1])
@@ -56,18 +56,19 @@ def convert_error(document: Any, error: ErrorDetails) -> Problem:
 
 
 def format_value(value: Any) -> str:
-    """Write a value for a message: on one line, and cut if it is long."""
+    """Format a value for a message: on one line, and shortened if it is long."""
     if value is None:
         return "nothing"
     plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
     text = value if plain else json.dumps(value)
-    if len(text) <= _LONGEST_SHOWN:
+    if len(text) <= _MAX_VALUE_CHARACTERS:
         return str(text)
-    return f"{text[:_LONGEST_SHOWN]}... ({len(text)} characters)"
+    return f"{text[:_MAX_VALUE_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _existing(document: Any, location: FieldPath) -> FieldPath:
-    """The longest part of a location that the document has: unions append their members' names."""
+    """The longest prefix of a location that exists in the document."""
+    # Locations of unions end with the name of the failed member, which is no key of the document.
     node = document
     for length, segment in enumerate(location):
         if not _has(node, segment):
@@ -105,7 +106,7 @@ def _missing(location: FieldPath) -> Problem:
 
 
 def _uncapitalized(sentence: str) -> str:
-    """A sentence as the end of another one; names such as RLHFJob keep their capitals."""
+    """A sentence as the end of another one. Names such as RLHFJob keep their capitals."""
     text = sentence.rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
@@ -117,7 +118,7 @@ def _unknown(location: FieldPath) -> Problem:
         location,
         "unknown field",
         got=format_value(location[-1]),
-        allowed=", ".join(each.name for each in parent.fields),
+        allowed=", ".join(field.name for field in parent.fields),
         do=suggest(str(location[-1]), parent) or f"remove it; `{command}` lists the fields",
     )
 
@@ -138,7 +139,7 @@ def _bad_value(location: FieldPath, error: ErrorDetails) -> Problem:
         what,
         got=_got(error),
         allowed=_allowed(field),
-        do=_todo(value, error["type"], field, str(location[-1])),
+        do=_fix(value, error["type"], field, str(location[-1])),
     )
 
 
@@ -153,12 +154,12 @@ def _got(error: ErrorDetails) -> str:
 
 def _allowed(field: FieldDoc) -> str:
     if field.kind == "object":
-        return f"a map of {', '.join(each.name for each in field.fields)}"
+        return f"a map of {', '.join(child.name for child in field.fields)}"
     return field.allowed
 
 
-def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
-    """What usually helps with a value; empty if `allowed` says enough."""
+def _fix(value: Any, fault: str, field: FieldDoc, name: str) -> str:
+    """The usual fix for a value; empty if `allowed` says enough."""
     word = str(value).lower()
     if value is None:
         return "write a value" if field.required else "write a value or remove the key"
@@ -179,7 +180,7 @@ def _todo(value: Any, fault: str, field: FieldDoc, name: str) -> str:
     if seconds is not None:
         return f"write {seconds}, without a unit: the field's name states it"
     if fault in ("enum", "literal_error") and isinstance(value, str):
-        near = nearest(value, [each.value for each in field.members])
+        near = nearest(value, [member.value for member in field.members])
         return f"did you mean {near}?" if near else ""
     module = entrypoint_from_file(value) if name == "entrypoint" and isinstance(value, str) else ""
     if module:

@@ -16,37 +16,39 @@ _SEGMENT = re.compile(r"\.?([^.\[\]=]+)|\[([^\[\]]+)\]")
 
 
 def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
-    """Return a copy of a document with each PATH=VALUE applied, in order.
+    """Copy a document and apply each PATH=VALUE in order.
 
-    A path names fields as messages do: spec.rewards[0].weight, metadata.labels[example.com/team].
-    A value is YAML: 3, 1e-6, true, "a text", [1, 2]. Maps on the way that are missing are made.
-    Raises OverrideError for a text that is no PATH=VALUE or a path that leads through no map,
-    SeveralErrors for several.
+    A path names fields as messages do: spec.rewards[0].weight, metadata.labels[example.com/team]. A
+    value is YAML: 3, 1e-6, true, "a text", [1, 2]. Missing maps on the path are created.
+
+    Raises:
+        OverrideError: a text is no PATH=VALUE, or its path leads through a value that is no map.
+        SeveralErrors: several overrides fail.
     """
     result = copy.deepcopy(document) if overrides else document
-    gathered = ErrorCollector()
+    errors = ErrorCollector()
     for override in overrides:
-        with gathered.check():
+        with errors.check():
             location, value = parse_override(override)
             _assign(result, location, value, f"--set {override}")
-    gathered.raise_all()
+    errors.raise_all()
     return result
 
 
 def override_at(location: FieldPath, overrides: Sequence[str]) -> str | None:
-    """Return the last override that set the field at a location, or anything around it."""
+    """The last override that set the field at a location, or an object around it; None: none
+    did."""
     return _last(overrides, lambda target: _begins_with(location, target))
 
 
 def override_inside(location: FieldPath, overrides: Sequence[str]) -> str | None:
-    """Return the last override that set something inside the field at a location."""
+    """The last override that set a value inside the field at a location; None: none did."""
     return _last(overrides, lambda target: _begins_with(target, location))
 
 
-def _last(overrides: Sequence[str], is_meant: Callable[[FieldPath], bool]) -> str | None:
-    """The last override whose path is meant."""
-    targets = ((each, parse_override(each)[0]) for each in reversed(overrides))
-    return next((each for each, target in targets if is_meant(target)), None)
+def _last(overrides: Sequence[str], matches: Callable[[FieldPath], bool]) -> str | None:
+    targets = ((override, parse_override(override)[0]) for override in reversed(overrides))
+    return next((override for override, target in targets if matches(target)), None)
 
 
 def _begins_with(location: FieldPath, start: FieldPath) -> bool:
@@ -54,7 +56,11 @@ def _begins_with(location: FieldPath, start: FieldPath) -> bool:
 
 
 def parse_override(override: str) -> tuple[FieldPath, Any]:
-    """Split PATH=VALUE into the path's segments and the value. Raises OverrideError."""
+    """Split PATH=VALUE into the path's segments and the value.
+
+    Raises:
+        OverrideError: the text has another form, or its value is not YAML.
+    """
     location, end = _parse_path(override)
     if not location or override[end : end + 1] != "=":
         raise OverrideError(
@@ -88,7 +94,11 @@ def _as_text(location: FieldPath) -> tuple[str, ...]:
 
 
 def assign(document: Any, location: FieldPath, value: Any) -> None:
-    """Set a field of a document in place; what is around it is there, or is made."""
+    """Set a field of a document in place, creating missing maps around it.
+
+    Raises:
+        OverrideError: the path leads through a value that is no map, or an index is too large.
+    """
     _assign(document, location, value, path_text(location))
 
 

@@ -1,4 +1,4 @@
-"""From a status, as the API server gives it, to the model: whatever release wrote it. Pure."""
+"""Reader of statuses of any release, as the API server returns them. Pure."""
 
 from __future__ import annotations
 
@@ -12,42 +12,53 @@ from rlhf_api.status import RLHFJobStatus
 
 
 def read_status(raw: Any) -> RLHFJobStatus:
-    """Read what an operator wrote, perhaps one of another version: words that enumerations do not
-    list are kept, and what this version does not understand is left out."""
+    """Read a status that an operator of any version wrote.
+
+    Unlisted values of enumerations are kept; everything else that this version cannot read is
+    dropped.
+    """
     document = _copied(raw) if isinstance(raw, Mapping) else {}
     is_smaller = True
-    while is_smaller:  # what is wrong deep inside shows when the outer things are right
+    # Repeat: pydantic reports errors of inner values only after outer ones are valid.
+    while is_smaller:
         try:
             return RLHFJobStatus.model_validate(document)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
-        places = {each["loc"][:-1] if each["type"] == "missing" else each["loc"] for each in faults}
-        last_first = sorted(places, key=_order, reverse=True)  # else items of lists would move
-        is_smaller = any([_drop(document, place) for place in last_first])
+        locations = {
+            fault["loc"][:-1] if fault["type"] == "missing" else fault["loc"] for fault in faults
+        }
+        # Last first: a deletion moves the later items of a list.
+        last_first = sorted(locations, key=_order, reverse=True)
+        is_smaller = any([_drop(document, location) for location in last_first])
     return RLHFJobStatus()
 
 
-def _order(place: FieldPath) -> list[str]:
-    return [str(part).zfill(20) for part in place]
+def _order(location: FieldPath) -> list[str]:
+    return [str(part).zfill(20) for part in location]
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _copied(each) for name, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value
+        return {name: _copied(member) for name, member in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _drop(document: Any, place: FieldPath) -> bool:
-    """Take out what lies there, or the innermost thing around it that can be taken out."""
-    around = [document]
+def _drop(document: Any, location: FieldPath) -> bool:
+    """Delete the value at a location, or else the innermost deletable value around it.
+
+    Returns:
+        True if something was deleted.
+    """
+    parents = [document]
     try:
-        for part in place[:-1]:
-            around.append(around[-1][part])
+        for part in location[:-1]:
+            parents.append(parents[-1][part])
     except (KeyError, IndexError, TypeError):
-        pass  # a place that only the validator knows, such as a key of a map
-    for holder, part in reversed(list(zip(around, place, strict=False))):
+        pass  # pydantic's locations may end with a part that the document lacks, such as [key]
+    for parent, part in reversed(list(zip(parents, location, strict=False))):
         try:
-            del holder[part]
+            del parent[part]
             return True
         except (KeyError, IndexError, TypeError):
             continue

@@ -1,4 +1,4 @@
-"""What a user probably meant by a key that the contract does not have."""
+"""Suggestions for keys that the contract does not have."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TRUNCATION = (
 )
 _CLUSTER_WRITES = "the cluster writes this; remove it"
 
-_WISHES = {
+_ADVICE = {
     "spec.rollout.topP": _TRUNCATION,
     "spec.rollout.topK": _TRUNCATION,
     "spec.rollout.minP": _TRUNCATION,
     "spec.rollout.doSample": "write temperature; data.evaluation has its own, 0 for greedy answers",
     "spec.rollout.gpuMemoryUtilization": "the plan divides the memory; kvCacheMemory sets it",
-    "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings stand here",
+    "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings belong here",
     "spec.models.<name>.training.batchSize": "write schedule.miniBatchPrompts and promptsPerStep",
     "spec.schedule.epochs": "write steps; epochsPerBatch in the algorithm repeats a step's batch",
     "status": _CLUSTER_WRITES,
@@ -31,16 +31,16 @@ _WISHES = {
     "metadata.managedFields": _CLUSTER_WRITES,
     "metadata.generateName": "a job's name is also its folder; write name",
 }
-"""Keys that people expect, by the path they expect them at, with what to do instead."""
+"""Advice for keys that people expect, by the path at which they write them."""
 
 
 def suggest(key: str, parent: FieldDoc) -> str:
-    """Say what to do about a key that an object does not have; empty if nothing is near."""
+    """Advise on a key that an object does not have; empty if there is no advice."""
     camel = to_camel(key.replace("-", "_")) if not key[:1].isupper() else key
-    wish = _WISHES.get(f"{parent.path}.{camel}" if parent.path else camel)
-    if wish:
-        return wish
-    names = [each.name for each in parent.fields]
+    advice = _ADVICE.get(f"{parent.path}.{camel}" if parent.path else camel)
+    if advice:
+        return advice
+    names = [field.name for field in parent.fields]
     if camel in names:
         return f"write {camel}"
     near = nearest(key, names)
@@ -51,12 +51,12 @@ def suggest(key: str, parent: FieldDoc) -> str:
 
 
 def nearest(word: str, candidates: list[str]) -> str:
-    """The candidate most like a word, whatever the case; empty if none is like it."""
-    by_lower = {each.lower(): each for each in candidates}
-    found = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
-    return by_lower[found[0]] if found else ""
+    """The candidate most similar to a word, ignoring case; empty if none is similar."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    matches = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)
+    return by_lower[matches[0]] if matches else ""
 
 
 def paths_named(name: str) -> list[str]:
-    """The paths of all fields of this wire name, whatever the case."""
-    return [each.path for each in all_fields(contract()) if each.name.lower() == name.lower()]
+    """The paths of all fields with this wire name, ignoring case."""
+    return [field.path for field in all_fields(contract()) if field.name.lower() == name.lower()]

@@ -1,7 +1,7 @@
-"""From a document, as YAML or JSON gave it, to an RLHFJob or to everything that is wrong with it.
+"""Validation of a document from YAML or JSON: to an RLHFJob, or to all of its problems.
 
 Types are strict, as the Kubernetes API server's are: "5" is no number and 5 is no text. Keys are
-wire names only. Lines are not known here; see `manifest`.
+wire names only. `manifest` adds line numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from rlhf_api.spec.job import API_VERSION, GROUP, KIND, RLHFJob
 
 
 def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
-    """Check one document. Returns the job and no problems, or no job and every problem."""
+    """Check one document.
+
+    Returns:
+        The job and no problems, or None and every problem.
+    """
     foreign = _foreign(document)
     if foreign is not None:
         return None, [foreign]
@@ -33,7 +37,7 @@ def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
 
 
 def _foreign(document: Any) -> Problem | None:
-    """The one problem of a document that is no RLHFJob of this version at all."""
+    """The problem of a document that is not an RLHFJob of this version; None if it is one."""
     if not isinstance(document, dict):
         return Problem(
             (), "not a manifest", got=format_value(document), allowed=f"a map, kind: {KIND}"
@@ -61,22 +65,24 @@ def _foreign(document: Any) -> Problem | None:
 
 
 def _problems(document: Any, details: list[ErrorDetails]) -> list[Problem]:
-    """Turn pydantic's errors into problems, one for each place and fault."""
-    found: dict[tuple[FieldPath, str], Problem] = {}
+    """Convert pydantic's errors to problems, one for each location and fault."""
+    unique: dict[tuple[FieldPath, str], Problem] = {}
     for error in details:
         raised = error.get("ctx", {}).get("error")
         if isinstance(raised, BrokenRules):
-            at = error["loc"]
-            problems = [replace(each, location=(*at, *each.location)) for each in raised.problems]
+            root = error["loc"]
+            problems = [
+                replace(problem, location=(*root, *problem.location)) for problem in raised.problems
+            ]
         elif error["type"] == "too_short" and _is_long_enough(error):
-            continue
+            continue  # the invalid entries have problems of their own
         else:
             problems = [convert_error(document, error)]
         for problem in problems:
-            found.setdefault((problem.location, problem.what), problem)
-    return list(found.values())
+            unique.setdefault((problem.location, problem.what), problem)
+    return list(unique.values())
 
 
 def _is_long_enough(error: ErrorDetails) -> bool:
-    """Whether a list is only short because its invalid entries, reported apart, do not count."""
+    """True if a list is too short only because pydantic does not count its invalid entries."""
     return len(error["input"]) >= int(error["ctx"]["min_length"])

@@ -1,8 +1,8 @@
-"""YAML text as plain values that remember their lines.
+"""YAML text as plain values with their positions.
 
-Built from PyYAML's events instead of its loaders: values follow YAML 1.2, a key given twice is a
-problem, every field knows its line and column, and hostile input (deep nesting, alias bombs, tags
-that name Python objects) ends early as a problem. Nothing here knows what an RLHFJob is.
+Built from PyYAML's events instead of its loaders: values follow YAML 1.2, a duplicate key is a
+problem, and every field has a line and column. Hostile input (deep nesting, alias bombs, tags that
+name Python objects) ends early with a problem. This module is independent of RLHFJob.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from rlhf_api.reading.yaml_errors import Position, YamlError, syntax_error
 from rlhf_api.reading.yaml_scalars import Scalar, plain_scalar
 
 MAX_CHARACTERS = 256 * 1024
-"""A Kubernetes object may have about 1 MiB with its status; manifests have a few KiB."""
+"""Longest text of a file. A Kubernetes object may have about 1 MiB with its status; manifests have
+a few KiB."""
 MAX_DEPTH = 32
-"""Levels of nesting; the contract itself has nine."""
+"""Deepest nesting; the contract itself has nine levels."""
 MAX_SIZE = 1024 * 1024
-"""Characters of all values of a file, aliases written out, and eight for every value."""
+"""Largest sum over all values of a file, with aliases expanded: characters plus _VALUE_SIZE
+each."""
 
 _TAG = "tag:yaml.org,2002:"
 _VALUE_SIZE = 8
@@ -40,22 +42,22 @@ _VALUE_SIZE = 8
 
 @dataclass
 class Document:
-    """One YAML document: its value, and where each part of it stands."""
+    """One YAML document: its value, and the position of every part."""
 
     value: Any
     keys: dict[FieldPath, Position] = field(default_factory=dict)
-    """Where a mapping's member begins: at its key."""
+    """Position of each member of a mapping: that of its key."""
     values: dict[FieldPath, Position] = field(default_factory=dict)
-    """Where a value begins; what an alias repeats has none of its own."""
+    """Position of each value; values inside an alias have none."""
 
     def key_position(self, path: FieldPath) -> Position:
-        """Where the member at a path begins, or what is nearest around it."""
+        """Position of the member at a path, or of the nearest value around it."""
         return self.keys.get(path) or self.value_position(path)
 
     def value_position(self, path: FieldPath) -> Position:
-        """Where the value at a path begins, or what is nearest around it.
+        """Position of the value at a path, or of the nearest value around it.
 
-        A map or list below its key is found at the key, which names it.
+        A map or list that begins below its key has the position of the key.
         """
         for length in range(len(path), -1, -1):
             value, key = self.values.get(path[:length]), self.keys.get(path[:length])
@@ -67,8 +69,11 @@ class Document:
 def read_documents(text: str, file: str = "") -> tuple[list[Document], list[Problem]]:
     """Read every document of a text.
 
-    Returns the documents read and the problems found. Reading ends at the first thing that is not
-    YAML; a key given twice is noted and reading goes on. Empty documents are left out.
+    Reading ends at the first syntax error; after a duplicate key it continues. Empty documents are
+    left out.
+
+    Returns:
+        The documents, and the problems.
     """
     reader = _Reader(file)
     try:
@@ -90,7 +95,7 @@ def read_documents(text: str, file: str = "") -> tuple[list[Document], list[Prob
 
 @dataclass(frozen=True)
 class _Anchored:
-    """A value that aliases may repeat."""
+    """A value with an anchor, which aliases may repeat."""
 
     value: Any
     size: int
@@ -110,7 +115,11 @@ class _Reader:
         self._events: Iterator[Event] = iter(())
 
     def read(self, text: str) -> None:
-        """Read the text. Raises YamlError, yaml.YAMLError or ValueError where it is no YAML."""
+        """Read the text.
+
+        Raises:
+            YamlError, yaml.YAMLError, ValueError: the text is not YAML.
+        """
         self._events = yaml.parse(text, Loader=yaml.SafeLoader)
         for event in self._events:
             if isinstance(event, DocumentStartEvent):
@@ -121,19 +130,19 @@ class _Reader:
                     self.documents.append(self._document)
 
     def report(self, error: YamlError, location: FieldPath = ()) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(replace(error.problem, location=location, file=self._file))
 
     def _value(self, event: Event, path: FieldPath) -> Any:
         assert isinstance(event, NodeEvent)
-        place = self._document.values[path] = _place(event)
+        position = self._document.values[path] = _position(event)
         if isinstance(event, AliasEvent):
             return self._repeat(event, path)
-        _require_depth(len(path), place)
+        _require_depth(len(path), position)
         size_before = self._size
-        self._grow(_VALUE_SIZE, place)
+        self._grow(_VALUE_SIZE, position)
         if isinstance(event, ScalarEvent):
-            self._grow(len(event.value), place)
+            self._grow(len(event.value), position)
             value: Any = _scalar(event)
         elif isinstance(event, SequenceStartEvent):
             _require_tag(event, "seq")
@@ -156,59 +165,59 @@ class _Reader:
     def _mapping(self, path: FieldPath) -> dict[str, Any]:
         members: dict[str, Any] = {}
         while not isinstance(event := next(self._events), CollectionEndEvent):
-            key, place = self._key(event, path), _place(event)
+            key, position = self._key(event, path), _position(event)
             member = (*path, key)
             if key in members:
                 first = self._document.keys[member]
                 got = f"the first in line {first.line}"
-                error = YamlError(place, "a key given twice", got=got, do="keep one of them")
+                error = YamlError(position, "a key given twice", got=got, do="keep one of them")
                 self.report(error, member)
-            self._document.keys[member] = place
+            self._document.keys[member] = position
             members[key] = self._value(next(self._events), member)
         return members
 
     def _key(self, event: Event, path: FieldPath) -> str:
-        place = _place(event)
+        position = _position(event)
         if not isinstance(event, ScalarEvent):
-            raise YamlError(place, "a key that is not a text", do="write name: value")
-        self._grow(_VALUE_SIZE + len(event.value), place)
+            raise YamlError(position, "a key that is not a text", do="write name: value")
+        self._grow(_VALUE_SIZE + len(event.value), position)
         key = _scalar(event)
         if key == "<<" and event.style is None:
-            raise YamlError(place, "a merge key", got="<<", do="write the merged keys out")
+            raise YamlError(position, "a merge key", got="<<", do="write the merged keys out")
         if not isinstance(key, str):
             got, do = event.value or "nothing", f'write "{event.value}", in quotes'
-            self.report(YamlError(place, "a key that is not a text", got=got, do=do), path)
+            self.report(YamlError(position, "a key that is not a text", got=got, do=do), path)
         return event.value
 
     def _repeat(self, event: AliasEvent, path: FieldPath) -> Any:
-        place = _place(event)
+        position = _position(event)
         anchored = self._anchors.get(str(event.anchor))
         if anchored is None:
-            raise YamlError(place, "an alias without its anchor", got=f"*{event.anchor}")
-        self._grow(anchored.size, place)
-        _require_depth(len(path) + anchored.height, place)
+            raise YamlError(position, "an alias without its anchor", got=f"*{event.anchor}")
+        self._grow(anchored.size, position)
+        _require_depth(len(path) + anchored.height, position)
         return anchored.value
 
-    def _grow(self, size: int, place: Position) -> None:
+    def _grow(self, size: int, position: Position) -> None:
         self._size += size
         if self._size > MAX_SIZE:
             raise YamlError(
-                place,
+                position,
                 "too much for a manifest",
                 got=f"more than {MAX_SIZE} characters with all aliases written out",
                 do="remove the aliases or split the file",
             )
 
 
-def _place(event: Event) -> Position:
+def _position(event: Event) -> Position:
     mark = event.start_mark
     assert mark is not None, "the parser marks every event"
     return Position(mark.line + 1, mark.column + 1)
 
 
-def _require_depth(depth: int, place: Position) -> None:
+def _require_depth(depth: int, position: Position) -> None:
     if depth > MAX_DEPTH:
-        raise YamlError(place, "nested too deep", allowed=f"{MAX_DEPTH} levels")
+        raise YamlError(position, "nested too deep", allowed=f"{MAX_DEPTH} levels")
 
 
 def _require_tag(event: SequenceStartEvent | MappingStartEvent, name: str) -> None:
@@ -218,7 +227,7 @@ def _require_tag(event: SequenceStartEvent | MappingStartEvent, name: str) -> No
 
 def _foreign_tag(event: SequenceStartEvent | MappingStartEvent | ScalarEvent) -> YamlError:
     return YamlError(
-        _place(event),
+        _position(event),
         "a tag that a manifest cannot have",
         got=str(event.tag).replace(_TAG, "!!"),
         allowed="plain texts, numbers, true, false, lists and maps",
@@ -228,8 +237,11 @@ def _foreign_tag(event: SequenceStartEvent | MappingStartEvent | ScalarEvent) ->
 
 def _scalar(event: ScalarEvent) -> Scalar:
     text: str = event.value
+    # JSON cannot carry half of a surrogate pair.
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise YamlError(_place(event), "half a character", got=ascii(text), do="write it whole")
+        raise YamlError(
+            _position(event), "half a character", got=ascii(text), do="write it completely"
+        )
     value = plain_scalar(text)
     if event.tag is None:
         return value if event.style is None else text

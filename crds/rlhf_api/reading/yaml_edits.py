@@ -1,8 +1,7 @@
-"""A field set in a YAML text, of which everything else stays as it was written: comments, order,
-quotes and indentation. Nothing here knows what an RLHFJob is.
+"""Edits of one field in a YAML text. Comments, order, quotes and indentation of the rest are kept.
 
-The text is changed where PyYAML's nodes say that the field is. What then stands there is read
-again and compared, so that a way of writing that is not foreseen here is refused, not broken.
+The text is changed at the positions of PyYAML's nodes. The result is read again and compared, so an
+unforeseen style of YAML is refused instead of broken. This module is independent of RLHFJob.
 """
 
 from __future__ import annotations
@@ -21,30 +20,34 @@ from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_api.reading.yaml_scalars import plain_scalar
 
 WIDTH = 96
-"""Columns that what is written takes at most, where it can be broken."""
+"""Longest line of written YAML, where it can be broken."""
 _ALIAS = re.compile(r"\s*:\s*\*[^\s,\]}]+")
 Entry = tuple[Node, Node]
 """A key with its value."""
 
 
 class CannotEdit(ValueError):
-    """A text in which a field cannot be set without changing more of it."""
+    """A field cannot be set without other changes to the text."""
 
 
 def set_field(text: str, number: int, path: FieldPath, value: Any) -> str:
-    """The text with another value of a field.
+    """Set a field in a text.
 
     Args:
-        text: of one or several documents, which `read_documents` reads without a problem.
-        number: of the document, as `read_documents` counts them.
-        path: of the field; what is around it is there.
+        text: one or several documents, which `read_documents` reads without a problem.
+        number: index of the document, as `read_documents` counts them.
+        path: of the field; the object around it exists.
         value: plain values.
 
+    Returns:
+        The changed text.
+
     Raises:
-        CannotEdit: the field is repeated by an alias, or written in a way that is not known here.
+        CannotEdit: the field is repeated by an alias, or has an unsupported style.
     """
-    before = json.loads(json.dumps([each.value for each in read_documents(text)[0]]))  # unshared
-    roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _is_there(root)]
+    # A copy by JSON, in which aliases share no values.
+    before = json.loads(json.dumps([document.value for document in read_documents(text)[0]]))
+    roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _has_value(root)]
     edited = _edited(text, roots[number], path, value)
     assign(before[number], path, value)
     documents, problems = read_documents(edited)
@@ -55,7 +58,7 @@ def set_field(text: str, number: int, path: FieldPath, value: Any) -> str:
     return edited
 
 
-def _is_there(root: Node | None) -> bool:
+def _has_value(root: Node | None) -> bool:
     return root is not None and not (
         isinstance(root, ScalarNode) and plain_scalar(root.value) is None
     )
@@ -68,35 +71,39 @@ def _edited(text: str, root: Node, path: FieldPath, value: Any) -> str:
     parent, name = parents[-1], str(path[-1])
     if not isinstance(parent, MappingNode) or not parent.value:
         raise CannotEdit(f"{path_text(path[:-1])} is no map with fields: write one")
-    entry = next((each for each in parent.value if each[0].value == name), None)
+    entry = next((entry for entry in parent.value if entry[0].value == name), None)
     if entry is not None and _is_alias(entry):
         raise CannotEdit(f"{path_text(path)} is an alias: write out what it repeats")
     line_break = "\r\n" if "\r\n" in text else "\n"
     if not parent.flow_style:
         return _in_block(text, parent, entry, name, value, line_break)
-    around = parents[-2] if len(parents) > 1 else None
-    is_nested = any(isinstance(each, dict | list) for each in _members(value))
-    holder = _holder(around, parent)
+    outer = parents[-2] if len(parents) > 1 else None
+    is_nested = any(isinstance(member, dict | list) for member in _members(value))
+    holder = _holder(outer, parent)
     if is_nested and holder is not None and "\n" not in _slice(text, parent):
         return _as_block(text, parent, holder, name, value, line_break)
     return _in_flow(text, parent, entry, name, value, line_break)
 
 
 def _child(node: Node, segment: str | int, path: FieldPath) -> Node:
-    """What a node holds under a name or number, where no alias stands there."""
+    """The child of a node under a name or index.
+
+    Raises:
+        CannotEdit: the child is an alias.
+    """
     if isinstance(node, SequenceNode) and isinstance(segment, int):
-        found: Node = node.value[segment]
-        is_repeated = found.start_mark.index < node.start_mark.index
+        child: Node = node.value[segment]
+        is_repeated = child.start_mark.index < node.start_mark.index
     else:
-        entry = next(each for each in node.value if each[0].value == segment)
-        found, is_repeated = entry[1], _is_alias(entry)
+        entry = next(entry for entry in node.value if entry[0].value == segment)
+        child, is_repeated = entry[1], _is_alias(entry)
     if is_repeated:
         raise CannotEdit(f"{path_text(path)} is within an alias: write out what it repeats")
-    return found
+    return child
 
 
 def _is_alias(entry: Entry) -> bool:
-    """Whether a value stands elsewhere, and here only its name."""
+    """True if the value is an alias: it begins before its key."""
     key, value = entry
     return bool(value.start_mark.index < key.end_mark.index)
 
@@ -104,23 +111,23 @@ def _is_alias(entry: Entry) -> bool:
 def _in_block(
     text: str, parent: MappingNode, entry: Entry | None, name: str, value: Any, line_break: str
 ) -> str:
-    """Under other fields with a line each."""
+    """Set a field of a block mapping, which has one line for each field."""
     indent = " " * parent.value[0][0].start_mark.column
     lines = _block(name, value, indent)
     if entry is not None:
         start, end = entry[0].start_mark.index, _end(text, entry)
         return text[:start] + line_break.join(lines).lstrip(" ") + text[end:]
-    place = _next_line(text, _end(text, parent.value[-1]))
+    position = _next_line(text, _end(text, parent.value[-1]))
     written = "".join(line + line_break for line in lines)
-    if place and not text[:place].endswith("\n"):
+    if position and not text[:position].endswith("\n"):
         written = line_break + written
-    return text[:place] + written + text[place:]
+    return text[:position] + written + text[position:]
 
 
 def _in_flow(
     text: str, parent: MappingNode, entry: Entry | None, name: str, value: Any, line_break: str
 ) -> str:
-    """Among other fields in braces, as JSON where these are."""
+    """Set a field of a flow mapping (in braces), as JSON if the mapping is JSON."""
     is_json = parent.value[0][0].style == '"'
     indent = " " * (_indentation(text, parent) + 4)
     if is_json:
@@ -130,15 +137,15 @@ def _in_flow(
         flow = f"{line_break}{indent}".join(lines)
     if entry is not None:
         return text[: entry[1].start_mark.index] + flow + text[_end(text, entry) :]
-    place = _end(text, parent.value[-1])
+    position = _end(text, parent.value[-1])
     key = json.dumps(name) if is_json else name
-    return f"{text[:place]}, {key}: {flow}{text[place:]}"
+    return f"{text[:position]}, {key}: {flow}{text[position:]}"
 
 
 def _as_block(
     text: str, parent: MappingNode, holder: Entry, name: str, value: Any, line_break: str
 ) -> str:
-    """Fields in braces on one line, with a line each: what they get has many lines itself."""
+    """Convert a one-line flow mapping to a block mapping, with the new value in several lines."""
     indent = " " * (holder[0].start_mark.column + 2)
     lines = [
         indent + text[entry[0].start_mark.index : _end(text, entry)]
@@ -147,23 +154,24 @@ def _as_block(
     ]
     lines += _block(name, value, indent)
     rest = text[parent.end_mark.index :]
-    comment = re.match(r"[ \t]*(#[^\r\n]*)", rest)  # it was about the field as a whole
+    comment = re.match(r"[ \t]*(#[^\r\n]*)", rest)  # about the complete mapping: keep it at the key
     shown = f"  {comment[1]}" if comment else ""
     written = shown + line_break + line_break.join(lines)
     before = text[: parent.start_mark.index].rstrip(" ")
     return before + written + rest[comment.end() if comment else 0 :]
 
 
-def _holder(around: Node | None, node: MappingNode) -> Entry | None:
-    """The entry of a block of fields that holds a node."""
-    if not isinstance(around, MappingNode) or around.flow_style:
+def _holder(outer: Node | None, node: MappingNode) -> Entry | None:
+    """The entry of a block mapping whose value is this node; None if the parent is no such
+    mapping."""
+    if not isinstance(outer, MappingNode) or outer.flow_style:
         return None
-    entries: list[Entry] = around.value
-    return next(each for each in entries if each[1] is node)
+    entries: list[Entry] = outer.value
+    return next(entry for entry in entries if entry[1] is node)
 
 
 def _end(text: str, entry: Entry) -> int:
-    """Where a value's own text ends: before what stands behind it."""
+    """End of a value's text, without comments and blank lines after it."""
     key, value = entry
     if _is_alias(entry):
         alias = _ALIAS.match(text, key.end_mark.index)
@@ -172,7 +180,7 @@ def _end(text: str, entry: Entry) -> int:
 
 
 def _end_of(text: str, node: Node) -> int:
-    """Where a node's own text ends, which stands where the node is."""
+    """End of the text of a node that is no alias."""
     if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     if isinstance(node, MappingNode):
@@ -182,12 +190,12 @@ def _end_of(text: str, node: Node) -> int:
     return int(node.end_mark.index) if is_alias else _end_of(text, last)
 
 
-def _next_line(text: str, place: int) -> int:
-    """Where the next line begins: here, after a text of several lines."""
-    if place == 0 or text[place - 1] == "\n":
-        return place
-    found = text.find("\n", place)
-    return len(text) if found < 0 else found + 1
+def _next_line(text: str, position: int) -> int:
+    """Start of the next line; the position itself if it starts a line."""
+    if position == 0 or text[position - 1] == "\n":
+        return position
+    line_end = text.find("\n", position)
+    return len(text) if line_end < 0 else line_end + 1
 
 
 def _slice(text: str, node: Node) -> str:
@@ -195,7 +203,7 @@ def _slice(text: str, node: Node) -> str:
 
 
 def _indentation(text: str, node: Node) -> int:
-    """Of the line on which a node begins."""
+    """Indentation of the line on which a node begins."""
     line = text[node.start_mark.index - node.start_mark.column : node.start_mark.index]
     return len(line) - len(line.lstrip(" "))
 
@@ -207,7 +215,6 @@ def _members(value: Any) -> Sequence[Any]:
 
 
 def _block(name: str, value: Any, indent: str) -> list[str]:
-    """The lines of a field."""
     if isinstance(value, dict | list):
         text = _dumped({name: value}, None, len(indent))
     else:
@@ -216,14 +223,13 @@ def _block(name: str, value: Any, indent: str) -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what occurs twice, and quotes what only YAML 1.1 takes for a text."""
+    """Writes no aliases, and quotes strings that YAML 1.2 would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
-    """A text that is read as one."""
     style = None if isinstance(plain_scalar(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

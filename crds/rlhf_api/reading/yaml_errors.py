@@ -1,4 +1,4 @@
-"""What is wrong with a text that is not YAML, and where, in words of our own."""
+"""Errors of text that is not YAML: position, and a message of our own."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ class Position:
 
 
 class YamlError(Exception):
-    """What is wrong with a text, and where; raised where the rest of it cannot be read."""
+    """A text cannot be read beyond a position."""
 
     def __init__(
-        self, place: Position, what: str, *, got: str = "", allowed: str = "", do: str = ""
+        self, position: Position, what: str, *, got: str = "", allowed: str = "", do: str = ""
     ):
         super().__init__(what)
         self.problem = Problem(
-            (), what, got=got, allowed=allowed, do=do, line=place.line, column=place.column
+            (), what, got=got, allowed=allowed, do=do, line=position.line, column=position.column
         )
 
 
 def syntax_error(error: yaml.YAMLError | ValueError, text: str) -> YamlError:
-    """Say what PyYAML could not read, where, and what usually helps."""
+    """Convert an error of PyYAML to a position, a message and the usual fix."""
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position]
-        place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
+        position = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
         code = f"U+{ord(text[error.position]):04X}"
-        return YamlError(place, "a character that YAML does not allow", got=code, do="remove it")
+        return YamlError(position, "a character that YAML does not allow", got=code, do="remove it")
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         return YamlError(Position(1, 1), f"not YAML: {error}", do="check the escapes in quotes")
-    place = Position(mark.line + 1, mark.column + 1)
+    position = Position(mark.line + 1, mark.column + 1)
     problem = (error.problem or "a syntax error").removesuffix(" that cannot start any token")
     if "\\t" in problem:
-        return YamlError(place, "not YAML", got="a tab", do="indent with spaces")
+        return YamlError(position, "not YAML", got="a tab", do="indent with spaces")
     problem = f"{problem} {error.context}" if error.context else problem
     return YamlError(
-        place, f"not YAML: {problem}", do="check indentation, quotes and brackets here"
+        position, f"not YAML: {problem}", do="check indentation, quotes and brackets here"
     )

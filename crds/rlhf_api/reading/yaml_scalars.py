@@ -1,7 +1,8 @@
-"""What an unquoted YAML word means, by the core schema of YAML 1.2.
+"""Values of unquoted YAML scalars, by the core schema of YAML 1.2.
 
 PyYAML's own rules are those of YAML 1.1, where 1e-6 is a text and `no` is false. Under 1.2 a
 learning rate of 1e-6 is a number, and only true and false are booleans.
+
 Source: YAML 1.2.2, section 10.3.2.
 """
 
@@ -21,12 +22,13 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITY = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)")
 _NAN = re.compile(r"\.nan|\.NaN|\.NAN")
 
+# The conversion of long numbers is slow, and no field needs them.
 MAX_NUMBER_CHARACTERS = 64
-"""A longer number is taken for a text: no field needs it, and its conversion is slow."""
+"""Longest number; a longer one is read as a text."""
 
 
 def plain_scalar(text: str) -> Scalar:
-    """Return the value of an unquoted scalar."""
+    """The value of an unquoted scalar."""
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Which algorithm a job runs, with the settings of each."""
+"""The algorithm of a job, with the settings of each type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlhf_api.spec.presets import (
 )
 
 ParameterValue = bool | int | float | Annotated[str, Field(max_length=1024)]
-"""A parameter of user code: true or false, a number, or a short text."""
+"""A parameter of user code: a boolean, a number or a short text."""
 
 
 class CustomSettings(Contract):
@@ -48,19 +48,19 @@ class AlgorithmType(StrEnum):
     GRPO = "GRPO"
     """Group relative policy optimization; Dr.GRPO, GSPO and CISPO are its options."""
     DAPO = "DAPO"
-    """GRPO that samples prompts until enough of them teach something."""
+    """GRPO that samples prompts until enough of them have responses of different scores."""
     RLOO = "RLOO"
-    """REINFORCE leave-one-out: each response against the prompt's others."""
+    """REINFORCE leave-one-out: the baseline is the mean of the prompt's other responses."""
     OPO = "OPO"
-    """On-policy with a baseline weighted by length."""
+    """On-policy optimization with a length-weighted baseline."""
     REINFORCE_PLUS_PLUS = "REINFORCEPlusPlus"
     """REINFORCE++: rewards-to-go whitened over the batch, with or without a baseline."""
     REMAX = "ReMax"
     """REINFORCE with the greedy response as baseline."""
     SAFE_RLHF = "SafeRLHF"
-    """PPO whose cost stays below a budget."""
+    """PPO with a cost that stays below a budget."""
     DPO = "DPO"
-    """Direct preference optimization on pairs that are there."""
+    """Direct preference optimization on given pairs."""
     ONLINE_DPO = "OnlineDPO"
     """DPO on pairs of the policy's own responses."""
     SFT = "SFT"
@@ -72,7 +72,7 @@ class AlgorithmType(StrEnum):
 
     @property
     def settings_field(self) -> str:
-        """The field of the algorithm that holds its settings, as manifests write it."""
+        """The field of `algorithm` with its settings, as manifests write it."""
         return _FIELDS[self]
 
 
@@ -91,7 +91,7 @@ _FIELDS = {
     AlgorithmType.REWARD_MODEL: "rewardModel",
     AlgorithmType.CUSTOM: "custom",
 }
-"""Named like the type, its first word in lower case."""
+"""Field names: the type's name with its first word in lower case."""
 
 
 def _alias(name: str) -> str:
@@ -103,12 +103,12 @@ def _only_with(kind: AlgorithmType) -> Rule:
     return Rule(
         holds=f"!has(self.{field}) || self.type == {text(kind.value)}",
         what="settings of another algorithm",
-        got=f"{text(f'{field} beside type ')} + self.type",
+        got=f"{text(f'{field} with type ')} + self.type",
         do=f"remove {field} or change type",
         field=f".{field}",
         check=lambda self: violation_if(
             self.member(kind) is not None and self.type is not kind,
-            f"{field} beside type {self.type.value}",
+            f"{field} with type {self.type.value}",
         ),
     )
 
@@ -119,7 +119,7 @@ class AlgorithmSpec(Contract):
     model_config = ConfigDict(alias_generator=_alias)
 
     type: AlgorithmType
-    """Which algorithm: a built-in one, or Custom for a class of your own."""
+    """Type of algorithm: a built-in one, or Custom for a class of your own."""
     ppo: PpoSettings | None = None
     """Settings of PPO; only with type PPO."""
     grpo: GrpoSettings | None = None
@@ -147,8 +147,8 @@ class AlgorithmSpec(Contract):
     custom: CustomSettings | None = None
     """Entry point and parameters; only, and always, with type Custom."""
     graph: AlgorithmGraph | None = None
-    """What its step calls, for planning without its code; only with type Custom. `rlhf fill` writes
-    it. Default: only what can run the code plans."""
+    """Calls of its step, for planning without its code; only with type Custom. `rlhf fill` writes
+    it. Default: the job can be planned only where its code can run."""
 
     validations: ClassVar = (
         *(_only_with(kind) for kind in AlgorithmType),
@@ -163,27 +163,27 @@ class AlgorithmSpec(Contract):
         ),
         Rule(
             holds="!has(self.graph) || self.type == 'Custom'",
-            what="a graph of an algorithm whose graph is known",
-            got="'graph beside type ' + self.type",
+            what="a graph of a built-in algorithm, whose graph follows from its settings",
+            got="'graph with type ' + self.type",
             do="remove graph or change type",
             field=".graph",
             check=lambda self: violation_if(
                 self.graph is not None and self.type is not AlgorithmType.CUSTOM,
-                f"graph beside type {self.type.value}",
+                f"graph with type {self.type.value}",
             ),
         ),
     )
 
     def member(self, kind: AlgorithmType) -> AlgorithmSettings | CustomSettings | None:
-        """What is given in the field of a type."""
-        given: AlgorithmSettings | CustomSettings | None = getattr(self, kind.name.lower())
-        return given
+        """The settings in the field of a type; None if it is not set."""
+        settings: AlgorithmSettings | CustomSettings | None = getattr(self, kind.name.lower())
+        return settings
 
     @property
     def settings(self) -> AlgorithmSettings | CustomSettings:
-        """The settings in force: the given member, or the type's defaults."""
-        given = self.member(self.type)
-        return SETTINGS[self.type]() if given is None else given
+        """The settings in force: those of the manifest, or the type's defaults."""
+        settings = self.member(self.type)
+        return SETTINGS[self.type]() if settings is None else settings
 
 
 SETTINGS: dict[AlgorithmType, type[AlgorithmSettings]] = {

@@ -1,7 +1,7 @@
-"""The graph of a custom algorithm's step, as a manifest holds it: what is planned without its code.
+"""The graph of a custom algorithm's step in a manifest, for planning without the algorithm's code.
 
-`rlhf fill` writes it. Here is its form; what its parts have to do with each other is checked where
-it is read, in rlhf_flow.
+`rlhf fill` writes it. These models define its form; rlhf_flow checks its consistency when it reads
+it.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from rlhf_api.base import KEY_PATTERN, Contract, Count, Identifier, NonNegativeC
 from rlhf_api.calls import CallId
 
 MAX_CALLS = 256
-"""Calls of a step: some 100 KiB, well below what a Kubernetes object may have."""
+"""Largest number of calls of a step: some 100 KiB, well below the limit of a Kubernetes object."""
 MAX_ROWS = 1_000_000
-"""Rows of a call for one prompt."""
+"""Largest number of rows of a call for one prompt."""
 
 SettingName = Annotated[str, Field(min_length=1, max_length=128, pattern=KEY_PATTERN)]
-"""A setting's name; of a list or a map one for each entry: reads.0, terms.reward_scores."""
+"""Name of a setting. Lists and maps have one for each entry: reads.0, terms.reward_scores."""
 Setting = (
     bool
     | Annotated[int, Field(ge=-(2**53), le=2**53)]
     | float
     | Annotated[str, Field(max_length=1024)]
 )
-"""True or false, a number, or a short text; of an enumeration its member's name."""
+"""A boolean, a number, or a short text; for an enumeration its member's name."""
 Digest = Annotated[str, Field(min_length=16, max_length=16, pattern=KEY_PATTERN)]
-"""The beginning of a SHA-256 sum, in hexadecimal digits."""
+"""The first 16 hexadecimal digits of a SHA-256 sum."""
 Columns = Annotated[tuple[Identifier, ...], Field(max_length=128)]
 """Fields of a batch."""
 
 
 class RoleKind(StrEnum):
-    """What a role is, by its class in rlhf_flow."""
+    """Class of a role in rlhf_flow."""
 
     LANGUAGE_MODEL = "LanguageModel"
-    """A model that gives log-probabilities, and may generate."""
+    """A model with log-probabilities, which may generate."""
     SCALAR_MODEL = "ScalarModel"
-    """A model that gives one number for each token."""
+    """A model with one number for each token."""
     REWARD_SOURCE = "RewardSource"
-    """What scores responses: the manifest's rewards of the role."""
+    """A source of scores: the manifest's rewards of the role."""
 
 
 class GraphRole(Contract):
@@ -51,127 +51,127 @@ class GraphRole(Contract):
     name: Identifier
     """Its name."""
     kind: RoleKind
-    """What it is."""
+    """Class of the role."""
 
 
 class GraphTerm(Contract):
-    """A loss or an operation, as the step's code makes it."""
+    """A loss or an operation of the step."""
 
     type: Identifier
     """Its class in rlhf_flow, such as ClippedLoss or GroupAdvantages."""
     settings: Annotated[dict[SettingName, Setting], Field(max_length=256)] = {}
-    """What it is made with, but for defaults."""
+    """Its settings, except those with their default value."""
 
 
 class GraphSampling(Contract):
-    """How a call generates."""
+    """Sampling of a generate call."""
 
     samples: Annotated[int, Field(ge=1, le=MAX_ROWS)]
     """Responses to each prompt."""
     temperature: float | None = None
-    """Of sampling. Default: rollout.temperature."""
+    """Sampling temperature. Default: rollout.temperature."""
     greedy: bool = False
-    """Whether the likeliest token is taken every time."""
+    """If true, the most probable token is taken every time."""
 
 
 class GraphTraining(Contract):
-    """What a call trains by."""
+    """Losses of a train call."""
 
     loss: GraphTerm
-    """What is minimized."""
+    """The loss that is minimized."""
     from_step: NonNegativeCount = 0
-    """Steps at the beginning in which the role is not trained."""
+    """Number of first steps in which the role is not trained."""
     auxiliary: Annotated[tuple[GraphTerm, ...], Field(max_length=8)] = ()
-    """Losses on batches of their own, added to it."""
+    """Losses on other batches, added to the loss."""
     auxiliary_reads: Annotated[tuple[Columns, ...], Field(max_length=8)] = ()
-    """The fields that each of these reads."""
+    """The fields that each auxiliary loss reads."""
 
 
 class GraphSource(Contract):
-    """Where a call gets fields from."""
+    """Source of fields that a call reads."""
 
     source: CallId
     """The call that wrote them; prompts or pretraining: the data."""
     fields: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=128)]
-    """Their names there."""
+    """Names of these fields."""
 
 
 class GraphRows(Contract):
-    """Rows of a call for each of the step's prompts."""
+    """Number of rows of a call for each of the step's prompts."""
 
     expected: Annotated[float, Field(ge=0, le=MAX_ROWS)]
-    """In one run of the call, on average."""
+    """Mean number in one run of the call."""
     most: Annotated[int, Field(ge=0, le=MAX_ROWS)]
-    """Where rounds repeat as often as they may."""
+    """Largest number, if regions repeat as often as allowed."""
 
 
 class GraphCall(Contract):
     """One call of the step."""
 
     id: CallId
-    """Where it stands in the step, such as actor.generate or every-10/actor.log_probs."""
+    """Id in the step, such as actor.generate or every-10/actor.log_probs."""
     role: Identifier | None = None
-    """Whose call it is. Default: it computes, or saves, without a model."""
+    """Role that is called. Default: none; the call computes or saves without a model."""
     method: Identifier
     """The primitive's name, such as generate; compute or save without a role."""
     reads: Columns = ()
-    """Fields that it needs."""
+    """Fields that it reads."""
     writes: Columns = ()
-    """Fields that it makes."""
+    """Fields that it writes."""
     sources: Annotated[tuple[GraphSource, ...], Field(max_length=64)] = ()
-    """Where what it needs comes from."""
+    """Sources of the fields that it reads."""
     rows: GraphRows
-    """How many it works on, or makes."""
+    """Number of rows that it reads or writes."""
     responses: Annotated[tuple[CallId, ...], Field(max_length=16)] = ()
     """The generate calls whose responses it works on."""
     generate: GraphSampling | None = None
-    """How it samples; of generate only."""
+    """Sampling; only for method generate."""
     train: GraphTraining | None = None
-    """What it trains by; of train only."""
+    """Losses; only for method train."""
     compute: Annotated[tuple[GraphTerm, ...], Field(max_length=32)] = ()
-    """Its operations, one after the other; of compute only."""
+    """Operations in order; only for method compute."""
     weights_of: Identifier | None = None
-    """The role whose weights it takes over; of copy_weights_from only."""
+    """Role whose weights it copies; only for method copy_weights_from."""
     folder: Identifier | None = None
-    """Where it writes lines; of save only."""
+    """Folder of the saved lines; only for method save."""
 
 
 class RegionKind(StrEnum):
-    """How often a part of a step runs."""
+    """Kind of a part of a step that does not run exactly once."""
 
     EVERY = "Every"
-    """In one of several steps."""
+    """It runs in every n-th step."""
     REPEAT = "Repeat"
-    """In rounds, until they are enough."""
+    """It runs in rounds until enough rows are collected."""
 
 
 class GraphRegion(Contract):
     """A part of the step that does not run exactly once."""
 
     id: CallId
-    """How the ids of its calls begin."""
+    """Prefix of the ids of its calls."""
     kind: RegionKind
     """Every or Repeat."""
     expected_count: Annotated[float, Field(gt=0, le=MAX_ROWS)]
-    """Runs of it for one run of what encloses it, on average."""
+    """Mean number of runs for one run of its enclosing part."""
 
 
 class AlgorithmGraph(Contract):
-    """What the step of a custom algorithm calls, traced by `rlhf fill`, which also brings it up to
-    date. A driver traces the code anew and refuses a graph that is another one."""
+    """Calls of a custom algorithm's step, traced by `rlhf fill`, which also updates it. A driver
+    traces the code again and refuses a graph that differs."""
 
     version: Annotated[int, Field(ge=1, le=1)]
-    """Of this form: 1."""
+    """Version of this format: 1."""
     code_digest: Digest
-    """Of the Python files that it was traced from."""
+    """Digest of the Python files of the traced code."""
     settings_digest: Digest
-    """Of all in the manifest that it was traced with: the entry point and its parameters, samples
-    per prompt, the form of the data, rewards."""
+    """Digest of the manifest fields that tracing reads: entry point and parameters, samples per
+    prompt, form of the data, rewards."""
     roles: Annotated[tuple[GraphRole, ...], Field(min_length=1, max_length=32)]
-    """In the order in which the algorithm names them; models of rewards last."""
+    """Roles in the algorithm's order, then models of rewards."""
     prompt_batches: Annotated[Count, Field(le=MAX_ROWS)] = 1
-    """Batches of prompts that a step takes at most."""
+    """Largest number of prompt batches of a step."""
     calls: Annotated[tuple[GraphCall, ...], Field(min_length=1, max_length=MAX_CALLS)]
-    """In program order."""
+    """Calls in program order."""
     regions: Annotated[tuple[GraphRegion, ...], Field(max_length=64)] = ()
-    """Outer before inner."""
+    """Regions, outer before inner."""

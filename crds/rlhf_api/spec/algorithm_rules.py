@@ -1,4 +1,4 @@
-"""The rules about what a built-in algorithm needs in the other sections of its manifest."""
+"""Rules on what a built-in algorithm needs in other sections of the manifest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
-def _kinds(which: Callable[[type[AlgorithmSettings]], bool]) -> tuple[AlgorithmType, ...]:
-    """The built-in algorithms of which something holds."""
-    return tuple(kind for kind, settings in SETTINGS.items() if which(settings))
+def _kinds(predicate: Callable[[type[AlgorithmSettings]], bool]) -> tuple[AlgorithmType, ...]:
+    """The built-in algorithms whose settings satisfy a predicate."""
+    return tuple(kind for kind, settings in SETTINGS.items() if predicate(settings))
 
 
 _SCORING = _kinds(lambda settings: bool(settings.reward_roles))
@@ -39,7 +39,7 @@ def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
     return f"self.algorithm.type in {texts([kind.value for kind in kinds])}"
 
 
-def _first_model_is_there(spec: RLHFJobSpec) -> Iterator[Violation]:
+def _has_main_model(spec: RLHFJobSpec) -> Iterator[Violation]:
     settings = SETTINGS.get(spec.algorithm.type)
     if settings is not None and settings.roles[0] not in spec.models:
         first = settings.roles[0]
@@ -47,7 +47,7 @@ def _first_model_is_there(spec: RLHFJobSpec) -> Iterator[Violation]:
         yield Violation(got, allowed=first, do=f"add models.{first} with its source")
 
 
-def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Violation]:
+def _models_have_roles(spec: RLHFJobSpec) -> Iterator[Violation]:
     settings = SETTINGS.get(spec.algorithm.type)
     if settings is None:
         return
@@ -57,15 +57,15 @@ def _models_are_of_roles(spec: RLHFJobSpec) -> Iterator[Violation]:
         yield Violation(role, ("models", role), ", ".join(settings.roles), do)
 
 
-def _something_scores(spec: RLHFJobSpec) -> list[Violation]:
+def _has_rewards(spec: RLHFJobSpec) -> list[Violation]:
     return violation_if(spec.algorithm.type in _SCORING and not spec.rewards, "none")
 
 
-def _costs_are_there(spec: RLHFJobSpec) -> list[Violation]:
-    given = sorted({reward.role for reward in spec.rewards})
-    has_both = {"reward", "cost"} <= set(given)
+def _has_reward_and_cost(spec: RLHFJobSpec) -> list[Violation]:
+    roles = sorted({reward.role for reward in spec.rewards})
+    has_both = {"reward", "cost"} <= set(roles)
     is_safe = spec.algorithm.type is AlgorithmType.SAFE_RLHF
-    return violation_if(is_safe and bool(given) and not has_both, f"only {', '.join(given)}")
+    return violation_if(is_safe and bool(roles) and not has_both, f"only {', '.join(roles)}")
 
 
 def _pretraining_has_rows(spec: RLHFJobSpec) -> list[Violation]:
@@ -74,17 +74,17 @@ def _pretraining_has_rows(spec: RLHFJobSpec) -> list[Violation]:
     return violation_if(weight > 0 and spec.data.pretraining is None, f"{weight:g}")
 
 
-def _prompts_are_no_pairs(spec: RLHFJobSpec) -> list[Violation]:
+def _has_no_pairs(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
     return violation_if(spec.algorithm.type in _ON_PROMPTS and has_pairs, spec.algorithm.type.value)
 
 
-def _pairs_are_there(spec: RLHFJobSpec) -> list[Violation]:
+def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
     return violation_if(spec.algorithm.type in _ON_PAIRS and not has_pairs, "rows of prompts")
 
 
-def _answers_are_there(spec: RLHFJobSpec) -> list[Violation]:
+def _has_answers(spec: RLHFJobSpec) -> list[Violation]:
     data = spec.data.train
     has_answers = data.answer_field is not None or data.builtin is not None
     return violation_if(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
@@ -96,8 +96,8 @@ def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Violation]:
-    given, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
-    return violation_if(given is not None and given.group_baseline and samples < 2, samples)
+    settings, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
+    return violation_if(settings is not None and settings.group_baseline and samples < 2, samples)
 
 
 def _actor_is_trained(kind: AlgorithmType) -> Rule:
@@ -123,67 +123,67 @@ def _actor_is_trained(kind: AlgorithmType) -> Rule:
 ALGORITHM_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_IS_CUSTOM} || {_ROLES}[self.algorithm.type][0] in self.models",
-        what="the algorithm's model is not there",
+        what="the algorithm's main model is missing",
         do="add models.actor with its source; for type RewardModel models.reward_model",
         field=".models",
-        check=_first_model_is_there,
+        check=_has_main_model,
     ),
     Rule(
         holds=f"{_IS_CUSTOM} || self.models.all(role, role in {_ROLES}[self.algorithm.type])",
         what="a role that the algorithm does not have",
-        do="rename or remove it, or change the algorithm; a reward model stands at rewards[].model",
+        do="rename or remove it, or change the algorithm; reward models belong in rewards[].model",
         field=".models",
-        check=_models_are_of_roles,
+        check=_models_have_roles,
     ),
     Rule(
         holds=f"!({_is_one_of(_SCORING)}) || self.rewards.size() > 0",
-        what="the algorithm learns from rewards, and there is none",
+        what="the algorithm learns from rewards, and there are none",
         allowed="at least one",
         do="add rewards: [{function: {entrypoint: package.module:function}}]",
         field=".rewards",
-        check=_something_scores,
+        check=_has_rewards,
     ),
     Rule(
         holds=f"!({_is_one_of(_ON_PROMPTS)}) || !has({_PREFERENCES})",
         what="the algorithm takes prompts, not pairs of responses",
         do="remove preferences, or change the algorithm",
         field=".data.train.preferences",
-        check=_prompts_are_no_pairs,
+        check=_has_no_pairs,
     ),
     Rule(
         holds=f"!({_is_one_of(_ON_PAIRS)}) || has({_PREFERENCES})",
         what="the algorithm takes pairs of responses, and there are none",
         do="add preferences with chosenField and rejectedField, or change the algorithm",
         field=".data.train.preferences",
-        check=_pairs_are_there,
+        check=_has_pairs,
     ),
     Rule(
         holds=f"!({_is_one_of(_ON_ANSWERS)}) || {_ANSWERS}",
         what="the algorithm takes reference answers, and there are none",
         do="name their column by answerField, or change the algorithm",
         field=".data.train.answerField",
-        check=_answers_are_there,
+        check=_has_answers,
     ),
     Rule(
         holds=f"self.algorithm.type != {text(AlgorithmType.SAFE_RLHF)} || self.rewards.size() == 0 "
-        "|| (self.rewards.exists(each, each.role == 'reward') && "
-        "self.rewards.exists(each, each.role == 'cost'))",
+        "|| (self.rewards.exists(reward, reward.role == 'reward') && "
+        "self.rewards.exists(reward, reward.role == 'cost'))",
         what="SafeRLHF learns from a reward and a cost, and one is missing",
         allowed="rewards of role reward and of role cost",
         do="add a reward with role: cost, or one without a role",
         field=".rewards",
-        check=_costs_are_there,
+        check=_has_reward_and_cost,
     ),
     Rule(
         holds=f"!has({_SAFE}) || {_SAFE}.pretrainingWeight == 0.0 || has(self.data.pretraining)",
-        what="a loss on rows of pretraining, and there are none",
+        what="a loss on pretraining data, and there are none",
         do="add data.pretraining, or write pretrainingWeight: 0",
         field=".algorithm.safeRLHF.pretrainingWeight",
         check=_pretraining_has_rows,
     ),
     Rule(
         holds=f"!({_is_one_of(_COMPARING)}) || self.rollout.samplesPerPrompt >= 2",
-        what="samples of a prompt are compared, so that of one alone nothing is learned",
+        what="the algorithm compares the samples of a prompt, and one sample teaches nothing",
         allowed="2 or more",
         do="write samplesPerPrompt: 8",
         field=".rollout.samplesPerPrompt",
@@ -192,7 +192,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     Rule(
         holds="!has(self.algorithm.reinforcePlusPlus) || "
         "!self.algorithm.reinforcePlusPlus.groupBaseline || self.rollout.samplesPerPrompt >= 2",
-        what="the mean of a prompt's samples is their baseline, so of one alone nothing is learned",
+        what="groupBaseline compares the samples of a prompt, and one sample teaches nothing",
         allowed="2 or more",
         do="write samplesPerPrompt: 8, or remove groupBaseline",
         field=".rollout.samplesPerPrompt",
@@ -200,4 +200,4 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )
-"""For all types but Custom."""
+"""Rules for all types except Custom."""

@@ -1,4 +1,4 @@
-"""How often a job's state is saved, and where."""
+"""Checkpoints: frequency, retention and storage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PersistentVolumeClaim(Contract):
 
 
 class CheckpointStorage(Alternatives):
-    """Where checkpoints lie: exactly one."""
+    """Storage of checkpoints: exactly one field is set."""
 
     alternatives: ClassVar = ("persistent_volume_claim", "uri")
 
@@ -40,10 +40,10 @@ class CheckpointStorage(Alternatives):
 
 
 class OnCheckpointError(StrEnum):
-    """What happens when a checkpoint cannot be written."""
+    """Reaction to a checkpoint that cannot be written."""
 
     CONTINUE = "Continue"
-    """It is told, and training goes on; older checkpoints stay."""
+    """The error is reported, and training continues; older checkpoints stay."""
     FAIL = "Fail"
     """The job fails; older checkpoints stay."""
 
@@ -54,8 +54,7 @@ EXACT_MATCH = "evaluation/exact_match"
 
 
 class KeepBest(StrEnum):
-    """What makes one checkpoint the best of those whose step was evaluated: a held-out metric's
-    largest value."""
+    """Metric whose largest value marks the best checkpoint among those whose step was evaluated."""
 
     REWARD_MEAN = "RewardMean"
     """The mean reward, evaluation/reward_mean."""
@@ -64,11 +63,11 @@ class KeepBest(StrEnum):
     EXACT_MATCH = "ExactMatch"
     """Exact match, evaluation/exact_match: a reward's function has to measure it."""
     NONE = "None"
-    """Nothing: no checkpoint stays for being the best."""
+    """No metric: no checkpoint is kept as the best."""
 
     @property
     def metric(self) -> str | None:
-        """The metric's name; None for none."""
+        """Name of the metric; None for no metric."""
         names = {
             KeepBest.REWARD_MEAN: EVALUATION_REWARD,
             KeepBest.LENGTH_MEAN: EVALUATION_LENGTH,
@@ -78,16 +77,18 @@ class KeepBest(StrEnum):
 
 
 class CheckpointSpec(Contract):
-    """Checkpoints of everything that an exact resume needs."""
+    """Checkpoints with everything that an exact resume needs."""
 
     every_steps: NonNegativeCount = 50
-    """Steps from one checkpoint to the next; 0: only after warm start, last step and a stop."""
+    """Steps between checkpoints. 0: only after the warm start, after the last step and on a
+    stop."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
-    """How many checkpoints stay; older ones are deleted."""
+    """Number of checkpoints to keep; older ones are deleted."""
     keep_best: KeepBest = KeepBest.REWARD_MEAN
-    """Of the checkpoints whose step was evaluated, the one with the largest value of this held-out
-    metric stays, too: RewardMean, LengthMean, ExactMatch or None."""
+    """Also keep the checkpoint with the largest value of this evaluation metric: RewardMean,
+    LengthMean, ExactMatch or None. Only checkpoints of evaluated steps count."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
-    """What happens when one cannot be written: Continue or Fail."""
+    """Reaction to a checkpoint that cannot be written: Continue or Fail."""
     storage: CheckpointStorage | None = None
-    """Where. Default: `rlhf run` uses --output, a cluster the chart's jobDefaults."""
+    """Storage of checkpoints. Default: with `rlhf run` the folder --output; on a cluster the
+    chart's jobDefaults."""

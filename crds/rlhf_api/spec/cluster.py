@@ -1,4 +1,4 @@
-"""How a job's image, code and secrets reach a cluster."""
+"""Image, code and secrets of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, violation_if
 
 URL_WITH_CREDENTIALS = "^https?://[^/]*@"
-"""Of Git over HTTP; with SSH the part before the @ is a user's name, and no secret."""
+"""Git addresses over HTTP with credentials. Over SSH the part before the @ is a user's name, not a
+secret."""
 
 
 class ObjectReference(Contract):
@@ -24,7 +25,7 @@ class ObjectReference(Contract):
 
 
 PullSecrets = Annotated[tuple[ObjectReference, ...], Field(max_length=16)]
-"""As imagePullSecrets of a pod."""
+"""Like imagePullSecrets of a pod."""
 
 
 class ImageSpec(Contract):
@@ -33,9 +34,9 @@ class ImageSpec(Contract):
     runtime: Text
     """Image reference."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When nodes pull it: Always, IfNotPresent or Never."""
+    """Pull policy of nodes: Always, IfNotPresent or Never."""
     pull_secrets: PullSecrets = ()
-    """Secrets with which nodes pull it, such as {name: registry}."""
+    """Secrets for pulling the image, such as {name: registry}."""
 
 
 class ConfigMapCode(Contract):
@@ -49,18 +50,18 @@ class GitCode(Contract):
     """A Git repository."""
 
     url: Text
-    """Address to clone. Credentials do not belong here: who reads the job reads them."""
+    """Address to clone, without credentials: everyone who can read the job can read it."""
     revision: Text
     """Branch, tag or commit."""
     sub_path: Text | None = None
     """Folder put on the Python path. Default: the repository's root."""
     secret_name: ObjectName | None = None
-    """Secret with credentials: its keys username and password."""
+    """Secret with credentials in its keys username and password."""
 
     validations: ClassVar = (
         Rule(
             holds=f"!self.url.matches({text(URL_WITH_CREDENTIALS)})",
-            what="credentials in an address, which everybody reads who may read the job",
+            what="credentials in an address, which everyone can read who can read the job",
             do="remove them, and name a Secret in secretName",
             field=".url",
             check=lambda self: violation_if(re.match(URL_WITH_CREDENTIALS, self.url) is not None),
@@ -69,22 +70,23 @@ class GitCode(Contract):
 
 
 class CodeSpec(Alternatives):
-    """The user's own Python: exactly one of local, configMap, git; code in the image needs none."""
+    """The user's Python code: exactly one of local, configMap, git. Code in the image needs
+    none."""
 
     alternatives: ClassVar = ("local", "config_map", "git")
 
     local: Text | None = None
-    """A folder put on the Python path, relative to the manifest's; only `rlhf run` can read it."""
+    """Folder put on the Python path, relative to the manifest's; only for `rlhf run`."""
     config_map: ConfigMapCode | None = None
-    """Python files in a ConfigMap; only a cluster can read them."""
+    """Python files in a ConfigMap; only for jobs on a cluster."""
     git: GitCode | None = None
-    """A Git repository; only a cluster reads it."""
+    """A Git repository; only for jobs on a cluster."""
 
 
 class HubSpec(Contract):
     """Access to the Hugging Face hub."""
 
     token_secret_name: ObjectName | None = None
-    """Secret whose key HF_TOKEN is given to all pods."""
+    """Secret with key HF_TOKEN, which all pods get."""
     cache_claim_name: ObjectName | None = None
-    """Volume claim shared by all pods as download cache."""
+    """Volume claim for the download cache, shared by all pods."""

@@ -1,4 +1,4 @@
-"""The rules that hold between sections of a manifest."""
+"""Rules between sections of a manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _MODEL_ROLE = f"reward.name + {text(MODEL_ROLE)}"
 _MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
-"""Whether anything may measure exact match: which function does shows when it is imported."""
+"""CEL: some reward has a function. Which function measures exact match is known only after
+import."""
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
@@ -28,12 +29,12 @@ _PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
 _SHAPE = "self.models['actor'].shape"
-_CUT_OF_ROLE = "self.models[role].training.parallelism"
+_PARALLELISM = "self.models[role].training.parallelism"
 
 
 def _ranks(size: str) -> str:
-    """CEL: a size of a role's cut, 1 where it is left to the planner."""
-    field = f"{_CUT_OF_ROLE}.{size}"
+    """CEL: a size of a role's parallelism; 1 if the planner chooses it."""
+    field = f"{_PARALLELISM}.{size}"
     return f"(has({field}) ? {field} : 1)"
 
 
@@ -47,7 +48,7 @@ def _warm_start_has_answers(spec: RLHFJobSpec) -> list[Violation]:
     )
 
 
-def _actor_has_a_source(spec: RLHFJobSpec) -> Iterator[Violation]:
+def _actor_has_own_source(spec: RLHFJobSpec) -> Iterator[Violation]:
     actor = spec.models.get("actor")
     if actor is not None and actor.source.same_as is not None:
         yield Violation(actor.source.same_as, ("models", "actor", "source", "sameAs"))
@@ -58,14 +59,14 @@ def _same_as_names_a_source(spec: RLHFJobSpec) -> Iterator[Violation]:
         origin = model.source.same_as
         others = sorted(
             other
-            for other, given in spec.manifest_models.items()
-            if other != role and given.model.source.same_as is None
+            for other, described in spec.manifest_models.items()
+            if other != role and described.model.source.same_as is None
         )
         if origin is not None and role != "actor" and origin not in others:
             yield Violation(origin, ("models", role, "source", "sameAs"), ", ".join(others))
 
 
-def _reward_models_are_apart(spec: RLHFJobSpec) -> Iterator[Violation]:
+def _reward_models_have_own_roles(spec: RLHFJobSpec) -> Iterator[Violation]:
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None and reward.model_role in spec.models:
             yield Violation(reward.model_role, ("rewards", index, "name"))
@@ -76,40 +77,40 @@ def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Violation]:
         ("rewards",): [reward.name for reward in spec.rewards],
         ("resources", "nodePools"): [pool.name for pool in spec.resources.node_pools],
     }
-    for where, given in names.items():
-        for index, name in enumerate(given):
-            if name in given[:index]:
-                yield Violation(name, (*where, index, "name"))
+    for path, listed in names.items():
+        for index, name in enumerate(listed):
+            if name in listed[:index]:
+                yield Violation(name, (*path, index, "name"))
 
 
 def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Violation]:
     first, *others = spec.resources.node_pools or (None,)
     for index, pool in enumerate(others, start=1):
         if first is not None and pool.device is not first.device:
-            where = ("resources", "nodePools", index, "device")
+            path = ("resources", "nodePools", index, "device")
             yield Violation(
-                pool.device.value, where, f"{first.device.value}, as in pool {first.name}"
+                pool.device.value, path, f"{first.device.value}, as in pool {first.name}"
             )
 
 
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Violation]:
-    none_counts = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
-    return violation_if(none_counts, "weight 0 for all")
+    all_zero = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
+    return violation_if(all_zero, "weight 0 for all")
 
 
-def _goal_of_warm_start(spec: RLHFJobSpec) -> float | None:
+def _exact_match_goal(spec: RLHFJobSpec) -> float | None:
     warm_start = spec.schedule.warm_start
     return None if warm_start is None else warm_start.stop_at_exact_match
 
 
-def _warm_start_has_held_out_data(spec: RLHFJobSpec) -> list[Violation]:
-    goal = _goal_of_warm_start(spec)
+def _warm_start_has_evaluation_data(spec: RLHFJobSpec) -> list[Violation]:
+    goal = _exact_match_goal(spec)
     has_data = spec.data.evaluation is not None or spec.data.train.builtin is not None
     return violation_if(goal is not None and not has_data, f"{goal} without data.evaluation")
 
 
 def _warm_start_is_measured(spec: RLHFJobSpec) -> list[Violation]:
-    return _unmeasured(spec) if _goal_of_warm_start(spec) is not None else []
+    return _unmeasured(spec) if _exact_match_goal(spec) is not None else []
 
 
 def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Violation]:
@@ -137,32 +138,32 @@ def _rows_fill_updates(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Violation]:
-    start, whole = spec.start_deadline_seconds, spec.active_deadline_seconds
-    is_late = start is not None and whole is not None and start > whole
-    return violation_if(is_late, start, f"at most activeDeadlineSeconds, {whole}")
+    start, active = spec.start_deadline_seconds, spec.active_deadline_seconds
+    is_late = start is not None and active is not None and start > active
+    return violation_if(is_late, start, f"at most activeDeadlineSeconds, {active}")
 
 
-def _mean_is_below(kind: str) -> Callable[[RLHFJobSpec], list[Violation]]:
-    """A check of the expected prompts, or responses."""
+def _mean_within_limit(kind: str) -> Callable[[RLHFJobSpec], list[Violation]]:
+    """A check of expectedPromptTokens or expectedResponseTokens."""
 
     def check(spec: RLHFJobSpec) -> list[Violation]:
         expected = getattr(spec.rollout, f"expected_{kind}_tokens")
-        most = getattr(spec.rollout, f"max_{kind}_tokens")
-        is_more = expected is not None and expected > most
-        return violation_if(is_more, expected, f"at most max{kind.title()}Tokens, {most}")
+        limit = getattr(spec.rollout, f"max_{kind}_tokens")
+        is_more = expected is not None and expected > limit
+        return violation_if(is_more, expected, f"at most max{kind.title()}Tokens, {limit}")
 
     return check
 
 
-def _limit_is_there(spec: RLHFJobSpec) -> list[Violation]:
-    return _more_than_there_are(spec, spec.placement.max_devices)
+def _limit_within_pools(spec: RLHFJobSpec) -> list[Violation]:
+    return _too_many_devices(spec, spec.placement.max_devices)
 
 
 def _engine_fits(spec: RLHFJobSpec) -> list[Violation]:
-    return _more_than_there_are(spec, spec.rollout.parallelism.tensor)
+    return _too_many_devices(spec, spec.rollout.parallelism.tensor)
 
 
-def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Violation]:
+def _too_many_devices(spec: RLHFJobSpec, devices: int | None) -> list[Violation]:
     pools = spec.resources.node_pools
     total = sum(pool.num_devices for pool in pools)
     terms = " + ".join(f"{pool.nodes} x {pool.devices_per_node} ({pool.name})" for pool in pools)
@@ -172,16 +173,17 @@ def _more_than_there_are(spec: RLHFJobSpec, devices: int | None) -> list[Violati
 
 def _models_fit(spec: RLHFJobSpec) -> Iterator[Violation]:
     pools = spec.resources.node_pools
-    most = max((pool.num_devices for pool in pools), default=0)
+    largest = max((pool.num_devices for pool in pools), default=0)
     sizes = ", ".join(f"{pool.num_devices} ({pool.name})" for pool in pools)
-    is_manual = spec.placement.type is PlacementType.MANUAL  # groups may cut models otherwise
+    # Groups of a manual placement may set other sizes.
+    is_manual = spec.placement.type is PlacementType.MANUAL
     for role, model in spec.models.items():
         cut = model.training.parallelism
-        if pools and not is_manual and model.uses_megatron and cut.num_ranks > most:
+        if pools and not is_manual and model.uses_megatron and cut.num_ranks > largest:
             yield Violation(
                 f"tensor {cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}",
                 ("models", role, "training", "parallelism"),
-                f"at most {most}, of pools with {sizes}",
+                f"at most {largest}, of pools with {sizes}",
             )
 
 
@@ -202,7 +204,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         got="self.models['actor'].source.sameAs",
         do="give the actor's own source and let the other roles refer to it",
         field=".models",
-        check=_actor_has_a_source,
+        check=_actor_has_own_source,
     ),
     Rule(
         holds="self.models.all(role, role == 'actor' || "
@@ -210,7 +212,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         "other == self.models[role].source.sameAs && !has(self.models[other].source.sameAs)) || "
         "self.rewards.exists(reward, has(reward.model) && "
         f"{_MODEL_ROLE} == self.models[role].source.sameAs))",
-        what="sameAs names no other role with a source of its own",
+        what="sameAs does not name another role with a source of its own",
         do="name such a role",
         field=".models",
         check=_same_as_names_a_source,
@@ -218,14 +220,14 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"self.rewards.all(reward, !has(reward.model) || !({_MODEL_ROLE} in self.models))",
         what="a reward's model and an entry of models are the same role",
-        allowed="a name with which no entry of models is called <name>_model",
+        allowed="a name for which models has no entry <name>_model",
         do="rename the reward, or remove the entry of models",
         field=".rewards",
-        check=_reward_models_are_apart,
+        check=_reward_models_have_own_roles,
     ),
     Rule(
         holds="",
-        what="a name given twice",
+        what="a name that is used twice",
         do="give each a name of its own",
         check=_names_are_unique,
     ),
@@ -246,10 +248,10 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"!({_STOPS_AT_EXACT_MATCH}) || has(self.data.evaluation) || "
         "has(self.data.train.builtin)",
-        what="exact match is measured on held-out data, and there is none",
+        what="exact match is measured on evaluation data, and there are none",
         do="add data.evaluation, or remove stopAtExactMatch",
         field=".schedule.warmStart.stopAtExactMatch",
-        check=_warm_start_has_held_out_data,
+        check=_warm_start_has_evaluation_data,
     ),
     Rule(
         holds=f"!({_STOPS_AT_EXACT_MATCH}) || {_MEASURES}",
@@ -289,7 +291,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds="!has(self.startDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startDeadlineSeconds <= self.activeDeadlineSeconds",
-        what="the deadline of the start lies behind that of the whole job",
+        what="the deadline of the start is later than that of the job",
         allowed="at most activeDeadlineSeconds",
         do="lower it or raise activeDeadlineSeconds",
         field=".startDeadlineSeconds",
@@ -299,26 +301,26 @@ SPEC_RULES: tuple[Rule, ...] = (
         Rule(
             holds=f"!has(self.rollout.expected{name}Tokens) || "
             f"self.rollout.expected{name}Tokens <= self.rollout.max{name}Tokens",
-            what="longer on average than the longest may be",
+            what="a mean length above the limit",
             allowed=f"at most max{name}Tokens",
             do="lower it",
             field=f".rollout.expected{name}Tokens",
-            check=_mean_is_below(name.lower()),
+            check=_mean_within_limit(name.lower()),
         )
         for name in ("Prompt", "Response")
     ),
     Rule(
         holds=f"{_POOLS}.size() == 0 || !has(self.placement.maxDevices) || "
         f"self.placement.maxDevices <= {_DEVICES}",
-        what="more devices than the node pool has",
+        what="more devices than the node pools have",
         allowed="at most nodes x devicesPerNode",
         do="lower it or add nodes",
         field=".placement.maxDevices",
-        check=_limit_is_there,
+        check=_limit_within_pools,
     ),
     Rule(
         holds=f"{_POOLS}.size() == 0 || !has({_TENSOR}) || {_TENSOR} <= {_DEVICES}",
-        what="one copy of the model needs more devices than the node pool has",
+        what="one copy of the model needs more devices than the node pools have",
         allowed="at most nodes x devicesPerNode",
         do="lower it or add nodes",
         field=".rollout.parallelism.tensor",
@@ -339,7 +341,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"!has({_TENSOR}) || !('actor' in self.models) || !has({_SHAPE}) || "
         f"{_SHAPE}.numAttentionHeads % {_TENSOR} == 0",
-        what="the actor's query heads cannot be cut into so many equal parts",
+        what="the actor's query heads cannot be divided evenly among the tensor ranks",
         allowed="a divisor of models.actor.shape.numAttentionHeads",
         do="choose such a number or leave it to the planner",
         field=".rollout.parallelism.tensor",
@@ -356,4 +358,4 @@ SPEC_RULES: tuple[Rule, ...] = (
     *PLACEMENT_RULES,
     *OBJECTIVE_RULES,
 )
-"""As they are said to users."""
+"""All rules of the spec, in the order of messages."""

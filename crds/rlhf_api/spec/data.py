@@ -1,4 +1,4 @@
-"""Rows of data: where they come from and how they become token ids."""
+"""Data of a job: sources of rows, and their conversion to prompts and answers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from rlhf_api.rules import Rule, violation_if
 
 
 class BuiltinData(StrEnum):
-    """Tasks made on the spot."""
+    """Generated tasks."""
 
     SORT_DIGITS = "SortDigits"
-    """Sort six random digits: `402991=` wants `012499`; train and evaluation never overlap."""
+    """Sort six random digits: the answer to `402991=` is `012499`. Training and evaluation data
+    never overlap."""
 
 
 class ChatTemplate(StrEnum):
-    """Whether prompts pass through the tokenizer's chat template."""
+    """Use of the tokenizer's chat template for prompts."""
 
     AUTO = "Auto"
-    """Yes if the prompt field holds messages, or the tokenizer has a chat template."""
+    """Use it if the prompt field contains messages, or the tokenizer has a chat template."""
     ALWAYS = "Always"
-    """Yes; a text becomes one user message."""
+    """Use it; a text becomes one user message."""
     NEVER = "Never"
-    """No; the prompt field holds the text that the model continues."""
+    """Do not use it; the prompt field contains the text that the model continues."""
 
 
 class OnInvalidRow(StrEnum):
-    """What happens to a row without a usable prompt or answer, or with a number not finite."""
+    """Reaction to a row without a usable prompt or answer, or with a number that is not finite."""
 
     FAIL = "Fail"
     """The job stops and names the row."""
@@ -41,7 +42,7 @@ class OnInvalidRow(StrEnum):
 
 
 class OnLongPrompt(StrEnum):
-    """What happens to a prompt of more than rollout.maxPromptTokens tokens."""
+    """Reaction to a prompt of more than rollout.maxPromptTokens tokens."""
 
     FAIL = "Fail"
     """The job stops and names the row."""
@@ -49,7 +50,7 @@ class OnLongPrompt(StrEnum):
     """The prompt is counted and left out."""
 
 
-def _part_of_a_dataset(name: str) -> Rule:
+def _only_with_hugging_face(name: str) -> Rule:
     return Rule(
         holds=f"!has(self.{name}) || has(self.huggingFace)",
         what=f"{name} is for huggingFace data only",
@@ -61,11 +62,11 @@ def _part_of_a_dataset(name: str) -> Rule:
     )
 
 
-def _beside_text_field(name: str) -> Rule:
+def _exclusive_with_text_field(name: str) -> Rule:
     field = to_snake(name)
     return Rule(
         holds=f"!has(self.textField) || !has(self.{name})",
-        what=f"{name} beside textField, whose texts are trained on whole",
+        what=f"{name} together with textField, whose complete texts are trained on",
         do="remove one of them",
         field=f".{name}",
         check=lambda self: violation_if(
@@ -88,51 +89,52 @@ class DataSource(Alternatives):
     hugging_face: Text | None = None
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None
-    """A task made on the spot."""
+    """A generated task."""
     configuration: Text | None = None
-    """The configuration of a Hugging Face dataset, such as main. Default: its only one."""
+    """Configuration of a Hugging Face dataset, such as main. Default: its only one."""
     split: Text | None = None
-    """The split of a Hugging Face dataset. Default: train, and test for evaluation."""
+    """Split of a Hugging Face dataset. Default: train; for evaluation test."""
     prompt_field: Text = "prompt"
-    """The column with the prompt: a text, or a list of {role, content} messages."""
+    """Column with the prompt: a text, or a list of {role, content} messages."""
     answer_field: Text | None = None
-    """The column with the reference answer, the target of a warm start, and of a custom step that
-    trains on answers. Default: answer, for a warm start and builtin data only."""
+    """Column with the reference answer, the target of a warm start and of custom steps that train
+    on answers. Default: answer, but only for a warm start and builtin data."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
-    """A system message put before every prompt. Default: none."""
+    """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
-    """Whether prompts pass through the tokenizer's chat template."""
+    """Use of the tokenizer's chat template for prompts."""
     max_rows: Count | None = None
-    """Use only so many first rows. Default: all."""
+    """Number of rows to use, from the first. Default: all."""
 
     validations: ClassVar[tuple[Rule, ...]] = (
-        _part_of_a_dataset("configuration"),
-        _part_of_a_dataset("split"),
+        _only_with_hugging_face("configuration"),
+        _only_with_hugging_face("split"),
     )
 
 
 class PreferenceFields(Contract):
-    """The columns with the two responses of a pair: texts, or lists of {role, content} messages. A
-    beginning that both lists share is the prompt, or goes on with it."""
+    """Columns with the two responses of a pair: texts, or lists of {role, content} messages.
+    Messages that both lists begin with become the prompt, or its continuation."""
 
     chosen_field: Text = "chosen"
-    """The column with the response that was preferred."""
+    """Column with the preferred response."""
     rejected_field: Text = "rejected"
-    """The column with the other one."""
+    """Column with the rejected response."""
 
 
 class TrainingData(DataSource):
     """Rows to train on: prompts, prompts with answers, or prompts with pairs of responses."""
 
     preferences: PreferenceFields | None = None
-    """Every row is a prompt with a chosen and a rejected response; `{}` for columns of these names,
-    which a builtin task has, too. Default: it is no pair."""
+    """Columns of preference pairs: every row is a prompt with a chosen and a rejected response.
+    `{}` uses the default column names, which builtin data also have. Default: rows are not
+    pairs."""
 
     validations: ClassVar = (
         *DataSource.validations,
         Rule(
             holds="!has(self.preferences) || !has(self.answerField)",
-            what="answerField beside preferences, whose responses are the answers",
+            what="answerField together with preferences, whose responses are the answers",
             do="remove one of them",
             field=".answerField",
             check=lambda self: violation_if(
@@ -143,17 +145,17 @@ class TrainingData(DataSource):
 
 
 class EvaluationData(DataSource):
-    """Held-out prompts and how they are answered."""
+    """Evaluation prompts, and the sampling of their responses."""
 
     samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
     """Responses per prompt."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature; 0 is greedy."""
     pass_at_k: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(max_length=8)] = ()
-    """Numbers k of which pass@k is measured: how likely at least one of k responses passes,
-    estimated from all samplesPerPrompt. Default: none."""
+    """Values of k for which pass@k is measured: the probability that at least one of k responses
+    passes, estimated from all samplesPerPrompt. Default: none."""
     pass_score: float = 1.0
-    """A response passes with a score of at least so much."""
+    """Lowest score of a response that passes."""
 
     validations: ClassVar[tuple[Rule, ...]] = (
         *DataSource.validations,
@@ -173,22 +175,22 @@ class EvaluationData(DataSource):
 
 
 class PretrainingData(DataSource):
-    """Rows for a loss beside the algorithm's own, on whole texts or on answers to prompts."""
+    """Rows for an additional loss, on complete texts or on answers to prompts."""
 
     text_field: Text | None = None
-    """The column with texts, of which every token is trained on; what is over
-    rollout.maxPromptTokens + rollout.maxResponseTokens is left out. Default: text, where there is
-    no answerField; builtin data are prompts with answers."""
+    """Column with texts; every token is trained on. Text beyond rollout.maxPromptTokens +
+    rollout.maxResponseTokens is cut off. Default: text, unless answerField is set; builtin data are
+    prompts with answers."""
     rows_per_step: Count | None = None
     """Rows of each step. Default: schedule.promptsPerStep."""
 
     validations: ClassVar = (
         *DataSource.validations,
-        _beside_text_field("answerField"),
-        _beside_text_field("builtin"),
+        _exclusive_with_text_field("answerField"),
+        _exclusive_with_text_field("builtin"),
         Rule(
             holds=f"!has(self.systemPrompt) || {_HAS_PROMPTS}",
-            what="a system prompt for whole texts, which are trained on as they are",
+            what="a system prompt for complete texts, which are trained on unchanged",
             do="remove it, or name answers to prompts by answerField",
             field=".systemPrompt",
             check=lambda self: violation_if(
@@ -197,7 +199,7 @@ class PretrainingData(DataSource):
         ),
         Rule(
             holds=f"self.chatTemplate != 'Always' || {_HAS_PROMPTS}",
-            what="a chat template for whole texts, which are trained on as they are",
+            what="a chat template for complete texts, which are trained on unchanged",
             do="remove it, or name answers to prompts by answerField",
             field=".chatTemplate",
             check=lambda self: violation_if(
@@ -222,7 +224,7 @@ class PretrainingData(DataSource):
 
     @property
     def texts(self) -> str | None:
-        """The column with whole texts. None: rows are prompts with answers."""
+        """Column with complete texts. None: rows are prompts with answers."""
         if self.answer_field is not None or self.builtin is not None:
             return None
         return self.text_field or "text"
@@ -234,15 +236,14 @@ class DataSpec(Contract):
     train: TrainingData
     """Rows to train on."""
     pretraining: PretrainingData | None = None
-    """Rows of their own that the algorithm trains on beside these, such as Safe-RLHF's ptx loss;
-    a step gets them by flow.pretraining(). Default: none."""
+    """Additional rows that the algorithm trains on, such as Safe-RLHF's ptx loss. A step gets them
+    by flow.pretraining(). Default: none."""
     evaluation: EvaluationData | None = None
-    """Held-out prompts. Default: none, but a builtin task brings its own where something scores
-    what the policy answers."""
+    """Evaluation prompts. Default: none; a builtin task has its own if the job scores responses."""
     shuffle: bool = True
-    """Whether every epoch has an order of its own, derived from schedule.seed."""
+    """If true, every epoch has a new order, derived from schedule.seed."""
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
-    """What happens to a row whose prompt, or answer that is trained on, is missing, empty or not a
-    text, or whose answer is too long: Fail or Skip."""
+    """Reaction to a row whose prompt, or answer to train on, is missing, empty or not a text, or
+    whose answer is too long: Fail or Skip."""
     on_long_prompt: OnLongPrompt = OnLongPrompt.FAIL
-    """What happens to a prompt longer than rollout.maxPromptTokens: Fail or Skip."""
+    """Reaction to a prompt longer than rollout.maxPromptTokens: Fail or Skip."""

@@ -1,4 +1,4 @@
-"""Environment variables of pods, and the objects that their values come from."""
+"""Environment variables of pods, and the objects with their values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class KeyReference(Contract):
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=KEY_PATTERN)]
     """The key in it."""
     optional: bool = False
-    """Whether pods also start where object or key are missing; the variable is then not set."""
+    """If true, pods start without the variable when object or key are missing."""
 
 
 class VariableSource(Alternatives):
-    """Where a variable's value comes from: exactly one of secretKeyRef, configMapKeyRef."""
+    """Source of a variable's value: exactly one of secretKeyRef, configMapKeyRef."""
 
     alternatives: ClassVar = ("secret_key_ref", "config_map_key_ref")
 
@@ -34,19 +34,19 @@ class VariableSource(Alternatives):
 
 
 class EnvironmentVariable(Contract):
-    """An environment variable, as pods have it."""
+    """An environment variable of pods."""
 
     name: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)]
     """Its name."""
     value: Annotated[str, Field(max_length=4096)] = ""
-    """Its value; who reads the job reads it, so secrets belong in valueFrom."""
+    """Its value. Everyone who can read the job can read it, so secrets belong in valueFrom."""
     value_from: VariableSource | None = None
-    """Where its value comes from instead. Default: from value."""
+    """Source of its value, instead of value. Default: none."""
 
     validations: ClassVar = (
         Rule(
             holds="self.value == '' || !has(self.valueFrom)",
-            what="a value beside valueFrom",
+            what="value together with valueFrom",
             do="remove value or valueFrom",
             field=".valueFrom",
             check=lambda self: violation_if(self.value != "" and self.value_from is not None),
@@ -55,4 +55,4 @@ class EnvironmentVariable(Contract):
 
 
 Environment = Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)]
-"""Variables of pods; of two with one name the last counts."""
+"""Environment variables of pods; the last one of a name counts."""

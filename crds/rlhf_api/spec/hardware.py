@@ -1,4 +1,4 @@
-"""What the devices of a node pool can do, where their user knows it better."""
+"""Performance of a node pool's devices, stated by the user."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ LinkRate = Annotated[float, Field(gt=0, le=10_000)]
 """GB/s of a link, in one direction."""
 NetworkRate = Annotated[float, Field(gt=0, le=100_000)]
 """Gbit/s of a node, in one direction."""
-Share = Annotated[float, Field(gt=0, le=1)]
-"""Of a peak rate, that is reached."""
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+"""Reached share of a peak rate."""
 Latency = Annotated[float, Field(ge=0, le=100_000)]
 """Microseconds."""
 
 
 class HardwareSpec(Contract):
-    """What devices of a node pool and their links can do, for the times that plans are chosen by.
-    Rates as data sheets state them, in multiples of 1000.
+    """Performance of a node pool's devices and links, for estimates of times. Rates are peak values
+    of data sheets, in multiples of 1000.
 
-    What is left out is that of the GPU's model where it is a known one, such as only the network to
-    be another. Of other GPUs the first two have to be given.
+    Defaults are those of the GPU's model, if it is supported. For other GPUs bfloat16Teraflops and
+    memoryGigabytesPerSecond are required.
     """
 
     validations: ClassVar[tuple[Rule, ...]] = (
@@ -48,37 +48,38 @@ class HardwareSpec(Contract):
     )
 
     bfloat16_teraflops: Teraflops | None = None
-    """Dense TFLOP/s in bfloat16, without sparsity, such as 989. Default: of the GPU's model; of one
-    that is not known it has to be given."""
+    """Dense TFLOP/s in bfloat16, without sparsity, such as 989. Default: that of the GPU's model;
+    required for other GPUs."""
     memory_gigabytes_per_second: MemoryRate | None = None
-    """Bandwidth of a device's memory in GB/s, such as 3350. Default: of the GPU's model; of one
-    that is not known it has to be given."""
+    """Bandwidth of a device's memory in GB/s, such as 3350. Default: that of the GPU's model;
+    required for other GPUs."""
     float32_teraflops: Teraflops | None = None
     """Dense TFLOP/s in float32, without TensorFloat-32. Default of other GPUs: a sixteenth of
     bfloat16Teraflops."""
     link_gigabytes_per_second: LinkRate | None = None
-    """What a device sends to others of its node in GB/s, in one direction: half of what data sheets
-    say of NVLink. Default of other GPUs: 31.5, PCIe 4."""
+    """Bandwidth from a device to others of its node in GB/s, in one direction: half of the NVLink
+    figure in data sheets. Default of other GPUs: 31.5, PCIe 4."""
     network_gigabits_per_second: NetworkRate | None = None
-    """All network cards of a node together in Gbit/s, in one direction, such as 100. Default of
-    other GPUs: 100."""
+    """Bandwidth of all network cards of a node together in Gbit/s, in one direction, such as 100.
+    Default of other GPUs: 100."""
     host_gigabytes_per_second: LinkRate | None = None
-    """Between a device and the memory of its host in GB/s, in one direction. Default of other GPUs:
+    """Bandwidth between a device and host memory in GB/s, in one direction. Default of other GPUs:
     31.5, PCIe 4."""
-    matmul_efficiency: Share | None = None
-    """Share of the FLOP/s that large products of matrices reach. Default of other GPUs: 0.68."""
-    attention_efficiency: Share | None = None
-    """Share of the FLOP/s that attention reaches. Default of other GPUs: 0.5."""
-    memory_efficiency: Share | None = None
-    """Share of the memory's bandwidth that kernels reach. Default: 0.83."""
-    link_efficiency: Share | None = None
-    """Share of the links' rate that collectives reach within a node. Default of other GPUs: 0.8."""
-    network_efficiency: Share | None = None
-    """Share of the network's rate that collectives reach between nodes. Default: 0.85."""
-    host_efficiency: Share | None = None
-    """Share of the rate that copies to the host reach. Default: 0.87."""
+    matmul_efficiency: Efficiency | None = None
+    """Share of peak FLOP/s that large matrix products reach. Default of other GPUs: 0.68."""
+    attention_efficiency: Efficiency | None = None
+    """Share of peak FLOP/s that attention reaches. Default of other GPUs: 0.5."""
+    memory_efficiency: Efficiency | None = None
+    """Share of the memory bandwidth that kernels reach. Default: 0.83."""
+    link_efficiency: Efficiency | None = None
+    """Share of the link bandwidth that collectives within a node reach. Default of other GPUs:
+    0.8."""
+    network_efficiency: Efficiency | None = None
+    """Share of the network bandwidth that collectives between nodes reach. Default: 0.85."""
+    host_efficiency: Efficiency | None = None
+    """Share of the host bandwidth that copies reach. Default: 0.87."""
     link_latency_microseconds: Latency | None = None
-    """What each hop of a collective within a node takes. Default of other GPUs: 0.6."""
+    """Latency of each hop of a collective within a node. Default of other GPUs: 0.6."""
     network_latency_microseconds: Latency | None = None
-    """What each hop of a collective between nodes takes. Default: 2.7; over TCP several times
+    """Latency of each hop of a collective between nodes. Default: 2.7; TCP needs several times
     that."""

@@ -40,55 +40,55 @@ KIND = "RLHFJob"
 
 
 class Metadata(Contract):
-    """The part of Kubernetes' object metadata that a manifest may carry."""
+    """The fields of Kubernetes' object metadata that a manifest may have."""
 
     name: JobName
-    """The job's name; the pods and services of a cluster are named after it."""
+    """The job's name; pods and services of its cluster are named after it."""
     namespace: Name | None = None
     """Namespace on a cluster."""
     labels: ObjectLabels = {}
-    """Labels; Kueue's queue name is passed to the RayCluster."""
+    """Labels. Kueue's queue name is copied to the RayCluster."""
     annotations: ObjectAnnotations = {}
     """Annotations."""
 
 
 class ManifestModel(NamedTuple):
-    """A role's model, as the manifest has it."""
+    """The manifest's description of a role's model."""
 
     location: FieldPath
-    """Of the field of the spec that describes it, such as ("models", "actor")."""
+    """Path of the description in the spec, such as ("models", "actor")."""
     model: ModelSpec
 
     @property
     def field(self) -> str:
-        """That field in words, such as models.actor."""
+        """The path as text, such as models.actor."""
         return path_text(self.location)
 
 
 class RLHFJobSpec(Contract):
-    """What to train, on what, and how."""
+    """The job: algorithm, models, data, schedule and resources."""
 
     algorithm: AlgorithmSpec
     """The algorithm and its settings."""
     models: Annotated[dict[Identifier, ModelSpec], Field(min_length=1, max_length=16)]
-    """One entry per role; a role left out starts from the actor's weights. Built-in algorithms need
-    the actor (RewardModel reward_model), a custom one every role with a model where there is no
-    actor. Reward models stand in rewards."""
+    """Models, one entry per role; other roles start from the actor's weights. Built-in algorithms
+    require the actor (RewardModel: reward_model). A custom algorithm without an actor requires an
+    entry for every role with a model. Reward models belong in rewards."""
     rollout: RolloutSpec = RolloutSpec()
     """Generation and sampling."""
     rewards: Annotated[tuple[RewardSpec, ...], Field(max_length=16)] = ()
-    """What a response is worth: a weighted sum. Algorithms that sample need one; where an algorithm
-    has no role for them, they score held-out answers."""
+    """Terms of the reward of a response, which is their weighted sum. Algorithms that sample
+    require one; for others rewards score only the responses of evaluation."""
     data: DataSpec
     """Training and evaluation data."""
     schedule: ScheduleSpec
     """Steps and batches."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """How often state is saved, and where."""
+    """Checkpoints: frequency, retention and storage."""
     resources: ResourcesSpec = ResourcesSpec()
-    """Devices. `rlhf run` replaces them by those of the machine."""
+    """Node pools and devices. `rlhf run` uses the devices of the machine instead."""
     placement: PlacementSpec = PlacementSpec()
-    """How roles share devices."""
+    """Placement of roles on devices."""
     telemetry: TelemetrySpec = TelemetrySpec()
     """Trackers besides metrics.jsonl and the report."""
     code: CodeSpec | None = None
@@ -98,17 +98,19 @@ class RLHFJobSpec(Contract):
     hub: HubSpec | None = None
     """Access to the Hugging Face hub."""
     env: Environment = ()
-    """Environment variables of all pods. `rlhf run` does without them, and keeps its own."""
+    """Environment variables of all pods. `rlhf run` ignores them and keeps its own environment."""
     failure_policy: FailurePolicy = FailurePolicy()
     """Restarts and their limits."""
     active_deadline_seconds: Count | None = None
-    """Longest time from start to end, restarts included. Anew after a suspension or eviction."""
+    """Longest time from start to end, including restarts. It begins again after a suspension or
+    eviction."""
     start_deadline_seconds: Count | None = None
     """Longest wait for the cluster's pods."""
     ttl_seconds_after_finished: NonNegativeCount = 0
-    """How long the cluster is kept after the end; the RLHFJob itself is never deleted."""
+    """Time for which the cluster is kept after the job's end. The RLHFJob itself is never
+    deleted."""
     suspend: bool = False
-    """Whether the job gives its cluster back and waits."""
+    """If true, the job releases its cluster and waits."""
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     """Controller that reconciles this job. Default: this operator."""
     priority_class_name: ObjectName | None = None
@@ -119,29 +121,34 @@ class RLHFJobSpec(Contract):
     @property
     def reward_models(self) -> dict[str, ModelReward]:
         """The models of rewards, by their roles."""
-        return {each.model_role: each.model for each in self.rewards if each.model is not None}
+        return {
+            reward.model_role: reward.model for reward in self.rewards if reward.model is not None
+        }
 
     @property
     def manifest_models(self) -> dict[str, ManifestModel]:
-        """Every model that the manifest describes, by its role."""
-        listed = {role: ManifestModel(("models", role), each) for role, each in self.models.items()}
+        """All models that the manifest describes, by role."""
+        listed = {
+            role: ManifestModel(("models", role), model) for role, model in self.models.items()
+        }
         return listed | {
-            each.model_role: ManifestModel(("rewards", index, "model"), each.model.as_model)
-            for index, each in enumerate(self.rewards)
-            if each.model is not None
+            reward.model_role: ManifestModel(("rewards", index, "model"), reward.model.as_model)
+            for index, reward in enumerate(self.rewards)
+            if reward.model is not None
         }
 
     def has_model_for(self, role: str) -> bool:
-        """Whether a role's model is given, or the actor's, from whose weights others start."""
+        """True if the manifest describes the role's model, or the actor's, whose weights it then
+        starts from."""
         return role in self.manifest_models or "actor" in self.models
 
     def model_for(self, role: str) -> ModelSpec:
-        """The model of a role; one that the manifest leaves out starts from the actor's weights.
-
-        Where there is no actor either, tracing refuses the job."""
-        given = self.manifest_models.get(role)
-        if given is not None:
-            return given.model
+        """The model of a role. A role that the manifest leaves out starts from the actor's
+        weights."""
+        described = self.manifest_models.get(role)
+        if described is not None:
+            return described.model
+        # Tracing has refused a job without an actor that needs one.
         return ModelSpec(
             source=ModelSource(same_as="actor"),
             shape=self.models["actor"].shape,
@@ -150,14 +157,15 @@ class RLHFJobSpec(Contract):
 
     @property
     def pretraining_rows_per_step(self) -> int | None:
-        """Rows of data.pretraining that a step trains on; None: there are none."""
+        """Rows of data.pretraining that a step trains on; None without such data."""
         pretraining = self.data.pretraining
         if pretraining is None:
             return None
         return pretraining.rows_per_step or self.schedule.prompts_per_step
 
     def origin_role(self, role: str) -> str:
-        """The role whose source this role's weights come from: itself unless it has sameAs."""
+        """The role whose source provides this role's weights: the role itself, unless it has
+        sameAs."""
         return self.model_for(role).source.same_as or role
 
 
@@ -171,7 +179,7 @@ class RLHFJob(Contract):
     metadata: Metadata
     """Name, labels, annotations."""
     spec: RLHFJobSpec
-    """What to train, on what, and how."""
+    """The job: algorithm, models, data, schedule and resources."""
 
     @property
     def name(self) -> str:

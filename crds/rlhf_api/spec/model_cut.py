@@ -1,8 +1,8 @@
-"""Into how many parts a decoder can be cut: the arithmetic that rules and the planner share.
+"""Even division of a decoder among tensor ranks and pipeline stages, for rules and the planner.
 
-Pure. A tensor rank has whole heads of queries, of keys and of values, and as many columns of the
-feed-forward layer as the others; a pipeline stage has as many layers as the others. The vocabulary
-is padded, so it need not come out even.
+Pure. Every tensor rank has the same number of complete query, key and value heads, and of columns
+of the feed-forward layer; every pipeline stage has the same number of layers. The vocabulary is
+padded, so it need not divide evenly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlhf_api.rules import Violation
 
 
 class Dimensions(Protocol):
-    """What of a decoder's shape is cut."""
+    """The dimensions of a decoder that are divided."""
 
     @property
     def num_layers(self) -> int: ...
@@ -28,7 +28,7 @@ class Dimensions(Protocol):
 
 
 def uneven_tensor(shape: Dimensions, tensor: int) -> Iterator[Violation]:
-    """What so many tensor ranks cannot share evenly, with the arithmetic; the first such only."""
+    """Yield the first dimension that this number of tensor ranks does not divide."""
     counts = {
         "attention heads": shape.num_attention_heads,
         "key and value heads": shape.num_key_value_heads,
@@ -41,15 +41,15 @@ def uneven_tensor(shape: Dimensions, tensor: int) -> Iterator[Violation]:
 
 
 def uneven_pipeline(shape: Dimensions, pipeline: int) -> Iterator[Violation]:
-    """That so many pipeline stages cannot share the layers evenly, with the arithmetic."""
+    """Yield a violation if this number of pipeline stages does not divide the layers."""
     layers = shape.num_layers
     if layers % pipeline:
         yield _uneven("pipeline", pipeline, layers, "layers", divisors(layers))
 
 
 def divisors(number: int) -> str:
-    """All divisors of a number, for people."""
-    return ", ".join(str(each) for each in range(1, 1 + number) if number % each == 0)
+    """All divisors of a number, as text."""
+    return ", ".join(str(factor) for factor in range(1, 1 + number) if number % factor == 0)
 
 
 def _uneven(field: str, parts: int, count: int, what: str, allowed: str) -> Violation:

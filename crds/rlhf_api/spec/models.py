@@ -1,4 +1,4 @@
-"""The models of a job: where each role's weights come from, how it is trained and cut."""
+"""The models of a job: sources of weights, training settings and parallelism."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 
 
 class BuiltinModel(StrEnum):
-    """Models made on the spot, with random weights."""
+    """Generated models with random weights."""
 
     TINY_LLAMA = "TinyLlama"
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
@@ -39,11 +39,11 @@ REVISION_RULE = Rule(
         self.revision is not None and self.hugging_face is None, self.revision
     ),
 )
-"""Of what names a model by a Hugging Face id or otherwise."""
+"""Rule of models that may be named by a Hugging Face id."""
 
 
 class ModelSource(Alternatives):
-    """Where a role's weights and tokenizer come from: exactly one."""
+    """Source of a role's weights and tokenizer: exactly one field is set."""
 
     alternatives: ClassVar = ("hugging_face", "path", "builtin", "same_as")
 
@@ -55,34 +55,34 @@ class ModelSource(Alternatives):
     """A folder with a model in Hugging Face format, as the workers see it. For `rlhf run` relative
     to the manifest's folder."""
     builtin: BuiltinModel | None = None
-    """A model made on the spot."""
+    """A generated model with random weights."""
     same_as: Identifier | None = None
-    """Another role whose weights this one starts from (after a warm start, if there is one)."""
+    """Another role whose weights this one starts from, after a warm start if there is one."""
 
     validations: ClassVar = (REVISION_RULE,)
 
 
 class ModelFamily(StrEnum):
-    """Families of decoders whose layers the planner knows."""
+    """Decoder families that the planner supports."""
 
     LLAMA = "Llama"
     """Llama."""
     MISTRAL = "Mistral"
     """Mistral."""
     QWEN2 = "Qwen2"
-    """Qwen 2 and 2.5: biases of query, key and value."""
+    """Qwen 2 and 2.5, with biases of query, key and value."""
     QWEN3 = "Qwen3"
-    """Qwen 3: norms of queries and keys."""
+    """Qwen 3, with norms of queries and keys."""
     GEMMA = "Gemma"
     """The first Gemma."""
     GEMMA2 = "Gemma2"
-    """Gemma 2: four norms in a block."""
+    """Gemma 2, with four norms in a block."""
     GEMMA3 = "Gemma3"
-    """Gemma 3: four norms in a block, and those of queries and keys."""
+    """Gemma 3, with four norms in a block and norms of queries and keys."""
 
 
 class ModelShape(Contract):
-    """A decoder's dimensions, for planning where config.json cannot be read. `rlhf fill` writes
+    """A decoder's dimensions, for planning if config.json cannot be read. `rlhf fill` writes
     them."""
 
     num_layers: Count
@@ -100,14 +100,14 @@ class ModelShape(Contract):
     vocab_size: Count
     """Rows of the embedding."""
     tied_embeddings: bool = False
-    """Whether the output projection shares the embedding's weights."""
+    """True if the output projection shares the embedding's weights."""
     family: ModelFamily | None = None
-    """The family of the model, which says what its layers have besides. Default: nothing."""
+    """Family of the model, which determines further parameters of its layers. Default: none."""
 
     validations: ClassVar = (
         Rule(
             holds="self.numAttentionHeads % self.numKeyValueHeads == 0",
-            what="query heads must be a multiple of key and value heads",
+            what="the query heads are no multiple of the key and value heads",
             do="correct numAttentionHeads or numKeyValueHeads",
             check=lambda self: violation_if(
                 self.num_attention_heads % self.num_key_value_heads != 0,
@@ -118,49 +118,50 @@ class ModelShape(Contract):
 
 
 class TrainingEngineType(StrEnum):
-    """What trains a model, or runs it forward."""
+    """Engine that trains a model or runs it forward."""
 
     FSDP = "FSDP"
     """PyTorch FSDP2: any Hugging Face causal language model."""
     MEGATRON = "Megatron"
-    """Megatron-core, cut by parallelism: Llama, Mistral, Qwen2 and Qwen3 with full attention."""
+    """Megatron-core with tensor and pipeline parallelism: Llama, Mistral, Qwen2 and Qwen3 with full
+    attention."""
 
 
 class TrainingParallelism(Contract):
-    """How Megatron cuts a model. What it leaves of a role's devices are replicas, which share the
-    data: devices / (tensor x pipeline)."""
+    """Megatron's parallelism of a model. The role's devices form devices / (tensor x pipeline)
+    replicas, which share the data."""
 
     tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which each layer is cut, on one node. It divides attention heads, key and value
-    heads, and the intermediate size. Default: the planner's choice; on CPUs 1."""
+    """Ranks that split each layer, on one node. It must divide the attention heads, the key and
+    value heads, and the intermediate size. Default: the planner's choice; on CPUs 1."""
     pipeline: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Stages over which the layers are distributed. It divides their number. Default: the
+    """Pipeline stages that split the layers. It must divide the number of layers. Default: the
     planner's choice; on CPUs 1."""
     sequence: bool = True
-    """Whether tensor ranks share the tokens of a sequence where layers are not cut, which takes
-    less memory for activations; without meaning where tensor is 1."""
+    """If true, tensor ranks split the tokens of a sequence in layers that are not split, which
+    saves memory for activations (sequence parallelism). Without effect if tensor is 1."""
 
     @property
     def num_ranks(self) -> int:
-        """Devices that hold the model once, as far as it says so."""
+        """Devices of one replica; sizes that are not set count as 1."""
         return (self.tensor or 1) * (self.pipeline or 1)
 
 
 class LearningRateDecay(StrEnum):
-    """How the learning rate falls after warm-up."""
+    """Decay of the learning rate after warm-up."""
 
     NONE = "None"
-    """It stays at its peak."""
+    """No decay."""
     LINEAR = "Linear"
-    """It falls in a straight line to 0 at the last step."""
+    """Linear decay to 0 at the last step."""
     COSINE = "Cosine"
-    """It falls along half a cosine to 0 at the last step."""
+    """Cosine decay to 0 at the last step."""
 
 
 class Precision(StrEnum):
     """Number format of weights and activations.
 
-    Formats are written as PyTorch, NumPy and every config.json write them.
+    Formats are spelled as in PyTorch, NumPy and config.json files.
     """
 
     AUTO = "Auto"
@@ -172,35 +173,34 @@ class Precision(StrEnum):
 
 
 class Offload(StrEnum):
-    """Whether a role leaves its devices to others while these work there."""
+    """Offloading of a role while other roles use its devices."""
 
     AUTO = "Auto"
-    """Where steps are expected to be shorter so; where times are not known, only where not
+    """Offload if the plan expects shorter steps. If times are unknown, offload only if not
     everything fits on the devices at once."""
     ALWAYS = "Always"
-    """Always, with everything: the host has a copy."""
+    """Always offload weights, gradients and optimizer state to the host."""
     DERIVED = "Derived"
-    """Always, with what it can make anew, and nothing else: bfloat16 weights of a role that
-    Megatron trains, from its master weights."""
+    """Always free only what can be recomputed: bfloat16 weights that Megatron computes from master
+    weights."""
     NEVER = "Never"
-    """Never, be it that the job does not fit."""
+    """Never offload, even if the job then does not fit."""
 
 
 class TrainingSpec(Contract):
-    """How a role is trained."""
+    """Training settings of a role."""
 
     engine: TrainingEngineType = TrainingEngineType.FSDP
-    """What trains it, or runs it forward where it is only read: FSDP or Megatron."""
+    """Engine that trains the model, or runs it forward if it is not trained: FSDP or Megatron."""
     parallelism: TrainingParallelism = TrainingParallelism()
-    """How Megatron cuts it. Default: the planner's choice; on CPUs not at all, every device has a
-    replica."""
+    """Megatron's parallelism. Default: the planner's choice; on CPUs every device has a replica."""
     distributed_optimizer: bool = True
-    """For Megatron: whether replicas share master weights and Adam's moments (ZeRO-1), or each
-    keeps all of them."""
+    """For Megatron: if true, replicas shard master weights and Adam's moments (ZeRO-1); if false,
+    each replica keeps all of them."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
     learning_rate_decay: LearningRateDecay = LearningRateDecay.NONE
-    """How the learning rate falls after warm-up: None, Linear or Cosine."""
+    """Decay of the learning rate after warm-up: None, Linear or Cosine."""
     warmup_steps: NonNegativeCount = 0
     """Optimizer steps over which the learning rate rises from 0."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
@@ -214,33 +214,33 @@ class TrainingSpec(Contract):
     gradient_clip: PositiveFloat = 1.0
     """Largest global norm of the gradient."""
     micro_batch_tokens: Count | None = None
-    """Padded tokens that a rank runs forward and backward at once; a longer sequence runs alone.
-    Default: 16384 on GPUs, 4096 on CPUs, or that halved, down to 1024: what makes steps shortest,
-    or, where times are not known, the most that fits."""
+    """Padded tokens of a micro-batch on a rank; a longer sequence runs alone. Default: 16384 on
+    GPUs, 4096 on CPUs, or a half of that, down to 1024: the size with the shortest steps, or, if
+    times are unknown, the largest that fits."""
     activation_recompute: bool | None = None
-    """Whether activations are computed again for the backward pass: a third more computation, but
-    less memory. Default: where steps are expected to be shorter so, or, where times are not known,
-    where not everything fits otherwise."""
+    """If true, activations are recomputed in the backward pass: a third more computation, but less
+    memory. Default: true if the plan expects shorter steps, or, if times are unknown, if not
+    everything fits otherwise."""
     precision: Precision = Precision.AUTO
     """Number format of the computation; master weights and optimizer state are float32."""
     offload: Offload = Offload.AUTO
-    """Whether the role leaves its devices to others but for its own calls: Auto (the planner's
-    choice), Always (weights, gradients and optimizer state are on the host),
-    Derived (bfloat16 weights are made anew from master weights, Megatron only) or Never."""
+    """Offloading between the role's own calls: Auto (the planner's choice), Always (weights,
+    gradients and optimizer state go to the host), Derived (bfloat16 weights are recomputed from
+    master weights, Megatron only) or Never."""
 
 
-def _is_uncut(spec: ModelSpec) -> Iterable[Violation]:
+def _fsdp_has_no_parallelism(spec: ModelSpec) -> Iterable[Violation]:
     parallelism = spec.training.parallelism
     for field, parts in (("tensor", parallelism.tensor), ("pipeline", parallelism.pipeline)):
         if not spec.uses_megatron and parts is not None and parts > 1:
             yield Violation(str(parts), ("training", "parallelism", field))
 
 
-def _shares_its_optimizer(spec: ModelSpec) -> Iterable[Violation]:
+def _fsdp_shards_optimizer(spec: ModelSpec) -> Iterable[Violation]:
     return violation_if(not spec.uses_megatron and not spec.training.distributed_optimizer, "false")
 
 
-def _derives_weights(spec: ModelSpec) -> Iterable[Violation]:
+def _fsdp_derives_no_weights(spec: ModelSpec) -> Iterable[Violation]:
     derives = spec.training.offload is Offload.DERIVED
     return violation_if(derives and not spec.uses_megatron, Offload.DERIVED.value)
 
@@ -267,7 +267,7 @@ CUT_RULES = (
         f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
         f"self.shape.numKeyValueHeads % {_TENSOR} == 0 && "
         f"self.shape.intermediateSize % {_TENSOR} == 0)",
-        what="tensor ranks cannot share the model evenly",
+        what="the model cannot be divided evenly among the tensor ranks",
         allowed="a divisor of numAttentionHeads, numKeyValueHeads and intermediateSize",
         do="choose such a number",
         field=".training.parallelism.tensor",
@@ -276,58 +276,58 @@ CUT_RULES = (
     Rule(
         holds=f"!has(self.shape) || !({_MEGATRON}) || !has({_PIPELINE}) || "
         f"self.shape.numLayers % {_PIPELINE} == 0",
-        what="pipeline stages cannot share the layers evenly",
+        what="the layers cannot be divided evenly among the pipeline stages",
         allowed="a divisor of numLayers",
         do="choose such a number",
         field=".training.parallelism.pipeline",
         check=_pipeline_is_even,
     ),
 )
-"""Of models whose dimensions are known: one for tensor ranks, one for stages. The planner applies
-them to those that it reads."""
+"""Rules on the parallelism of models with a shape. The planner applies them to shapes that it reads
+from config.json."""
 
 
 class ModelSpec(Contract):
     """One role's model."""
 
     source: ModelSource
-    """Where weights and tokenizer come from: exactly one of huggingFace, path, builtin, sameAs."""
+    """Source of weights and tokenizer: exactly one of huggingFace, path, builtin, sameAs."""
     shape: ModelShape | None = None
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     training: TrainingSpec = TrainingSpec()
-    """How it is trained. For roles that are only read, engine, parallelism, precision,
-    microBatchTokens and offload say how they run forward; the rest is without meaning."""
+    """Training settings. Roles that are not trained use engine, parallelism, precision,
+    microBatchTokens and offload for forward passes; other fields have no effect."""
 
     validations: ClassVar = (
         Rule(
             holds=f"{_MEGATRON} || ((!has({_TENSOR}) || {_TENSOR} == 1) && "
             f"(!has({_PIPELINE}) || {_PIPELINE} == 1))",
-            what="FSDP cuts no model into tensor ranks or pipeline stages",
+            what="engine FSDP has no tensor or pipeline parallelism",
             allowed="1 with engine FSDP",
             do="write engine: Megatron, or remove it",
             field=".training.parallelism",
-            check=_is_uncut,
+            check=_fsdp_has_no_parallelism,
         ),
         Rule(
             holds=f"{_MEGATRON} || self.training.distributedOptimizer",
-            what="FSDP always shares master weights and moments among all devices",
+            what="engine FSDP always shards master weights and moments over all devices",
             allowed="true with engine FSDP",
             do="write engine: Megatron, or remove it",
             field=".training.distributedOptimizer",
-            check=_shares_its_optimizer,
+            check=_fsdp_shards_optimizer,
         ),
         Rule(
             holds=f"{_MEGATRON} || self.training.offload != {text(Offload.DERIVED)}",
-            what="FSDP trains the weights that it computes with: none follow from others",
+            what="engine FSDP has no weights that can be recomputed from others",
             allowed="Auto, Always or Never with engine FSDP",
-            do="take engine Megatron, or another one of these",
+            do="write engine: Megatron, or choose one of these",
             field=".training.offload",
-            check=_derives_weights,
+            check=_fsdp_derives_no_weights,
         ),
         *CUT_RULES,
     )
 
     @property
     def uses_megatron(self) -> bool:
-        """Whether Megatron trains it, or runs it forward."""
+        """True if Megatron trains the model or runs it forward."""
         return self.training.engine is TrainingEngineType.MEGATRON

@@ -1,4 +1,4 @@
-"""What a plan is to be best at, and so how many devices it takes."""
+"""The objective of a plan, which may decide the number of devices."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from rlhf_api.base import Contract, PositiveFloat
 
 
 class ObjectiveType(StrEnum):
-    """What a plan is to be best at."""
+    """Quantity that the plan minimizes."""
 
     STEP_TIME = "StepTime"
-    """Least seconds per step, on all devices."""
+    """Seconds per step, on all devices."""
     DEVICE_TIME = "DeviceTime"
-    """Least device-seconds per step: devices that the plan takes, times seconds of a step."""
+    """Device-seconds per step: number of devices in use times seconds of a step."""
     FEWEST_DEVICES = "FewestDevices"
-    """Fewest devices on which a step takes at most maxStepSeconds; of plans on as many the
-    fastest."""
+    """Number of devices on which a step takes at most maxStepSeconds; of plans with this number,
+    the fastest."""
 
 
 class PlacementObjective(Contract):
-    """What the plan is to be best at, by the times that are expected."""
+    """Objective of the plan, by expected times."""
 
     type: ObjectiveType = ObjectiveType.STEP_TIME
-    """StepTime, DeviceTime or FewestDevices. StepTime takes all devices; the others as many as are
-    best, and leave the rest to others: not for Manual."""
+    """StepTime, DeviceTime or FewestDevices. StepTime uses all devices. The others use the best
+    number and leave the rest unused; they are not allowed with type Manual."""
     max_step_seconds: PositiveFloat | None = None
-    """For FewestDevices: seconds that a step may take at most, as they are expected."""
+    """For FewestDevices: longest expected step, in seconds."""
 
     @property
     def may_use_fewer_devices(self) -> bool:
-        """Whether the plan may take fewer devices than there are."""
+        """True if the plan may use fewer devices than available."""
         return self.type is not ObjectiveType.STEP_TIME

@@ -1,4 +1,4 @@
-"""What an objective of the plan may stand beside."""
+"""Rules on combinations of the plan's objective with other fields."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
-def _limit_is_there(spec: RLHFJobSpec) -> list[Violation]:
+def _has_step_limit(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
-    is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
-    return violation_if(is_wanted and objective.max_step_seconds is None, "none")
+    needs_limit = objective.type is ObjectiveType.FEWEST_DEVICES
+    return violation_if(needs_limit and objective.max_step_seconds is None, "none")
 
 
 def _limit_is_used(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
-    is_wanted = objective.type is ObjectiveType.FEWEST_DEVICES
+    needs_limit = objective.type is ObjectiveType.FEWEST_DEVICES
     has_limit = objective.max_step_seconds is not None
-    return violation_if(has_limit and not is_wanted, objective.type.value)
+    return violation_if(has_limit and not needs_limit, objective.type.value)
 
 
 def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Violation]:
@@ -36,23 +36,23 @@ def _groups_name_their_devices(spec: RLHFJobSpec) -> list[Violation]:
 
 def _one_pool_is_sized(spec: RLHFJobSpec) -> list[Violation]:
     objective, kind = spec.placement.objective, spec.placement.type
-    is_apart = kind in (PlacementType.SPLIT, PlacementType.STANDALONE)
+    has_role_sets = kind in (PlacementType.SPLIT, PlacementType.STANDALONE)
     has_several = len(spec.resources.node_pools) > 1
     return violation_if(
-        has_several and is_apart and objective.may_use_fewer_devices, objective.type.value
+        has_several and has_role_sets and objective.may_use_fewer_devices, objective.type.value
     )
 
 
-def _times_are_known(spec: RLHFJobSpec) -> list[Violation]:
+def _times_can_be_estimated(spec: RLHFJobSpec) -> list[Violation]:
     objective = spec.placement.objective
     on_cpus = any(pool.device is Device.CPU for pool in spec.resources.node_pools)
     return violation_if(on_cpus and objective.may_use_fewer_devices, objective.type.value)
 
 
-def _no_fusion_is_told(spec: RLHFJobSpec) -> list[Violation]:
-    is_told = spec.rollout.stage_fusion is StageFusionType.ALWAYS
+def _fusion_is_not_forced(spec: RLHFJobSpec) -> list[Violation]:
+    is_forced = spec.rollout.stage_fusion is StageFusionType.ALWAYS
     objective = spec.placement.objective
-    return violation_if(is_told and objective.may_use_fewer_devices, objective.type.value)
+    return violation_if(is_forced and objective.may_use_fewer_devices, objective.type.value)
 
 
 _OBJECTIVE = "self.placement.objective"
@@ -63,15 +63,15 @@ _AT = ".placement.objective"
 OBJECTIVE_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_OBJECTIVE}.type != 'FewestDevices' || has({_OBJECTIVE}.maxStepSeconds)",
-        what="objective FewestDevices without a limit of a step's time",
+        what="objective FewestDevices without a limit on the time of a step",
         do="add maxStepSeconds, or write type: DeviceTime",
         field=f"{_AT}.maxStepSeconds",
-        check=_limit_is_there,
+        check=_has_step_limit,
         reason="FieldValueRequired",
     ),
     Rule(
         holds=f"{_OBJECTIVE}.type == 'FewestDevices' || !has({_OBJECTIVE}.maxStepSeconds)",
-        what="maxStepSeconds beside another objective",
+        what="maxStepSeconds with another objective",
         got=f"{_OBJECTIVE}.type",
         allowed="FewestDevices",
         do="write type: FewestDevices, or remove maxStepSeconds",
@@ -80,7 +80,7 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"self.placement.type != 'Manual' || {_TAKES_ALL}",
-        what="an objective that chooses how many devices, beside groups that name theirs",
+        what="an objective that chooses the number of devices, with groups that name theirs",
         got=f"{_OBJECTIVE}.type",
         allowed="StepTime",
         do="write placement.type: Auto, or remove the objective and give the groups fewer devices",
@@ -90,8 +90,8 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"{_POOLS}.size() <= 1 || !(self.placement.type in ['Split', 'Standalone']) || "
         f"{_TAKES_ALL}",
-        what="an objective that chooses how many devices, beside several pools, of which each has "
-        "a set of roles",
+        what="an objective that chooses the number of devices, with several pools that each have a "
+        "set of roles",
         got=f"{_OBJECTIVE}.type",
         allowed="StepTime",
         do="remove it, and give the pools fewer nodes, or leave one pool",
@@ -100,22 +100,22 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         holds=f"{_POOLS}.all(pool, pool.device != 'CPU') || {_TAKES_ALL}",
-        what="an objective that compares times, which are not known of processes on CPUs",
+        what="an objective that compares times, which cannot be estimated on CPUs",
         got=f"{_OBJECTIVE}.type",
         allowed="StepTime",
-        do="remove the objective, and set placement.maxDevices if it is to take fewer, or name "
-        "pools of GPUs",
+        do="remove the objective, and set placement.maxDevices to use fewer devices, or name pools "
+        "of GPUs",
         field=f"{_AT}.type",
-        check=_times_are_known,
+        check=_times_can_be_estimated,
     ),
     Rule(
         holds=f"self.rollout.stageFusion != {text(StageFusionType.ALWAYS)} || {_TAKES_ALL}",
-        what="an objective that compares steps beside a stage fusion whatever they take",
+        what="an objective that compares times, with a stage fusion that is forced",
         got=f"{_OBJECTIVE}.type",
         allowed="StepTime",
         do="write rollout.stageFusion: Auto, or remove the objective",
         field=f"{_AT}.type",
-        check=_no_fusion_is_told,
+        check=_fusion_is_not_forced,
     ),
 )
-"""They stand at the spec, as those of placements do."""
+"""Rules of the spec. The reason is that of PLACEMENT_RULES."""

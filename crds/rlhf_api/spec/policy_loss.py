@@ -1,7 +1,8 @@
-"""What algorithms that train a policy by its gradient share: KL penalty, clips, aggregation."""
+"""Settings that all policy-gradient algorithms share: KL penalty, clipping, aggregation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -12,9 +13,10 @@ from rlhf_api.rules import Rule, violation_if
 
 
 class KlEstimator(StrEnum):
-    """Estimators of KL(policy, reference) from one sample of it.
+    """Estimators of KL(policy, reference) from one sampled token.
 
-    With lp the policy's and ref the reference's log-probability of a token.
+    lp is the policy's and ref the reference's log-probability of the token.
+
     Source: Schulman, Approximating KL divergence, 2020.
     """
 
@@ -27,16 +29,17 @@ class KlEstimator(StrEnum):
 
 
 class KlPlacement(StrEnum):
-    """Where the KL penalty acts: on the token rewards, or as a term of the loss."""
+    """Target of the KL penalty: the token rewards, or the loss."""
 
     REWARD = "Reward"
-    """Subtracted from every token's reward."""
+    """It is subtracted from every token's reward."""
     LOSS = "Loss"
-    """A term of the loss."""
+    """It is a term of the loss."""
 
 
 class LossAggregation(StrEnum):
-    """How token losses become one number. All divide by counts of the whole mini-batch."""
+    """Aggregation of token losses to one number. Every divisor is counted over the complete
+    mini-batch."""
 
     TOKEN_MEAN = "TokenMean"
     """Sum over tokens / number of tokens."""
@@ -49,100 +52,104 @@ class LossAggregation(StrEnum):
 
 
 class PolicyObjective(StrEnum):
-    """What the policy's loss does with the ratio of a token's probabilities, now and when sampled.
+    """Use of the probability ratio of a token, policy / sampling policy, in the policy's loss.
 
     Sources: PPO (arXiv 1707.06347), equation 7; GSPO (arXiv 2507.18071), section 4.1; CISPO in
     MiniMax-M1 (arXiv 2506.13585), section 3.1.
     """
 
     CLIPPED = "Clipped"
-    """Each token's ratio weighs its advantage and is clipped pessimistically (PPO)."""
+    """Each token's ratio weights its advantage, with pessimistic clipping (PPO)."""
     GSPO = "GSPO"
-    """The same with one ratio for a response: the geometric mean of its tokens'."""
+    """The same with one ratio for each response: the geometric mean of its tokens' ratios."""
     CISPO = "CISPO"
-    """The clipped ratio weighs the log-probability and has no gradient: no token is dropped."""
+    """The clipped ratio weights the log-probability and has no gradient, so no token is dropped."""
 
 
+# The ratio of a complete response varies less than a token's; CISPO has no lower bound.
 CLIPS = {
     PolicyObjective.CLIPPED: (0.2, 0.2),
     PolicyObjective.GSPO: (3e-4, 4e-4),
     PolicyObjective.CISPO: (1.0, 4.0),
 }
-"""Defaults of clipRange and clipRangeHigh: the ratio of a whole response moves less than a token's;
-CISPO has no lower bound."""
+"""Defaults of clipRange and clipRangeHigh."""
 
 
 class AlgorithmSettings(Contract):
-    """Settings of a built-in algorithm, and what its manifest has to have."""
+    """Settings of a built-in algorithm, and its requirements on the manifest."""
 
     roles: ClassVar[tuple[str, ...]]
-    """Its roles with a model, the one that is always there first."""
+    """Its roles with a model; the first one is required."""
     reward_roles: ClassVar[tuple[str, ...]] = ("reward",)
-    """Its roles that score. None: it does not learn from rewards."""
+    """Its roles that score; empty if it does not learn from rewards."""
     takes_pairs: ClassVar[bool] = False
-    """Whether its data are preference pairs, not prompts."""
+    """True if its data are preference pairs, not prompts."""
     takes_answers: ClassVar[bool] = False
-    """Whether its data have reference answers."""
+    """True if its data need reference answers."""
     compares_samples: ClassVar[bool] = False
-    """Whether it compares the samples of a prompt, of which there have to be two."""
+    """True if it compares the samples of a prompt, and so needs two or more."""
 
 
 class PolicyLossSettings(AlgorithmSettings):
-    """What every policy-gradient algorithm shares."""
+    """Settings that every policy-gradient algorithm shares."""
 
     objective: PolicyObjective = PolicyObjective.CLIPPED
-    """What the loss does with the ratio of a token's probabilities, now and when sampled: Clipped
-    (PPO), GSPO or CISPO."""
+    """Use of the probability ratio of tokens, policy / sampling policy, in the loss: Clipped (PPO),
+    GSPO or CISPO."""
     clip_range: Fraction | None = None
-    """The ratio is clipped to at least 1 - clipRange, and, without clipRangeHigh, to at most
-    1 + clipRange. Default: 0.2; for GSPO 0.0003, for CISPO 1."""
+    """Lower clip of the ratio: 1 - clipRange. Without clipRangeHigh the upper clip is 1 +
+    clipRange. Default: 0.2; for GSPO 0.0003, for CISPO 1."""
     clip_range_high: NonNegativeFloat | None = None
-    """The ratio's upper clip is 1 + clipRangeHigh. Default: clipRange; where that is not given
-    either, 0.2, for DAPO 0.28, for GSPO 0.0004 and for CISPO 4."""
+    """Upper clip of the ratio: 1 + clipRangeHigh. Default: clipRange; if that is not set either,
+    0.2, for DAPO 0.28, for GSPO 0.0004 and for CISPO 4."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = None
-    """For negative advantages the loss is at most -dualClip x advantage. Default: no such bound."""
+    """Bound for negative advantages: the loss is at most -dualClip x advantage. Default: no
+    bound."""
     importance_cap: Annotated[float, Field(ge=1.0, le=1e6)] = 2.0
-    """Where the training engine computes log-probabilities of what was sampled (in bfloat16, or for
-    several updates of a step), a token weighs as much more as it is likelier there than in the
-    generation engine, at most so much: truncated importance sampling."""
+    """Largest weight of a token in truncated importance sampling: the ratio of its probability
+    in the training engine to that in the generation engine. It applies if the training engine
+    recomputes log-probabilities of sampled tokens (in bfloat16, or with several updates per
+    step)."""
     rejection_threshold: Annotated[float, Field(gt=1.0)] | None = None
-    """Where both engines' log-probabilities are there (as above), a response that, in the geometric
-    mean of its tokens, is more than so many times as likely in one as in the other is left out,
-    such as 1.05. Default: none is."""
+    """Drop a response whose mean per-token ratio of training to generation engine, or its inverse,
+    exceeds this, such as 1.05 (geometric mean). It applies under the same condition as
+    importanceCap. Default: no response is dropped."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """Weight of the KL penalty against the reference. 0 needs no reference model."""
+    """Weight of the KL penalty against the reference. With 0 no reference model is needed."""
     kl_placement: KlPlacement = KlPlacement.REWARD
-    """Where the KL penalty acts: on rewards, or as a term of the loss."""
+    """Target of the KL penalty: Reward, or Loss."""
     kl_estimator: KlEstimator | None = None
-    """Which estimator of the KL divergence is used; not K1 in the loss, where its gradient is zero
-    on average. Default: K1 in rewards, K2 in the loss; GRPO and DAPO: K3 in the loss."""
+    """Estimator of the KL divergence. K1 is not allowed in the loss, where its mean gradient is
+    zero. Default: K1 in rewards, K2 in the loss; for GRPO and DAPO K3 in the loss."""
     loss_aggregation: LossAggregation | None = None
-    """How token losses become one number. Default: TokenMean; for GSPO SequenceMeanTokenMean."""
+    """Aggregation of token losses to one number. Default: TokenMean; for GSPO
+    SequenceMeanTokenMean."""
     epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
-    """How often a step trains on its rollouts."""
+    """Number of times a step trains on its rollouts."""
 
     default_clip_high: ClassVar[float] = CLIPS[PolicyObjective.CLIPPED][1]
-    """The upper clip range of the objective Clipped, where none is given."""
-    default_loss_estimator: ClassVar[KlEstimator] = KlEstimator.K2
-    """The estimator there, where none is given."""
+    """Default of the upper clip range with objective Clipped."""
+    default_kl_estimators: ClassVar[Mapping[KlPlacement, KlEstimator]] = {
+        KlPlacement.REWARD: KlEstimator.K1,
+        KlPlacement.LOSS: KlEstimator.K2,
+    }
+    """Default estimators of the KL divergence."""
 
     @property
     def estimator(self) -> KlEstimator:
         """The estimator of the KL divergence in force."""
-        in_loss = self.kl_placement is KlPlacement.LOSS
-        default = self.default_loss_estimator if in_loss else KlEstimator.K1
-        return default if self.kl_estimator is None else self.kl_estimator
+        return self.kl_estimator or self.default_kl_estimators[self.kl_placement]
 
     @property
     def has_kl_loss(self) -> bool:
-        """Whether there is a penalty, as a term of the loss."""
+        """True if the loss has a KL term."""
         return self.kl_coefficient > 0 and self.kl_placement is KlPlacement.LOSS
 
     @property
     def kl_reward_coefficient(self) -> float:
-        """The weight of the penalty in rewards; 0: there is none."""
+        """Weight of the KL penalty in rewards; 0 without one."""
         return 0.0 if self.kl_placement is KlPlacement.LOSS else self.kl_coefficient
 
     @property
@@ -173,10 +180,10 @@ class PolicyLossSettings(AlgorithmSettings):
         Rule(
             holds="self.klPlacement != 'Loss' || !has(self.klEstimator) || "
             "self.klEstimator != 'K1'",
-            what="a KL term without effect: the gradient of K1 in a loss is zero on average",
+            what="a KL term without effect: the mean gradient of K1 in a loss is zero",
             got="self.klEstimator",
             allowed="K2 or K3",
-            do="choose one, or klPlacement Reward",
+            do="choose one, or write klPlacement: Reward",
             field=".klEstimator",
             check=lambda self: violation_if(
                 self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1, "K1"
@@ -184,7 +191,7 @@ class PolicyLossSettings(AlgorithmSettings):
         ),
         Rule(
             holds="!has(self.dualClip) || self.objective == 'Clipped'",
-            what="a dual clip of a loss that has none",
+            what="a dual clip, which this objective does not have",
             got="self.objective",
             allowed="Clipped",
             do="remove dualClip, or change objective",

@@ -16,7 +16,7 @@ from rlhf_api.spec.policy_loss import (
 )
 
 POLICY = ("actor", "reference")
-"""A policy, and what it may be held against."""
+"""A policy and its reference."""
 
 
 class PpoSettings(PolicyLossSettings):
@@ -29,11 +29,12 @@ class PpoSettings(PolicyLossSettings):
     gae_lambda: Fraction = 0.95
     """Bias-variance trade-off of generalized advantage estimation."""
     value_clip_range: PositiveFloat | None = None
-    """The value loss clips new values to this distance from the old ones. Default: no clip."""
+    """Clip of new values in the value loss: their largest distance from the old values. Default: no
+    clip."""
     whiten_advantages: bool = True
-    """Whether advantages are shifted to mean 0 and scaled to variance 1 over the batch."""
+    """If true, advantages are whitened over the batch: mean 0, variance 1."""
     critic_warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """For so many first steps only critics are trained."""
+    """Number of first steps in which only critics are trained."""
 
 
 class GrpoSettings(PolicyLossSettings):
@@ -45,12 +46,15 @@ class GrpoSettings(PolicyLossSettings):
 
     roles: ClassVar = POLICY
     compares_samples: ClassVar = True
-    default_loss_estimator: ClassVar = KlEstimator.K3
+    default_kl_estimators: ClassVar = {
+        **PolicyLossSettings.default_kl_estimators,
+        KlPlacement.LOSS: KlEstimator.K3,
+    }
 
     normalize_by_std: bool = True
-    """Whether advantages are divided by the standard deviation of their group; Dr.GRPO: false."""
+    """If true, advantages are divided by the standard deviation of their group; Dr.GRPO: false."""
     kl_placement: KlPlacement = KlPlacement.LOSS
-    """Where the KL penalty acts: on rewards, or as a term of the loss."""
+    """Target of the KL penalty: Reward, or Loss."""
 
 
 class DapoSettings(GrpoSettings):
@@ -60,20 +64,20 @@ class DapoSettings(GrpoSettings):
     default_clip_high: ClassVar = 0.28
 
     max_rounds: Annotated[int, Field(ge=1, le=64)] = 4
-    """At most so many times promptsPerStep prompts are sampled in a step."""
+    """Largest number of rounds of promptsPerStep prompts that a step samples."""
     expected_rounds: Annotated[float, Field(ge=1.0, le=64.0)] = 1.5
-    """Rounds of a step on average, for planning."""
+    """Mean number of rounds of a step, for planning."""
     overlong_tokens: NonNegativeCount = 0
-    """A response that ends within so many tokens of maxResponseTokens loses up to overlongPenalty
-    of its score, in proportion. 0: none does."""
+    """Length of the penalized range before maxResponseTokens. A response that ends in it loses a
+    share of overlongPenalty, in proportion to its tokens there. 0: no penalty."""
     overlong_penalty: NonNegativeFloat = 1.0
-    """What a response of full length loses."""
+    """Penalty on the score of a response of maxResponseTokens."""
 
     validations: ClassVar = (
         *GrpoSettings.validations,
         Rule(
             holds="self.expectedRounds <= double(self.maxRounds)",
-            what="more rounds on average than there may be",
+            what="a mean number of rounds above the limit",
             allowed="at most maxRounds",
             do="lower it, or raise maxRounds",
             field=".expectedRounds",
@@ -94,8 +98,8 @@ class RlooSettings(PolicyLossSettings):
 
 
 class OpoSettings(PolicyLossSettings):
-    """On-policy optimization with the baseline of least variance: the prompt's mean score, each
-    response weighted by its length."""
+    """On-policy optimization with the baseline of least variance: the length-weighted mean score of
+    the prompt's responses."""
 
     roles: ClassVar = POLICY
     compares_samples: ClassVar = True
@@ -109,33 +113,34 @@ class ReinforcePlusPlusSettings(PolicyLossSettings):
     gamma: Fraction = 1.0
     """Discount per token; without effect with groupBaseline."""
     group_baseline: bool = False
-    """Whether the mean score of the prompt's samples is taken off before whitening: the variant
-    with a baseline."""
+    """If true, the mean score of the prompt's samples is subtracted before whitening:
+    REINFORCE++-baseline."""
 
 
 class ReMaxSettings(PolicyLossSettings):
-    """ReMax: the score of the greedy response is the baseline; no critic, any number of samples."""
+    """ReMax: the score of the greedy response is the baseline. No critic, any number of samples."""
 
     roles: ClassVar = POLICY
 
 
 class SafeRlhfSettings(PpoSettings):
-    """PPO under a constraint: a cost with a critic of its own stays below a budget, held by a
-    learned multiplier. Rewards of role cost are costs."""
+    """PPO under a constraint: a learned multiplier keeps a cost with its own critic below a budget.
+    Rewards of role cost are costs."""
 
     roles: ClassVar = (*POLICY, "critic", "cost_critic")
     reward_roles: ClassVar = ("reward", "cost")
 
     cost_budget: float = 0.0
-    """The mean cost that is allowed."""
+    """Budget of the mean cost."""
     multiplier_learning_rate: NonNegativeFloat = 0.1
-    """Step size of the multiplier, on a logarithmic scale."""
+    """Learning rate of the multiplier's logarithm."""
     initial_multiplier: PositiveFloat = 1.0
-    """What the cost weighs before the first step."""
+    """Initial weight of the cost."""
     max_multiplier: PositiveFloat = 10.0
-    """What it weighs at most."""
+    """Largest weight of the cost."""
     pretraining_weight: NonNegativeFloat = 0.0
-    """Weight of the cross-entropy on data.pretraining in the actor's loss (ptx). 0 needs none."""
+    """Weight of the cross-entropy on data.pretraining in the actor's loss (ptx). With 0 no such
+    data are needed."""
 
     validations: ClassVar = (
         *PpoSettings.validations,
@@ -155,21 +160,22 @@ class SafeRlhfSettings(PpoSettings):
 
 
 class PreferenceSettings(AlgorithmSettings):
-    """What training on preferences shares."""
+    """Settings that training on preferences shares."""
 
     roles: ClassVar = POLICY
 
     beta: PositiveFloat = 0.1
-    """How strongly the policy is held to the reference: the reward is beta x its log-ratio."""
+    """Strength of the bond to the reference: the implicit reward is beta x log-ratio of policy to
+    reference."""
     label_smoothing: Fraction = 0.0
-    """Share of preferences that are taken to be the wrong way round."""
+    """Assumed share of preferences with swapped labels."""
     epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
-    """How often a step trains on its pairs."""
+    """Number of times a step trains on its pairs."""
 
     validations: ClassVar = (
         Rule(
             holds="self.labelSmoothing < 0.5",
-            what="preferences of which half or more are taken to be wrong teach the opposite",
+            what="with half or more of the preferences swapped, training learns the opposite",
             allowed="less than 0.5",
             do="lower it",
             field=".labelSmoothing",
@@ -188,20 +194,19 @@ class DpoSettings(PreferenceSettings):
 
 
 class OnlineDpoSettings(PreferenceSettings):
-    """Online iterative DPO: every step answers its prompts, takes the best and the worst response
-    to each as a pair, and trains on these."""
+    """Online iterative DPO: every step generates responses, takes the best and the worst response
+    to each prompt as a pair, and trains on the pairs."""
 
     compares_samples: ClassVar = True
 
     reference_every_steps: Count | None = None
-    """The reference takes the actor's weights every so many steps: an iteration. Default: it never
-    does."""
+    """Number of steps after which the reference copies the actor's weights: an iteration. Default:
+    it never does."""
     save_pairs: bool = False
-    """Whether each step's pairs are kept as a data set of their own: the run's folder then has
-    saved/pairs/step-000012.jsonl, a line for each pair with the data's row, its prompt, both
-    responses and their scores; pairs with an empty response or two equal ones are left out.
-    data.train takes such a file as preferences. A line has the bytes of the row and two responses:
-    1000 rows of 1 KB with responses of 2 KB are 5 MB for a step."""
+    """If true, each step's pairs are saved as a data set, saved/pairs/step-000012.jsonl in the
+    run's folder. A line has the data's row, its prompt, both responses and their scores; pairs with
+    an empty response or two equal ones are left out. data.train accepts such a file with
+    preferences. A step with 1000 rows of 1 KB and responses of 2 KB takes 5 MB."""
 
 
 class SftSettings(AlgorithmSettings):
@@ -220,4 +225,4 @@ class RewardModelSettings(AlgorithmSettings):
     takes_pairs: ClassVar = True
 
     epochs_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
-    """How often a step trains on its pairs."""
+    """Number of times a step trains on its pairs."""

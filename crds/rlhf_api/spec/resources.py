@@ -1,4 +1,4 @@
-"""The devices of a job and the pods that bring them."""
+"""Devices and pods of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_api.spec.hardware import HardwareSpec
 
 
 class Device(StrEnum):
-    """What a rank computes on."""
+    """Kind of device of a rank."""
 
     GPU = "GPU"
     """A CUDA device."""
@@ -35,17 +35,17 @@ class Toleration(Contract):
     key: Text | None = None
     """The taint's key. Default: every key, with operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """Whether the taint must have this value (Equal) or just be there (Exists)."""
+    """Condition on the taint: it has this value (Equal), or it exists (Exists)."""
     value: Annotated[str, Field(max_length=63)] | None = None
     """The taint's value, for operator Equal. Default: the empty one."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect. Default: every effect."""
     toleration_seconds: NonNegativeCount | None = None
-    """How long a NoExecute taint is tolerated. Default: for ever."""
+    """Time for which a NoExecute taint is tolerated. Default: for ever."""
 
 
 class PodResources(Contract):
-    """Requests of one pod besides its devices."""
+    """CPU and memory requests of one pod."""
 
     cpu: Quantity | None = None
     """CPU cores, such as 8 or 500m. Default: the chart's."""
@@ -53,36 +53,37 @@ class PodResources(Contract):
     """Memory, such as 64Gi. Default: the chart's."""
 
 
+# Detects rates that were written in TB/s.
 MIN_GPU_MEMORY_RATE = 50
-"""GB/s of GPUs' memory: a sixth of a T4's, and more than TB/s are written with."""
+"""Lowest plausible memory bandwidth of a GPU in GB/s: a sixth of a T4's."""
 
 
-def _memory_of_a_gpu_is_fast(pool: NodePool) -> list[Violation]:
+def _gpu_memory_is_plausible(pool: NodePool) -> list[Violation]:
     rate = None if pool.hardware is None else pool.hardware.memory_gigabytes_per_second
     is_slow = pool.device is Device.GPU and rate is not None and rate < MIN_GPU_MEMORY_RATE
     return violation_if(is_slow, rate)
 
 
 class NodePool(Contract):
-    """A kind of node and how many of them a job takes."""
+    """Nodes of one kind for a job."""
 
     name: Name
     """Its name in plans and pods; unique in the job."""
     nodes: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Nodes taken."""
+    """Number of nodes."""
     device: Device = Device.GPU
-    """What ranks compute on: GPU or CPU."""
+    """Kind of device: GPU or CPU."""
     devices_per_node: Annotated[int, Field(ge=1, le=64)] = 8
-    """Devices on a node: GPUs, or processes on CPUs."""
+    """Number of devices on a node: GPUs, or processes on CPUs."""
     gpu: Text | None = None
     """The GPU's model, such as A100-80G or H100, for planning. Default: unknown."""
     memory_per_device: Quantity | None = None
-    """Memory of one device, such as 80G. Default: known from the GPU's model; on CPUs the node's
+    """Memory of one device, such as 80G. Default: that of the GPU's model; on CPUs the node's
     share."""
     hardware: HardwareSpec | None = None
-    """What its devices and their links can do, for planning: of a GPU that is not known, or
-    where it is not as with others, such as the network between nodes. Default: known from the GPU's
-    model."""
+    """Performance of its devices and links, for planning. It is needed for GPUs that the planner
+    does not support, and for deviations, such as another network between nodes. Default: that of
+    the GPU's model."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
@@ -90,7 +91,8 @@ class NodePool(Contract):
     resources: PodResources = PodResources()
     """CPU and memory requests of one pod."""
     env: Environment = ()
-    """Environment variables of its pods, besides spec.env; where both have a name, these count."""
+    """Environment variables of its pods, in addition to spec.env. For names in both, these
+    count."""
     annotations: LabelMap = {}
     """Annotations of its pods."""
 
@@ -117,11 +119,11 @@ class NodePool(Contract):
             holds="self.device == 'CPU' || !has(self.hardware) || "
             "!has(self.hardware.memoryGigabytesPerSecond) || "
             f"self.hardware.memoryGigabytesPerSecond >= {MIN_GPU_MEMORY_RATE}.0",
-            what="a GPU whose memory is slower than that of any",
+            what="a memory bandwidth below that of any GPU",
             allowed=f"at least {MIN_GPU_MEMORY_RATE} GB/s",
             do="write GB/s, 1000 for each TB/s",
             field=".hardware.memoryGigabytesPerSecond",
-            check=_memory_of_a_gpu_is_fast,
+            check=_gpu_memory_is_plausible,
         ),
     )
 
@@ -132,15 +134,15 @@ class NodePool(Contract):
 
 
 NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
-"""One pool for all roles, or several: placement then says which role is in which, or leaves it to
-the planner, where the GPUs of each are named."""
+"""One pool for all roles, or several. With several, the placement assigns roles to pools, or the
+planner does if the GPUs of each pool are named."""
 
 
 class ResourcesSpec(Contract):
-    """Where a job runs. `rlhf run` replaces it by the devices of the machine."""
+    """Devices and pods of a job. `rlhf run` uses the devices of the machine instead."""
 
     node_pools: NodePools = ()
-    """The node pools: one, or one for each set of roles that the placement has. Default on a
-    cluster: the chart's jobDefaults; on one machine: its devices."""
+    """Node pools: one, or one for each set of roles of the placement. Default: on a cluster the
+    chart's jobDefaults; on one machine its devices."""
     head: PodResources = PodResources()
-    """CPU and memory requests of the head pod, which holds no device."""
+    """CPU and memory requests of the head pod, which has no device."""

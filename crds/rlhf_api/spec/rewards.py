@@ -1,4 +1,4 @@
-"""What a response is worth: a weighted sum of what verifiers, services and reward models say."""
+"""Rewards of responses: a weighted sum of verifiers, services and reward models."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from rlhf_api.spec.models import (
 )
 
 MODEL_ROLE = "_model"
-"""What the role of a reward's model is called, behind the reward's name."""
+"""Suffix of the role of a reward's model, after the reward's name."""
 
 RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
-"""Names that other metrics of a reward's role have."""
+"""Names of other metrics of a reward's role."""
 
 
 class OnRewardError(StrEnum):
-    """What happens to a sample whose verifier raised, timed out or answered nonsense."""
+    """Reaction to a sample whose verifier raised an error, timed out or returned an invalid
+    answer."""
 
     EXCLUDE = "Exclude"
-    """It is marked, counted and left out of training."""
+    """The sample is marked, counted and excluded from training."""
     ZERO = "Zero"
-    """It is marked, counted and scored 0."""
+    """The sample is marked, counted and scored 0."""
     FAIL = "Fail"
     """The job stops."""
 
 
 class FunctionReward(Contract):
-    """A Python verifier, called with batches of samples in processes of its own."""
+    """A Python verifier, called with batches of samples in separate processes."""
 
     entrypoint: Entrypoint
     """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample
@@ -48,22 +49,23 @@ class FunctionReward(Contract):
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: Count = 10
-    """Longest time for one batch; then it is stopped and its samples count as errors."""
+    """Longest time for one batch; after it the process is stopped and the samples count as
+    errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
-    """Processes that score side by side, on each node of the policy's pool."""
+    """Number of parallel processes on each node of the policy's pool."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
-    """What happens to samples that could not be scored: Exclude, Zero or Fail."""
+    """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
 
 
 class HTTPReward(Contract):
-    """A service that scores: batches of samples are sent to it as JSON."""
+    """A service that scores batches of samples, sent as JSON."""
 
     url: Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
-    """Where batches are sent, with POST: {"samples": [{"prompt", "response", "record",
-    "finished"}], "parameters": {}}. The answer is {"scores": []}, one number for each sample, or
-    null for one that it cannot score."""
+    """Address for POST requests with {"samples": [{"prompt", "response", "record", "finished"}],
+    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null if the
+    service cannot score it."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Sent with every batch."""
     timeout_seconds: Count = 10
@@ -71,27 +73,28 @@ class HTTPReward(Contract):
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 64
     """Samples per request."""
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Requests of the job under way at once. The nodes of the policy's pool divide them; each has
-    at least one."""
+    """Largest number of concurrent requests of the job. The nodes of the policy's pool divide it;
+    each has at least one."""
     max_retries: Annotated[int, Field(ge=0, le=32)] = 3
-    """How often a request is sent again that met no server, took too long, or was answered with
-    429 or 5xx; then its samples count as errors."""
+    """Number of retries of a request that found no server, timed out, or got status 429 or 5xx;
+    then its samples count as errors."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
-    """What happens to samples that could not be scored: Exclude, Zero or Fail."""
+    """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
 
 
 class RewardTokenizer(StrEnum):
-    """In which tokens a reward model reads a response."""
+    """Tokenization of responses for a reward model."""
 
     POLICY = "Policy"
-    """In those that were sampled: its vocabulary has to be the policy's."""
+    """The sampled tokens. Its vocabulary must be the policy's."""
     OWN = "Own"
-    """In its own: prompts and responses are tokenized anew, by its chat template if it has one."""
+    """Its own tokens: prompts and responses are tokenized again, with its chat template if it has
+    one."""
 
 
 class ModelReward(Alternatives):
-    """A reward model: a sequence classifier of one label, as type RewardModel makes them. It
-    computes on the devices, as role `<name>_model`."""
+    """A reward model: a sequence classifier with one label, such as type RewardModel trains. It
+    runs on the devices as role `<name>_model`."""
 
     alternatives: ClassVar = ("hugging_face", "path")
 
@@ -103,20 +106,20 @@ class ModelReward(Alternatives):
     """A folder with a model in Hugging Face format, as the workers see it. For `rlhf run` relative
     to the manifest's folder."""
     tokenizer: RewardTokenizer = RewardTokenizer.POLICY
-    """In which tokens it reads a response: Policy or Own."""
+    """Tokenization of responses: Policy or Own."""
     shape: ModelShape | None = None
     """The model's dimensions, for planning before its config.json can be read. Default: unknown."""
     precision: Precision = Precision.AUTO
     """Number format of the computation."""
     micro_batch_tokens: Count | None = None
-    """Padded tokens that a rank runs at once; a longer sequence runs alone. Default: 16384 on GPUs,
-    4096 on CPUs, or that halved until everything fits, down to 1024."""
+    """Padded tokens of a micro-batch on a rank; a longer sequence runs alone. Default: 16384 on
+    GPUs, 4096 on CPUs, or a half of that until everything fits, down to 1024."""
 
     validations: ClassVar = (REVISION_RULE,)
 
     @property
     def as_model(self) -> ModelSpec:
-        """It as a role's model."""
+        """The reward model as the model of its role."""
         return ModelSpec(
             source=ModelSource(
                 hugging_face=self.hugging_face, revision=self.revision, path=self.path
@@ -136,10 +139,10 @@ class RewardSpec(Alternatives):
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
     role: Identifier = "reward"
-    """The algorithm's role that it is a term of; a custom algorithm may have several, such as a
-    reward and a cost."""
+    """Role of the algorithm that this term belongs to. A custom algorithm may have several, such as
+    reward and cost."""
     weight: float = 1.0
-    """Factor in the sum; below 0 for a penalty."""
+    """Factor in the sum; negative for a penalty."""
     function: FunctionReward | None = None
     """A Python verifier that computes it."""
     http: HTTPReward | None = None
@@ -150,7 +153,7 @@ class RewardSpec(Alternatives):
     validations: ClassVar = (
         Rule(
             holds=f"!(self.name in {texts(RESERVED_REWARDS)})",
-            what="the role's own metrics have such names",
+            what="a name of another metric of the role",
             got="self.name",
             allowed="any other name",
             do="rename it",
@@ -161,12 +164,12 @@ class RewardSpec(Alternatives):
 
     @property
     def on_error(self) -> OnRewardError:
-        """What happens to samples that a function or a service could not score."""
-        given = self.function or self.http
-        assert given is not None, "a model scores all"
-        return given.on_error
+        """Reaction to samples that a function or a service could not score."""
+        source = self.function or self.http
+        assert source is not None, "a model scores all samples"
+        return source.on_error
 
     @property
     def model_role(self) -> str:
-        """The role of its model, where it has one."""
+        """Role of its reward model, if it has one."""
         return f"{self.name}{MODEL_ROLE}"

@@ -1,4 +1,4 @@
-"""How responses are sampled."""
+"""Generation of responses."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from rlhf_api.rules import Rule, Violation, violation_if
 
 
 class GenerationEngineType(StrEnum):
-    """What generates."""
+    """Engine that generates."""
 
     VLLM = "VLLM"
     """vLLM, in the training processes."""
 
 
 class StageFusionType(StrEnum):
-    """Whether stages of a step overlap."""
+    """Overlap of generation with later stages of a step."""
 
     AUTO = "Auto"
-    """Where the plan expects shorter steps of it."""
+    """Overlap if the plan expects shorter steps."""
     ALWAYS = "Always"
-    """Whatever the plan expects of it, as on devices whose times are not known. Where nothing can
-    overlap the job is refused."""
+    """Always overlap, for example on devices with unknown times. A job without stages that can
+    overlap is refused."""
     NEVER = "Never"
-    """All responses end before anything begins with them."""
+    """No overlap: all responses end before calls that read them begin."""
 
 
 class GenerationParallelism(Contract):
-    """How the actor is cut for generation. What is left out the planner chooses."""
+    """Parallelism of the actor for generation. The planner chooses fields that are not set."""
 
     tensor: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ranks over which each layer is cut. Default: the planner chooses."""
+    """Ranks that split each layer. Default: the planner's choice."""
 
 
-def _threshold_has_a_fusion(spec: RolloutSpec) -> list[Violation]:
-    is_alone = spec.stage_fusion is not StageFusionType.ALWAYS
+def _threshold_needs_fusion(spec: RolloutSpec) -> list[Violation]:
+    is_unused = spec.stage_fusion is not StageFusionType.ALWAYS
     has_threshold = spec.stage_fusion_threshold is not None
-    return violation_if(has_threshold and is_alone, spec.stage_fusion.value)
+    return violation_if(has_threshold and is_unused, spec.stage_fusion.value)
 
 
 class RolloutSpec(Contract):
@@ -56,41 +56,41 @@ class RolloutSpec(Contract):
         Rule(
             holds="!has(self.stageFusionThreshold) || "
             f"self.stageFusion == {text(StageFusionType.ALWAYS)}",
-            what="a threshold of a stage fusion that may not be there",
+            what="a threshold of a stage fusion that is not certain",
             got="self.stageFusion",
-            allowed="Always beside stageFusionThreshold",
+            allowed="Always with stageFusionThreshold",
             do="write stageFusion: Always, or remove the threshold",
             field=".stageFusionThreshold",
-            check=_threshold_has_a_fusion,
+            check=_threshold_needs_fusion,
         ),
     )
 
     engine: GenerationEngineType = GenerationEngineType.VLLM
-    """What generates."""
+    """Engine that generates."""
     samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
     """Responses sampled for every prompt: the group size of GRPO."""
     max_prompt_tokens: Count = 1024
     """Longest prompt; data.onLongPrompt says what happens to longer ones."""
     max_response_tokens: Count = 1024
-    """A response is cut here if it has not ended by itself."""
+    """Longest response; a longer one is cut off here."""
     expected_prompt_tokens: Count | None = None
-    """Tokens of a prompt on average, which the plan estimates times by. Default: half of
+    """Mean number of tokens of a prompt, for estimates of times. Default: half of
     maxPromptTokens."""
     expected_response_tokens: Count | None = None
-    """Tokens of a response on average, which the plan estimates times by. Default: half of
+    """Mean number of tokens of a response, for estimates of times. Default: half of
     maxResponseTokens."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
-    """Sampling temperature; training uses the same. vLLM takes at most 2."""
+    """Sampling temperature, also used in training. vLLM allows at most 2."""
     parallelism: GenerationParallelism = GenerationParallelism()
-    """How the actor is cut for generation. Default: the planner chooses."""
+    """Parallelism of the actor for generation. Default: the planner's choice."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
-    """Sequences that one engine decodes at once."""
+    """Largest number of sequences that one engine decodes at once."""
     kv_cache_memory: Quantity | None = None
-    """Memory for keys and values on each device, such as 4Gi. Default: what the plan finds left
-    over, at most what the concurrent sequences can use."""
+    """Memory for keys and values on each device, such as 4Gi. Default: the memory that the plan
+    leaves over, up to what maxConcurrentSequences can use."""
     stage_fusion: StageFusionType = StageFusionType.AUTO
-    """Auto, Always or Never: whether few engines finish the last responses of a step, while the
-    devices of the others begin with those that have ended."""
+    """Stage fusion: a few engines finish the last responses of a step, while the devices of the
+    others begin with finished responses. Auto, Always or Never."""
     stage_fusion_threshold: Count | None = None
-    """Responses of a step that are left, at most, when few engines finish them; only with Always.
-    Default: the planner's choice."""
+    """Largest number of unfinished responses of a step at which a few engines take all of them;
+    only with Always. Default: the planner's choice."""

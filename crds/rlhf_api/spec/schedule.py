@@ -1,4 +1,4 @@
-"""How long and in which portions a job trains."""
+"""Length of a job's training, and its batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class WarmStartSpec(Contract):
     """Supervised training of the actor on reference answers before reinforcement learning."""
 
     max_steps: Count = 60
-    """It ends here at the latest."""
+    """Largest number of steps."""
     stop_at_exact_match: Fraction | None = None
-    """It ends when held-out exact match, which a reward's function has to measure, reaches this.
-    Default: it takes all its steps."""
+    """Exact match on evaluation data at which the warm start ends. A reward's function has to
+    measure it. Default: it takes all its steps."""
     evaluate_every_steps: Count = 5
-    """How often held-out exact match is measured, when stopAtExactMatch is set."""
+    """Steps between measurements of exact match, if stopAtExactMatch is set."""
     prompts_per_step: Count = 128
     """Rows per step."""
     learning_rate: PositiveFloat = 1e-3
@@ -38,12 +38,13 @@ class ScheduleSpec(Contract):
     prompts_per_step: Count
     """Prompts per step; each is answered rollout.samplesPerPrompt times."""
     mini_batch_prompts: Count | None = None
-    """Prompts per optimizer step. Where it does not divide promptsPerStep, a step makes one update
-    more, and all share the prompts evenly. Default: all of a step's."""
+    """Prompts per optimizer step. If it does not divide promptsPerStep, a step has one more update,
+    and all updates share the prompts evenly. Default: all prompts of a step."""
     evaluate_every_steps: NonNegativeCount = 25
-    """How often held-out prompts are answered and scored; 0: only before and after training."""
+    """Steps between evaluations, which generate and score responses to evaluation prompts. 0: only
+    before and after training."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """All randomness derives from it."""
+    """Seed of all randomness."""
     warm_start: WarmStartSpec | None = None
     """Supervised training before reinforcement learning. Default: none."""
 

@@ -1,4 +1,4 @@
-"""Where metrics go besides metrics.jsonl and the report, which every run writes."""
+"""Trackers for metrics, in addition to metrics.jsonl and the report, which every run writes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class WandbSpec(Contract):
     entity: Text | None = None
     """User or team. Default: the API key's own."""
     secret_name: ObjectName | None = None
-    """Secret whose key WANDB_API_KEY is given to the driver, on a cluster."""
+    """Secret with key WANDB_API_KEY, which the driver gets on a cluster."""
 
 
 class MlflowSpec(Contract):
     """MLflow."""
 
     tracking_uri: Text
-    """Address of the tracking server, or a folder, for `rlhf run` relative to the manifest's."""
+    """Address of the tracking server, or a folder; for `rlhf run` relative to the manifest's."""
     experiment: Text
     """Experiment name."""
 
@@ -29,7 +29,7 @@ class TelemetrySpec(Contract):
     """Trackers."""
 
     tensorboard: bool = True
-    """Whether TensorBoard files are written into the run's folder."""
+    """If true, the run's folder gets TensorBoard files."""
     wandb: WandbSpec | None = None
     """Weights & Biases. Default: off."""
     mlflow: MlflowSpec | None = None

@@ -1,1 +1,1 @@
-"""Apply a decision to Kubernetes."""
+"""Apply a decision's actions to Kubernetes."""

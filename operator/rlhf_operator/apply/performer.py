@@ -1,5 +1,4 @@
-"""Takes those actions of a decision that are Kubernetes' affair. Each may be taken twice without
-harm."""
+"""Perform a decision's Kubernetes actions and record events. Every action is idempotent."""
 
 from __future__ import annotations
 
@@ -23,57 +22,57 @@ from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.clients.kube.protocol import Invalid, Kube, KubeError, Manifest
 from rlhf_operator.decide.actions import (
+    AddFinalizer,
+    CreateCluster,
     DeleteCluster,
     DeletePod,
-    HoldJob,
+    JobEvent,
     KubeAction,
-    MakeCluster,
-    Note,
-    ReleaseJob,
-    RestoreCompanions,
+    RemoveFinalizer,
+    RestoreOwnedObjects,
 )
-from rlhf_operator.decide.observed import JobSeen
+from rlhf_operator.decide.observed import ObservedJob
 from rlhf_operator.identity import Identity
 
 log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
-NOTE_BYTES = 1024
-"""Of an event's text: API servers take no more."""
+MAX_EVENT_BYTES = 1024
+"""Limit of an event's text in API servers."""
 
 
 class KubeRayTooOld(Invalid):
-    """The kind RayCluster lacks what the operator relies on."""
+    """The kind RayCluster lacks a field that the operator relies on."""
 
     reason = "KubeRayTooOld"
 
 
 @dataclass
 class Performer:
-    """Does what was decided, and tells people of it."""
+    """Performs actions and records events."""
 
     kube: Kube
     identity: Identity
     operator_namespace: str | None
-    """Whose pods the jobs' NetworkPolicies let in. None: the operator is not in the cluster."""
+    """Namespace whose operator pods the NetworkPolicies admit. None: it is outside the cluster."""
     from_anywhere: bool = False
-    """Whether they let everybody reach a head's ports: those who come through the API server."""
+    """True if the NetworkPolicies admit everybody to a head's ports, for the API server's proxy."""
 
-    def perform(self, job: JobSeen, action: KubeAction) -> None:
-        """One action.
+    def perform(self, job: ObservedJob, action: KubeAction) -> None:
+        """Perform one action.
 
         Raises:
-            KubeError: it could not be taken, or not wholly.
+            KubeError: it was not performed, or only in part.
         """
-        owner = owner_of(job)
+        owner = job_owner(job)
         match action:
-            case HoldJob():
+            case AddFinalizer():
                 self.kube.apply(_with_finalizers(job, [FINALIZER]))
-            case ReleaseJob():
+            case RemoveFinalizer():
                 self.kube.apply(_with_finalizers(job, []))
-            case MakeCluster(attempt):
-                self._make_cluster(job, owner, attempt)
-            case RestoreCompanions(manifest):
-                self._restore(self._companions(job, owner, manifest))
+            case CreateCluster(attempt):
+                self._create_cluster(job, owner, attempt)
+            case RestoreOwnedObjects(manifest):
+                self._restore(self._owned_objects(job, owner, manifest))
             case DeleteCluster(name, uid):
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
@@ -81,25 +80,28 @@ class Performer:
             case _:
                 assert_never(action)
 
-    def tell(self, job: JobSeen, note: Note) -> None:
-        """An event about the job.
+    def record_event(self, job: ObservedJob, event: JobEvent) -> None:
+        """Create a Kubernetes Event about the job.
 
         Raises:
-            KubeError: it could not be written.
+            KubeError: it could not be created.
         """
-        self.kube.create(event(job, note, datetime.now(UTC)))
+        self.kube.create(event_manifest(job, event, datetime.now(UTC)))
 
-    def _make_cluster(self, job: JobSeen, owner: Owner, attempt: int) -> None:
-        """Names of companions tell their content, so what is there already is what is wanted."""
+    def _create_cluster(self, job: ObservedJob, owner: Owner, attempt: int) -> None:
         run = job.cluster_job
         assert run is not None
-        companions = self._companions(job, owner)
-        for each in companions:
-            self.kube.create(each)
-        manifest, secret = (each["metadata"]["name"] for each in companions[:2])
-        cluster = ray_cluster(owner, run, attempt, manifest, secret, self._stamps())
+        objects = self._owned_objects(job, owner)
+        for manifest in objects:
+            # An object of this name that exists has the desired content: the name is its digest.
+            self.kube.create(manifest)
+        config_map_name, secret_name = (manifest["metadata"]["name"] for manifest in objects[:2])
+        cluster = ray_cluster(
+            owner, run, attempt, config_map_name, secret_name, self._annotations()
+        )
         try:
-            self.kube.create(cluster)  # another's is seen at the next look
+            # A cluster of this name that exists is checked in the next reconcile.
+            self.kube.create(cluster)
         except Invalid as error:
             if "unknown field" not in str(error):
                 raise
@@ -108,33 +110,33 @@ class Performer:
                 "upgrade it, and apply its definitions, which Helm leaves as they are"
             ) from error
 
-    def _stamps(self) -> Mapping[str, str]:
+    def _annotations(self) -> Mapping[str, str]:
         return {KEY_ANNOTATION: self.identity.key_id, RELEASE_ANNOTATION: self.identity.release}
 
-    def _restore(self, companions: Iterable[Manifest]) -> None:
-        """Make what is gone; one that is refused holds up no other."""
+    def _restore(self, objects: Iterable[Manifest]) -> None:
+        """Create missing objects. Raises the first error after it has tried all of them."""
         errors: list[KubeError] = []
-        for each in companions:
+        for manifest in objects:
             try:
-                was_gone = self.kube.create(each)
+                was_missing = self.kube.create(manifest)
             except KubeError as error:
                 errors.append(error)
                 continue
-            if was_gone:
-                metadata = each["metadata"]
+            if was_missing:
+                metadata = manifest["metadata"]
                 log.warning(
                     "%s %s was deleted, and is made again",
-                    each["kind"],
+                    manifest["kind"],
                     metadata["name"],
                     extra={"job": f"{metadata['namespace']}/{metadata['labels'][JOB_LABEL]}"},
                 )
         if errors:
             raise errors[0]
 
-    def _companions(
-        self, job: JobSeen, owner: Owner, manifest: str | None = None
+    def _owned_objects(
+        self, job: ObservedJob, owner: Owner, manifest: str | None = None
     ) -> tuple[Manifest, Manifest, Manifest]:
-        """The manifest in force, the token, and who may talk to the pods."""
+        """Return the ConfigMap, Secret and NetworkPolicy of a job's cluster."""
         run = job.cluster_job
         assert run is not None
         return (
@@ -144,27 +146,28 @@ class Performer:
         )
 
 
-def owner_of(job: JobSeen) -> Owner:
-    """The job as the owner of what is made for it."""
+def job_owner(job: ObservedJob) -> Owner:
+    """Return the job as the owner of its objects."""
     return Owner(job.namespace, job.name, job.uid)
 
 
-def _with_finalizers(job: JobSeen, finalizers: list[str]) -> Mapping[str, Any]:
-    """What the operator says of an RLHFJob itself: nothing but its finalizer."""
+def _with_finalizers(job: ObservedJob, finalizers: list[str]) -> Mapping[str, Any]:
+    """Return the operator's fields of an RLHFJob: nothing but its finalizer."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {
             "name": job.name,
             "namespace": job.namespace,
-            "uid": job.uid,  # one that was made anew meanwhile is another job
+            # A job that was deleted and created again meanwhile is another one.
+            "uid": job.uid,
             "finalizers": finalizers,
         },
     }
 
 
-def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
-    """An event about a job, as `kubectl describe` shows it."""
+def event_manifest(job: ObservedJob, event: JobEvent, now: datetime) -> Mapping[str, Any]:
+    """Return an Event about a job, as `kubectl describe` shows it."""
     time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {
         "apiVersion": "events.k8s.io/v1",
@@ -181,12 +184,12 @@ def event(job: JobSeen, note: Note, now: datetime) -> Mapping[str, Any]:
         "reportingController": f"{API_VERSION.partition('/')[0]}/operator",
         "reportingInstance": REPORTER,
         "action": "Reconcile",
-        "reason": note.reason,
-        "type": "Warning" if note.is_warning else "Normal",
-        "note": _cut(note.message, NOTE_BYTES),
+        "reason": event.reason,
+        "type": "Warning" if event.is_warning else "Normal",
+        "note": _truncate(event.message, MAX_EVENT_BYTES),
     }
 
 
-def _cut(text: str, size: int) -> str:
-    """As much of a text as fits into so many bytes, in whole characters."""
+def _truncate(text: str, size: int) -> str:
+    """Return the longest prefix of complete characters within this many UTF-8 bytes."""
     return text.encode()[:size].decode(errors="ignore")

@@ -1,1 +1,1 @@
-"""Clients of Kubernetes and of the heads of clusters."""
+"""Clients of the Kubernetes API server and of the heads of clusters."""

@@ -1,31 +1,36 @@
-"""So much at a time, and every namespace in its turn: one with a thousand jobs must not keep others
-waiting for more than one of them."""
+"""Limits of concurrency that serve namespaces in turn.
+
+A namespace with a thousand jobs delays the others by one of them at most.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
-class Turns:
-    """A semaphore that asks those who wait by namespace, round and round. For one event loop."""
+class FairSemaphore:
+    """A semaphore that serves waiting namespaces round-robin. For one event loop."""
 
-    number: int
-    """How many may be in it at the same time."""
-    _taken: int = 0
+    limit: int
+    """Holders at the same time."""
+    _holders: int = 0
     _waiting: OrderedDict[str, deque[asyncio.Future[None]]] = field(default_factory=OrderedDict)
+    """By namespace, the next one to serve first."""
 
     def __len__(self) -> int:
-        """Those who wait."""
+        """Number of waiting tasks."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
-    async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it."""
+    async def acquire(self, namespace: str) -> AsyncIterator[None]:
+        """Hold the semaphore, when it is the namespace's turn."""
         await self._enter(namespace)
         try:
             yield
@@ -33,8 +38,8 @@ class Turns:
             self._leave()
 
     async def _enter(self, namespace: str) -> None:
-        if self._taken < self.number:
-            self._taken += 1
+        if self._holders < self.limit:
+            self._holders += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line = self._waiting.setdefault(namespace, deque())
@@ -43,7 +48,7 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()  # it was this one's turn just now
+                self._leave()  # the semaphore was handed over at the moment of the cancellation
             elif turn in line:
                 line.remove(turn)
                 if not line and self._waiting.get(namespace) is line:
@@ -51,13 +56,37 @@ class Turns:
             raise
 
     def _leave(self) -> None:
-        """The next namespace's first one takes the place, if anybody waits."""
+        """Hand over to the next namespace's first task, or free a slot."""
         while self._waiting:
             namespace, line = self._waiting.popitem(last=False)
             turn = line.popleft()
             if line:
-                self._waiting[namespace] = line  # at the end of the round
+                self._waiting[namespace] = line  # to the end of the round
             if not turn.cancelled():
                 turn.set_result(None)
                 return
-        self._taken -= 1
+        self._holders -= 1
+
+
+class FairThreadPool:
+    """Threads that run functions of namespaces in turn."""
+
+    # Kubernetes' client is synchronous, so every request blocks a thread.
+
+    def __init__(self, num_threads: int) -> None:
+        self._executor = ThreadPoolExecutor(num_threads, "reconcile")
+        self._semaphore = FairSemaphore(num_threads)
+
+    def __len__(self) -> int:
+        """Number of waiting functions."""
+        return len(self._semaphore)
+
+    async def __call__(self, namespace: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the function's result."""
+        async with self._semaphore.acquire(namespace):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, function, *arguments)
+
+    def close(self) -> None:
+        """Wait for running functions; waiting ones never start."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

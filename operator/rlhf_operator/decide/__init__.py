@@ -1,1 +1,1 @@
-"""What to do about a job, given what was observed. Pure."""
+"""Decide what to do about a job, from what was observed. Pure."""

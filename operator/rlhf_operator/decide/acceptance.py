@@ -1,26 +1,34 @@
-"""Whether a job can be run on this cluster at all: before anything is made for it."""
+"""Checks of a job before any object is created for it."""
 
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.decide.node_pools import cluster_job, taken_pools
-from rlhf_operator.decide.observed import ClaimSeen, Observed, PlanSeen, Refusal
+from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
+from rlhf_operator.decide.observed import Observed, ObservedClaim, PlanResult, Refusal
+from rlhf_operator.decide.predicates import Snapshot
 
 
-def refusal_of(seen: Observed) -> Refusal | None:
-    """Why it cannot, with what to do; None: it can, as far as is known here."""
-    job = seen.job.job
-    if seen.job.problem is not None or job is None:
-        return seen.job.problem
-    plan = seen.plan or PlanSeen()
-    run = cluster_job(job, plan.plan)
+def is_refused(state: Snapshot) -> bool:
+    """True if the job cannot run on this cluster."""
+    return find_refusal(state.observed) is not None
+
+
+def find_refusal(observed: Observed) -> Refusal | None:
+    """Return why the job cannot run on this cluster, with what to do. None: it can, so far."""
+    job = observed.job.job
+    if observed.job.problem is not None or job is None:
+        return observed.job.problem
+    result = observed.plan or PlanResult()
+    run = cluster_job(job, result.plan)
     refusal = (
-        _without_defaults(job) or _of_code(job, seen.lacks_code) or _of_storage(run, seen.claim)
+        _check_defaults(job)
+        or _check_code(job, observed.lacks_code)
+        or _check_storage(run, observed.claim)
     )
-    return refusal or plan.refusal or _of_objective(job, plan)
+    return refusal or result.refusal or _check_objective(job, result)
 
 
-def _without_defaults(job: RLHFJob) -> Refusal | None:
+def _check_defaults(job: RLHFJob) -> Refusal | None:
     spec = job.spec
     if spec.image is None:
         return Refusal(
@@ -43,22 +51,21 @@ def _without_defaults(job: RLHFJob) -> Refusal | None:
     return None
 
 
-def _of_objective(job: RLHFJob, plan: PlanSeen) -> Refusal | None:
-    """How large the cluster is follows from the plan, so that the driver cannot be the first to
-    make it."""
+def _check_objective(job: RLHFJob, result: PlanResult) -> Refusal | None:
+    # The size of the cluster follows from the plan, so the driver cannot be the first to plan.
     objective = job.spec.placement.objective
-    if not (plan.unknown and objective.may_use_fewer_devices):
+    if not (result.unknown and objective.may_use_fewer_devices):
         return None
     return Refusal(
         "PlanUnknown",
         f"spec.placement.objective {objective.type.value} takes as many devices as the plan says, "
         "and the plan cannot be made before the cluster: got no plan, because "
-        f"{plan.unknown}; that is too late here. Write placement.objective.type: StepTime, with "
+        f"{result.unknown}; that is too late here. Write placement.objective.type: StepTime, with "
         "placement.maxDevices if it is to take fewer devices, or add what is unknown",
     )
 
 
-def _of_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
+def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
     code = job.spec.code
     if code is not None and code.local is not None:
         return Refusal(
@@ -69,13 +76,13 @@ def _of_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
     if is_missing:
         return Refusal(
             "CodeNotFound",
-            f"the ConfigMap {code_of(job)} of spec.code does not exist in this namespace: make it "
-            "(kubectl create configmap NAME --from-file=FOLDER), or name another one",
+            f"the ConfigMap {code_config_map(job)} of spec.code does not exist in this namespace: "
+            "make it (kubectl create configmap NAME --from-file=FOLDER), or name another one",
         )
     return None
 
 
-def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
+def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:
     storage = job.spec.checkpoint.storage
     if storage is not None and storage.uri is not None:
         return Refusal(
@@ -102,19 +109,18 @@ def _of_storage(job: RLHFJob, claim: ClaimSeen | None) -> Refusal | None:
     return None
 
 
-def claim_of(job: RLHFJob | None) -> str | None:
-    """The claim that holds its checkpoints; None: it needs none."""
+def claim_name(job: RLHFJob | None) -> str | None:
+    """Return the PersistentVolumeClaim for checkpoints. None: the job needs none."""
     storage = job.spec.checkpoint.storage if job else None
     claim = storage.persistent_volume_claim if storage else None
     return None if claim is None else claim.claim_name
 
 
-def code_of(job: RLHFJob | None) -> str | None:
-    """The ConfigMap that holds its own code; None: it needs none."""
+def code_config_map(job: RLHFJob | None) -> str | None:
+    """Return the ConfigMap with the job's own code. None: the job needs none."""
     code = job.spec.code if job else None
     return None if code is None or code.config_map is None else code.config_map.name
 
 
 def _num_pods(job: RLHFJob) -> int:
-    """The head and the workers."""
-    return 1 + sum(pool.nodes for pool in taken_pools(job))
+    return 1 + sum(pool.nodes for pool in cluster_pools(job))

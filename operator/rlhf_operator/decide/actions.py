@@ -1,4 +1,4 @@
-"""What a decision may ask for besides a new status. Every action may be done twice without harm."""
+"""Actions that a decision may request besides a new status. Every action is idempotent."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class HoldJob:
-    """Put the finalizer on the job: a cluster is about to exist."""
+class AddFinalizer:
+    """Add the operator's finalizer to the job, before its cluster exists."""
 
 
 @dataclass(frozen=True)
-class ReleaseJob:
-    """Take it off: no cluster exists."""
+class RemoveFinalizer:
+    """Remove the operator's finalizer from the job: no cluster exists."""
 
 
 @dataclass(frozen=True)
-class MakeCluster:
-    """Make the attempt's RayCluster, and before it the manifest, the token and the policy."""
+class CreateCluster:
+    """Create the attempt's RayCluster, and before it the other owned objects."""
 
     attempt: int
 
 
 @dataclass(frozen=True)
-class RestoreCompanions:
-    """Make the manifest, the token and the policy again where they are gone."""
+class RestoreOwnedObjects:
+    """Create the manifest's ConfigMap, the token's Secret and the NetworkPolicy if missing."""
 
     manifest: str
-    """The name of the ConfigMap with the manifest that the cluster's pods mount."""
+    """Name of the ConfigMap that the cluster's pods mount."""
 
 
 @dataclass(frozen=True)
 class DeleteCluster:
-    """Delete this very RayCluster."""
+    """Delete the RayCluster with this uid."""
 
     name: str
     uid: str
@@ -40,44 +40,46 @@ class DeleteCluster:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Delete this very pod; KubeRay makes it again."""
+    """Delete the pod with this uid; KubeRay creates another one."""
 
     name: str
     uid: str
 
 
 @dataclass(frozen=True)
-class Submit:
+class SubmitDriver:
     """Start a driver on the head of the current cluster."""
 
     submission_id: str
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Let a driver save and end."""
+class StopDriver:
+    """Ask a driver to save and end."""
 
     submission_id: str
 
 
 @dataclass(frozen=True)
-class Acknowledge:
-    """Tell a driver that its final report is in the status."""
+class AcknowledgeReport:
+    """Tell a driver that its final report is in the status, so that it need not linger."""
 
     submission_id: str
     sequence: int
 
 
-KubeAction = HoldJob | ReleaseJob | MakeCluster | RestoreCompanions | DeleteCluster | DeletePod
-"""What is asked of Kubernetes."""
-HeadAction = Submit | Stop | Acknowledge
-"""What is asked of a head."""
+KubeAction = (
+    AddFinalizer | RemoveFinalizer | CreateCluster | RestoreOwnedObjects | DeleteCluster | DeletePod
+)
+"""Requests to Kubernetes."""
+HeadAction = SubmitDriver | StopDriver | AcknowledgeReport
+"""Requests to a head."""
 Action = KubeAction | HeadAction
 
 
 @dataclass(frozen=True)
-class Note:
-    """An event for people."""
+class JobEvent:
+    """A Kubernetes Event about the job."""
 
     reason: str
     message: str

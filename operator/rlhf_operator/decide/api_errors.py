@@ -1,71 +1,80 @@
-"""What Kubernetes refuses to do, told by the condition that it is about. Pure."""
+"""Requests that Kubernetes refuses, reported by the condition that they concern. Pure."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from rlhf_api.status import Condition, ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
 from rlhf_operator.clients.kube.protocol import Forbidden, Invalid
-from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, ReleaseJob
+from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, RemoveFinalizer
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.predicates import find_condition
 from rlhf_operator.decide.settings import Settings
 
 REASONS = (Forbidden.reason, Invalid.reason)
 
 
-def with_trouble(
-    seen: Observed, action: Action, reason: str, said: str, settings: Settings, now: datetime
+def record_refused_action(
+    observed: Observed,
+    action: Action,
+    reason: str,
+    error: str,
+    settings: Settings,
+    now: datetime,
 ) -> RLHFJobStatus:
-    """The status that says why an action was refused: a quota, a policy, a role, a missing kind.
+    """Return the status that reports a refused action: a quota, a policy, a role, a missing kind.
 
-    What a cluster needs is missing from its readiness. What cannot be taken away says nothing about
-    that: the job cannot go on without a change.
+    A refused deletion sets Stalled: the job cannot proceed without a change. Any other refusal
+    makes ClusterReady false.
 
     Args:
-        seen: with the status that was decided on.
+        observed: with the status that was decided on.
         reason: of the refusal.
-        said: Kubernetes' own words.
+        error: Kubernetes' message.
     """
-    draft = Draft(seen, settings, now)
+    draft = Draft(observed, settings, now)
     match action:
         case DeleteCluster(name):
-            _stall(draft, reason, f"delete the RayCluster {name}: {said}")
+            _stall(draft, reason, f"delete the RayCluster {name}: {error}")
         case DeletePod(name):
-            _stall(draft, reason, f"delete the pod {name}: {said}")
-        case ReleaseJob():
-            _stall(draft, reason, f"take the finalizer off the job: {said}")
+            _stall(draft, reason, f"delete the pod {name}: {error}")
+        case RemoveFinalizer():
+            _stall(draft, reason, f"take the finalizer off the job: {error}")
         case _:
-            message = f"Kubernetes refuses what the job needs: {said}"
-            draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
+            message = f"Kubernetes refuses what the job needs: {error}"
+            draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
     return draft.status
 
 
-def follow_trouble(draft: Draft) -> None:
-    """Last in a decision: what was refused is told as long as it is still asked for, so that the
-    status does not change from look to look."""
-    told = _stalled(draft.seen.job.status)
-    if told is None or told.reason not in REASONS:
+def refresh_stalled(draft: Draft) -> None:
+    """Keep the condition Stalled of a refused action while the action is still requested."""
+    # Last in a decision. Without it the status would change between two reconciles: removed by the
+    # decision, and set again when the action is refused again.
+    before = find_condition(draft.observed.job.status, ConditionType.STALLED)
+    if before is None or before.reason not in REASONS:
         return
-    if any(isinstance(each, (DeleteCluster, DeletePod, ReleaseJob)) for each in draft.actions):
-        draft.conclude(ConditionType.STALLED, ConditionStatus.TRUE, told.reason, told.message)
-    elif _stalled(draft.status) == told:
-        _recover(draft)
+    if any(
+        isinstance(action, (DeleteCluster, DeletePod, RemoveFinalizer)) for action in draft.actions
+    ):
+        draft.set_condition(
+            ConditionType.STALLED, ConditionStatus.TRUE, before.reason, before.message
+        )
+    elif draft.snapshot.condition(ConditionType.STALLED) == before:
+        _clear_stalled(draft)
 
 
-def _recover(draft: Draft) -> None:
-    """It came about: what stalls a job that has failed is its failure again."""
+def _clear_stalled(draft: Draft) -> None:
     status = draft.status
     if status.phase is JobPhase.FAILED and status.reason is not None:
-        draft.conclude(ConditionType.STALLED, ConditionStatus.TRUE, status.reason, status.message)
+        # A failed job is stalled by its failure.
+        draft.set_condition(
+            ConditionType.STALLED, ConditionStatus.TRUE, status.reason, status.message
+        )
     else:
-        draft.drop(ConditionType.STALLED)
+        draft.remove_condition(ConditionType.STALLED)
 
 
-def _stall(draft: Draft, reason: str, what: str) -> None:
-    message = f"Kubernetes refuses to {what}"
-    draft.conclude(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)
-
-
-def _stalled(status: RLHFJobStatus) -> Condition | None:
-    return next((each for each in status.conditions if each.type is ConditionType.STALLED), None)
+def _stall(draft: Draft, reason: str, request: str) -> None:
+    message = f"Kubernetes refuses to {request}"
+    draft.set_condition(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)

@@ -1,249 +1,248 @@
-"""A cluster from its first pod to the driver that runs on it, and what can befall it."""
+"""A cluster from its first pod to a running driver, and the ways to lose it."""
 
 from __future__ import annotations
 
-import hashlib
-
 from rlhf_api.on_cluster import QUEUE_LABEL
-from rlhf_api.status import ClusterStatus, Condition, ConditionStatus, ConditionType, JobPhase
+from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import (
+    AddFinalizer,
+    CreateCluster,
     DeleteCluster,
     DeletePod,
-    HoldJob,
-    MakeCluster,
-    RestoreCompanions,
+    RestoreOwnedObjects,
 )
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
-from rlhf_operator.decide.endings import end_driver, fail, start_over_or_fail
-from rlhf_operator.decide.failures import Failure, lost_pods
-from rlhf_operator.decide.lost_pods import pods_that_cannot_end, pods_that_may_end
-from rlhf_operator.decide.observed import ClusterSeen
+from rlhf_operator.decide.endings import end_driver, fail, restart_or_fail
+from rlhf_operator.decide.failures import Failure, node_lost
+from rlhf_operator.decide.observed import ObservedCluster, ObservedPod
 from rlhf_operator.decide.pod_messages import describe_pods, worst_problem
+from rlhf_operator.decide.predicates import (
+    Snapshot,
+    has_current_head,
+    has_old_head,
+    is_backing_off,
+    is_past_start_deadline,
+    lost_pods,
+    partial_cluster_limit,
+    partial_cluster_seconds_left,
+    remaining_pods,
+    start_seconds_left,
+)
 
 
-def follow_cluster(draft: Draft, cluster: ClusterStatus) -> None:
-    """Bring a driver to the job's cluster and look after both.
+def follow_cluster(draft: Draft) -> None:
+    """Bring a driver to the job's cluster and watch over both.
 
-    Where the manifest cannot be read any more, nothing is started: a driver that lives is followed
-    to its end.
+    If the manifest cannot be read any more, nothing is started: a running driver is followed to
+    its end.
     """
+    cluster = draft.status.cluster
+    assert cluster is not None
     _delete_earlier(draft, cluster)
-    seen = draft.seen.cluster(cluster.name)
-    if seen is None or not seen.is_ours:
-        _replace(draft, cluster)
-    elif seen.is_deleting:
+    observed = draft.observed.cluster(cluster.name)
+    if observed is None or not observed.is_owned:
+        _recreate(draft, cluster)
+    elif observed.is_deleting:
         _lose(draft, cluster, "it is being deleted")
-        draft.look_again(draft.settings.poll_seconds)
-    elif seen.has_other_key:
+        draft.requeue_after(draft.settings.poll_seconds)
+    elif observed.has_other_key:
         _lose(draft, cluster, "the key that its token was made from is no more")
-    elif seen.is_suspended:
-        _queue(draft, cluster)
+    elif observed.is_suspended:
+        _await_admission(draft, cluster)
     else:
-        _run_on(draft, _admitted(draft, cluster), seen)
+        _run(draft, _set_admitted(draft, cluster), observed)
 
 
 def _delete_earlier(draft: Draft, cluster: ClusterStatus) -> None:
-    """What is left of earlier attempts, because nobody had told of it when this one was made."""
-    for each in draft.seen.clusters:
-        if each.is_ours and each.name != cluster.name and not each.is_deleting:
-            draft.do(DeleteCluster(each.name, each.uid))
+    # A cluster of an earlier attempt can appear late: its watch event came after this attempt's
+    # cluster was created.
+    for other in draft.observed.owned_clusters:
+        if other.name != cluster.name and not other.is_deleting:
+            draft.do(DeleteCluster(other.name, other.uid))
 
 
-def _replace(draft: Draft, cluster: ClusterStatus) -> None:
-    """The cluster is not there: it was never made, or somebody deleted it."""
-    if draft.seen.cluster(cluster.name) is not None:
+def _recreate(draft: Draft, cluster: ClusterStatus) -> None:
+    """Handle a cluster that does not exist: it was never created, or somebody deleted it."""
+    pods = draft.observed.cluster_pods(cluster.name)
+    if draft.observed.cluster(cluster.name) is not None:
         _lose(draft, cluster, "another one has its name, which this job does not own")
     elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it is gone")
-    elif pods_that_may_end(draft, draft.seen.pods_of(cluster.name)):
-        draft.look_again(draft.settings.poll_seconds)
-    elif draft.seen.job.job is not None and not _is_late(draft):
-        draft.do(HoldJob(), MakeCluster(cluster.attempt))
-        draft.look_again(draft.settings.wait_seconds)
+    elif remaining_pods(draft.snapshot, pods):
+        draft.requeue_when_lost(pods)
+        draft.requeue_after(draft.settings.poll_seconds)
+    elif is_past_start_deadline(draft.snapshot):
+        _fail_start(draft)
+    elif draft.observed.job.job is not None:
+        _requeue_at_start_deadline(draft)
+        draft.do(AddFinalizer(), CreateCluster(cluster.attempt))
+        draft.requeue_after(draft.settings.wait_seconds)
 
 
-def _lose(draft: Draft, cluster: ClusterStatus, how: str) -> None:
+def _lose(draft: Draft, cluster: ClusterStatus, cause: str) -> None:
     end_driver(draft)
-    start_over_or_fail(
-        draft,
-        Failure("ClusterLost", f"the RayCluster {cluster.name} is lost: {how}", None, True),
-    )
+    message = f"the RayCluster {cluster.name} is lost: {cause}"
+    restart_or_fail(draft, Failure("ClusterLost", message, needs_new_cluster=True))
 
 
-def _queue(draft: Draft, cluster: ClusterStatus) -> None:
-    """Somebody else has taken the pods away, or not let them in yet: a queue, as a rule."""
-    _leave_head(draft, cluster)
+def _await_admission(draft: Draft, cluster: ClusterStatus) -> None:
+    """Wait for a suspended cluster: a queue has not admitted it yet, or has evicted it."""
+    if not has_current_head(draft.snapshot, cluster):
+        # The driver ends with its head. Until the head's pod is gone, the driver lives on if the
+        # suspension is taken back.
+        end_driver(draft)
+        cluster = cluster.model_copy(update={"head_pod_uid": None})
+        draft.set(start_time=None, cluster=cluster)
     if not cluster.admitted:
-        message = f"{_queue_of(draft)} has not let the cluster in yet"
-        draft.enter(JobPhase.PENDING, "Queued", message)
-        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
+        message = f"{_queue_name(draft)} has not let the cluster in yet"
+        draft.set_phase(JobPhase.PENDING, "Queued", message)
+        draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
         message = "the cluster was suspended by a queue or a person; it goes on when let in again"
-        draft.enter(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
-        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message)
-    draft.look_again(draft.settings.wait_seconds)
+        draft.set_phase(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
+        draft.set_condition(
+            ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message
+        )
+    draft.requeue_after(draft.settings.wait_seconds)
 
 
-def _queue_of(draft: Draft) -> str:
-    job = draft.seen.job.job
+def _queue_name(draft: Draft) -> str:
+    job = draft.observed.job.job
     name = job.metadata.labels.get(QUEUE_LABEL) if job else None
-    return (
-        "a queue" if name is None else f"the queue {name} (`kubectl describe workloads` says why)"
-    )
+    if name is None:
+        return "a queue"
+    return f"the queue {name} (`kubectl describe workloads` says why)"
 
 
-def _leave_head(draft: Draft, cluster: ClusterStatus) -> None:
-    """The driver ends with its head; until then it lives, should the suspension be taken back."""
-    head = draft.seen.head_pod(cluster.name)
-    if head is None or head.uid != cluster.head_pod_uid:
-        end_driver(draft)
-        draft.set(start_time=None, cluster=cluster.model_copy(update={"head_pod_uid": None}))
-
-
-def _admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
+def _set_admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
     if not cluster.admitted:
         cluster = cluster.model_copy(update={"admitted": True})
         draft.set(cluster=cluster)
     return cluster
 
 
-def _run_on(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> None:
-    """The cluster is ours and let in: is it ready, and does a driver run on it?"""
-    _restore_companions(draft, seen)
-    is_ready = draft.seen.is_ready(seen)
-    _tell_readiness(draft, seen, is_ready)
+def _run(draft: Draft, cluster: ClusterStatus, observed: ObservedCluster) -> None:
+    """Follow the driver of an admitted cluster; without a driver, start one or wait for pods."""
+    _restore_owned_objects(draft, observed)
+    is_ready = draft.observed.is_ready(observed)
+    _set_cluster_ready(draft, observed, is_ready)
     driver = draft.status.driver
+    pods = draft.observed.cluster_pods(cluster.name)
     if driver is not None and not driver.has_ended and driver.attempt == cluster.attempt:
-        head = draft.seen.head_pod(cluster.name)
-        if head is None or head.uid != cluster.head_pod_uid:
-            _lose_head(draft, cluster)
-        else:
+        if has_current_head(draft.snapshot, cluster):
             follow_driver(draft, driver)
-    elif _replace_dirty_workers(draft, cluster, seen) or not _is_due(draft):
-        return
-    elif draft.seen.job.job is None:
-        draft.look_again(draft.settings.wait_seconds)
-    elif lost := pods_that_cannot_end(draft, draft.seen.pods_of(cluster.name)):
+        else:
+            _lose_head(draft, cluster)
+    elif dirty := _dirty_workers(draft.snapshot, cluster, observed):
+        draft.do(*(DeletePod(pod.name, pod.uid) for pod in dirty))
+        draft.requeue_after(draft.settings.poll_seconds)
+    elif is_backing_off(draft.snapshot):
+        draft.requeue_when_due()
+    elif draft.observed.job.job is None:
+        draft.requeue_after(draft.settings.wait_seconds)
+    elif lost := lost_pods(draft.snapshot, pods):
+        draft.requeue_when_lost(pods)
         names = (pod.name for pod in lost)
-        start_over_or_fail(draft, lost_pods(names, draft.settings.lost_pod_seconds))
-    elif is_ready and not _old_heads(draft, cluster):
-        start_driver(draft, cluster)
+        restart_or_fail(draft, node_lost(names, draft.settings.lost_pod_seconds))
     else:
-        _wait_for_pods(draft, cluster)
+        draft.requeue_when_lost(pods)
+        if is_ready and not has_old_head(draft.snapshot, cluster):
+            start_driver(draft, cluster)
+        else:
+            _wait_for_pods(draft, cluster)
 
 
-def _restore_companions(draft: Draft, seen: ClusterSeen) -> None:
-    """Without them no pod of the cluster can be made again, or anybody reaches those that run."""
-    if draft.seen.companions_due and draft.seen.job.job is not None and seen.manifest:
-        draft.do(RestoreCompanions(seen.manifest))
+def _restore_owned_objects(draft: Draft, cluster: ObservedCluster) -> None:
+    # Without the ConfigMap and the Secret no pod of the cluster can start again; without the
+    # NetworkPolicy the pods that run are unprotected.
+    is_due = draft.observed.owned_objects_due
+    if is_due and draft.observed.job.job is not None and cluster.manifest:
+        draft.do(RestoreOwnedObjects(cluster.manifest))
 
 
 def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
     end_driver(draft)
     draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
-    start_over_or_fail(
+    restart_or_fail(
         draft, Failure("HeadLost", "the head pod is gone, and with it the driver; it is made again")
     )
 
 
-def _replace_dirty_workers(draft: Draft, cluster: ClusterStatus, seen: ClusterSeen) -> bool:
-    """Delete workers on which an earlier driver left what nobody can end but with their pods;
-    whether there were any. KubeRay makes them again."""
+def _dirty_workers(
+    state: Snapshot, cluster: ClusterStatus, observed: ObservedCluster
+) -> list[ObservedPod]:
+    """Return the workers with processes of an earlier driver that only their pods' end ends."""
     limit = cluster.replace_workers_before
     if limit is None:
-        return False
-    dirty = [
+        return []
+    return [
         pod
-        for pod in draft.seen.pods_of(seen.name)
-        if pod.owner == seen.uid and pod.created < limit and not (pod.is_head or pod.is_deleting)
+        for pod in state.observed.cluster_pods(observed.name)
+        if pod.owner == observed.uid
+        and pod.created < limit
+        and not (pod.is_head or pod.is_deleting)
     ]
-    if dirty:
-        draft.do(*(DeletePod(pod.name, pod.uid) for pod in dirty))
-        draft.look_again(draft.settings.poll_seconds)
-    return bool(dirty)
 
 
-def _old_heads(draft: Draft, cluster: ClusterStatus) -> bool:
-    """Whether a head that goes is still there: a driver could live on it."""
-    pods = draft.seen.pods_of(cluster.name)
-    return any(pod.is_head and pod.is_deleting for pod in pods)
-
-
-def _is_due(draft: Draft) -> bool:
-    """Whether the wait before the next driver is over."""
-    due = draft.status.restarts.next_time
-    if due is None or due <= draft.now:
-        return True
-    draft.look_again((due - draft.now).total_seconds())
-    return False
-
-
-def _tell_readiness(draft: Draft, seen: ClusterSeen, is_ready: bool) -> None:
-    pods = draft.seen.pods_of(seen.name)
-    message = describe_pods(pods, seen.wanted)
+def _set_cluster_ready(draft: Draft, cluster: ObservedCluster, is_ready: bool) -> None:
+    pods = draft.observed.cluster_pods(cluster.name)
+    message = describe_pods(pods, cluster.desired_workers)
     if is_ready:
-        draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.TRUE, "Ready", message)
+        draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.TRUE, "Ready", message)
         return
-    problem = worst_problem(pods) or draft.seen.recent
+    recent = draft.observed.recent_problem
+    problem = worst_problem(pods) or recent
     reason = problem.reason if problem else "Provisioning"
-    if problem and problem is draft.seen.recent:
+    if problem and problem is recent:
         message = f"{message}; lately: {problem.message}"
-    before = draft.condition(ConditionType.CLUSTER_READY)
+    before = draft.snapshot.condition(ConditionType.CLUSTER_READY)
     if problem and (before is None or before.reason != reason):
-        draft.note(reason, problem.message, is_warning=True)
-    draft.conclude(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
+        draft.record_event(reason, problem.message, is_warning=True)
+    draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
 
 
-def _is_late(draft: Draft) -> bool:
-    """Whether pods have been waited for long enough: then the job fails."""
-    ready = draft.condition(ConditionType.CLUSTER_READY)
-    limit = draft.seen.job.job.spec.start_deadline_seconds if draft.seen.job.job else None
-    if ready is None or limit is None or ready.status is not ConditionStatus.FALSE:
-        return False
-    left = limit - draft.seconds_since(ready.last_transition_time)
-    if left > 0:
-        draft.look_again(left)
-        return False
+def _requeue_at_start_deadline(draft: Draft) -> None:
+    left = start_seconds_left(draft.snapshot)
+    if left is not None and left > 0:
+        draft.requeue_after(left)
+
+
+def _fail_start(draft: Draft) -> None:
+    ready = draft.snapshot.condition(ConditionType.CLUSTER_READY)
+    job = draft.observed.job.job
+    assert ready is not None and job is not None
     fail(
         draft,
         "StartDeadlineExceeded",
-        f"the cluster's pods were not ready after startDeadlineSeconds, {limit}: {ready.message}",
+        "the cluster's pods were not ready after startDeadlineSeconds, "
+        f"{job.spec.start_deadline_seconds}: {ready.message}",
     )
-    return True
-
-
-def _holds_for_nothing(draft: Draft, cluster: ClusterStatus, ready: Condition) -> bool:
-    """Whether some pods have kept devices for too long while others find no room: then all are
-    given back, and asked for again later."""
-    pods = draft.seen.pods_of(cluster.name)
-    limit = _room_seconds(draft, cluster)
-    left = limit - draft.seconds_since(ready.last_transition_time)
-    if not any(pod.is_ready and not pod.is_head for pod in pods):
-        return False
-    if left > 0:
-        draft.look_again(left)
-        return False
-    message = f"some pods waited for others for {limit:.0f} s: {ready.message}"
-    start_over_or_fail(draft, Failure("NoRoom", message, needs_new_cluster=True, is_counted=False))
-    return True
-
-
-def _room_seconds(draft: Draft, cluster: ClusterStatus) -> float:
-    """Up to half as much again as is set, for every job and attempt its own: two jobs that hold
-    what the other one needs do not give it back in the same moment for ever."""
-    digest = hashlib.sha256(f"{draft.seen.job.uid}/{cluster.attempt}".encode()).digest()
-    return draft.settings.room_seconds * (1 + digest[0] / 512)
 
 
 def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
-    """No driver runs, because pods are missing."""
-    ready = draft.condition(ConditionType.CLUSTER_READY)
+    """Wait for pods until a limit: then fail, or release the devices of an incomplete cluster."""
+    ready = draft.snapshot.condition(ConditionType.CLUSTER_READY)
     assert ready is not None
-    if _is_late(draft) or _holds_for_nothing(draft, cluster, ready):
+    if is_past_start_deadline(draft.snapshot):
+        _fail_start(draft)
         return
-    problem = worst_problem(draft.seen.pods_of(cluster.name))
+    _requeue_at_start_deadline(draft)
+    left = partial_cluster_seconds_left(draft.snapshot, cluster)
+    if left is not None and left <= 0:
+        _release_devices(draft, cluster, ready.message)
+        return
+    if left is not None:
+        draft.requeue_after(left)
+    problem = worst_problem(draft.observed.cluster_pods(cluster.name))
     reason = problem.reason if problem else "WaitingForPods"
-    draft.enter(phase_before_driver(draft), reason, ready.message)
-    draft.look_again(draft.settings.wait_seconds)
+    draft.set_phase(phase_before_driver(draft.snapshot), reason, ready.message)
+    draft.requeue_after(draft.settings.wait_seconds)
+
+
+def _release_devices(draft: Draft, cluster: ClusterStatus, pods: str) -> None:
+    limit = partial_cluster_limit(draft.snapshot, cluster)
+    message = f"some pods waited for others for {limit:.0f} s: {pods}"
+    # The job is not to blame that its devices are in use elsewhere.
+    restart_or_fail(draft, Failure("NoRoom", message, needs_new_cluster=True, is_counted=False))

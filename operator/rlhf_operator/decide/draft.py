@@ -1,9 +1,10 @@
-"""A decision while it is made: the next status, what to do, and when to look again."""
+"""A decision in the making: the next status, the actions, and the time of the next reconcile."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rlhf_api.status import (
@@ -13,112 +14,116 @@ from rlhf_api.status import (
     JobPhase,
     RLHFJobStatus,
 )
-from rlhf_operator.decide.actions import Action, Note
-from rlhf_operator.decide.conditions import conditions_of
-from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.actions import Action, JobEvent
+from rlhf_operator.decide.observed import Observed, ObservedPod
+from rlhf_operator.decide.predicates import Snapshot, seconds_until_lost
 from rlhf_operator.decide.settings import Settings
 
-LONGEST_MESSAGE = 1024
-"""Characters of a message; what comes from outside can be of any length."""
+MAX_MESSAGE_CHARACTERS = 1024
+"""Limit of a message; text from outside can be of any length."""
+ACTIVE_PHASES = (JobPhase.PLANNING, JobPhase.PROVISIONING, JobPhase.RUNNING, JobPhase.RESTARTING)
+"""Phases of a job that proceeds without anybody's help."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do about a job. First the status is written, then the actions are taken in order."""
+    """The outcome of a reconcile. The status is written first, then the actions run in order."""
 
     status: RLHFJobStatus
     actions: tuple[Action, ...]
-    notes: tuple[Note, ...]
+    events: tuple[JobEvent, ...]
     restarts: tuple[Restart, ...]
-    """What is started again by it, for the metrics."""
-    again_after: float | None
-    """Seconds until the next look; None: only events lead to one."""
+    """Restarts that it causes or has observed, for the metrics."""
+    requeue_after: float | None
+    """Seconds until the next reconcile. None: only an event leads to one."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Something is started again, or was."""
+    """Some restarts of one kind."""
 
     kind: Literal["incarnations", "drivers", "clusters"]
     reason: str
-    """What caused it."""
     number: int = 1
 
 
 class Draft:
-    """Collects a decision."""
+    """Collects a decision. Predicates read its `snapshot`; only transitions get the draft."""
 
-    def __init__(self, seen: Observed, settings: Settings, now: datetime) -> None:
-        self.seen = seen
+    def __init__(self, observed: Observed, settings: Settings, now: datetime) -> None:
+        self.observed = observed
         self.settings = settings
         self.now = now.astimezone(UTC).replace(microsecond=0)
-        self.status: RLHFJobStatus = seen.job.status
+        self.status: RLHFJobStatus = observed.job.status
         self.actions: list[Action] = []
-        self._notes: list[Note] = []
+        self._events: list[JobEvent] = []
         self._restarts: list[Restart] = []
-        self._again: float | None = None
+        self._requeue_after: float | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The current state, for predicates."""
+        return Snapshot(self.observed, self.status, self.settings, self.now)
 
     def set(self, **fields: Any) -> None:
         """Change fields of the status."""
         self.status = self.status.model_copy(update=fields)
 
     def do(self, *actions: Action) -> None:
-        """Ask for actions."""
+        """Request actions."""
         self.actions += actions
 
-    def note(self, reason: str, message: str, is_warning: bool = False) -> None:
-        """Tell people."""
-        self._notes.append(Note(reason, _short(message), is_warning))
+    def record_event(self, reason: str, message: str, is_warning: bool = False) -> None:
+        """Add a Kubernetes Event."""
+        self._events.append(JobEvent(reason, _shorten(message), is_warning))
 
-    def count(self, restart: Restart) -> None:
-        """Tell the metrics."""
+    def count_restart(self, restart: Restart) -> None:
+        """Add to the metrics."""
         self._restarts.append(restart)
 
-    def look_again(self, seconds: float) -> None:
-        """Look again so soon, or sooner."""
+    def requeue_after(self, seconds: float) -> None:
+        """Reconcile again after this time at the latest."""
         seconds = max(0.0, seconds)
-        self._again = seconds if self._again is None else min(self._again, seconds)
+        last = self._requeue_after
+        self._requeue_after = seconds if last is None else min(last, seconds)
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether what runs was made from another manifest than the job's now."""
-        cluster = self.status.cluster
-        if cluster is None or cluster.manifest_digest is None:
-            return False
-        return not self.seen.job.is_of(cluster.manifest_digest)
+    def requeue_when_lost(self, pods: Iterable[ObservedPod]) -> None:
+        """Reconcile again when the first terminating pod counts as lost."""
+        for pod in pods:
+            left = seconds_until_lost(self.snapshot, pod)
+            if 0 < left < float("inf"):
+                self.requeue_after(left)
 
-    def condition(self, type: ConditionType) -> Condition | None:
-        """One condition as it stands."""
-        return next((each for each in self.status.conditions if each.type is type), None)
+    def requeue_when_due(self) -> None:
+        """Reconcile again when the back-off before the next start is over."""
+        due = self.status.restarts.next_time
+        assert due is not None
+        self.requeue_after((due - self.now).total_seconds())
 
-    def seconds_since(self, time: datetime | None) -> float:
-        """How long ago; 0 if never, or if the clock that wrote it is ahead of this one."""
-        return 0.0 if time is None else max(0.0, (self.now - time).total_seconds())
-
-    def conclude(
+    def set_condition(
         self, type: ConditionType, status: ConditionStatus, reason: str, message: str
     ) -> None:
-        """Set a condition; its time changes with its status only."""
-        before = self.condition(type)
-        same = before is not None and before.status is status
-        made = Condition(
+        """Set a condition; its transition time changes only with its status."""
+        before = self.snapshot.condition(type)
+        is_same = before is not None and before.status is status
+        condition = Condition(
             type=type,
             status=status,
-            observed_generation=self.seen.job.generation,
-            last_transition_time=before.last_transition_time if before and same else self.now,
+            observed_generation=self.observed.job.generation,
+            last_transition_time=before.last_transition_time if before and is_same else self.now,
             reason=reason,
-            message=_short(message),
+            message=_shorten(message),
         )
-        others = [each for each in self.status.conditions if each.type is not type]
+        others = [other for other in self.status.conditions if other.type is not type]
         order = list(ConditionType)
-        self.set(conditions=tuple(sorted([*others, made], key=lambda c: order.index(c.type))))
+        self.set(conditions=tuple(sorted([*others, condition], key=lambda c: order.index(c.type))))
 
-    def drop(self, *types: ConditionType) -> None:
-        """Take conditions away that are there only while they hold."""
-        kept = tuple(each for each in self.status.conditions if each.type not in types)
+    def remove_condition(self, *types: ConditionType) -> None:
+        """Remove conditions that exist only while they are true."""
+        kept = tuple(entry for entry in self.status.conditions if entry.type not in types)
         self.set(conditions=kept)
 
-    def enter(
+    def set_phase(
         self,
         phase: JobPhase,
         reason: str,
@@ -126,53 +131,82 @@ class Draft:
         is_warning: bool = False,
         is_stuck: bool = False,
     ) -> None:
-        """Say where the job is; people are told when that is news.
+        """Set the phase and the conditions that follow from it; an event if phase or reason change.
 
         Args:
-            is_stuck: whether it cannot go on without a change.
+            is_stuck: True if the job cannot proceed without a change by somebody.
         """
-        news = (self.status.phase, self.status.reason) != (phase, reason)
-        self.set(phase=phase, reason=reason, message=_short(message))
-        if news:
-            self.note(reason, message, is_warning)
-        for type, status in conditions_of(phase, is_stuck).items():
+        is_new = (self.status.phase, self.status.reason) != (phase, reason)
+        self.set(phase=phase, reason=reason, message=_shorten(message))
+        if is_new:
+            self.record_event(reason, message, is_warning)
+        for type, status in phase_conditions(phase, is_stuck).items():
             if status is None:
-                self.drop(type)
+                self.remove_condition(type)
             else:
-                self.conclude(type, status, reason, message)
+                self.set_condition(type, status, reason, message)
 
     def decision(self) -> Decision:
-        """What was collected. GPUs are accounted for whenever something else is written, too."""
-        self.set(observed_generation=self.seen.job.generation, gpus=self._gpus())
-        if self.status != self.seen.job.status:
-            self._account()
+        """Return the collected decision."""
+        self.set(observed_generation=self.observed.job.generation, gpus=self._count_gpus())
+        # A change of GPU time alone is no reason to write: it changes with every reconcile.
+        if self.status != self.observed.job.status:
+            self._add_gpu_seconds()
         status = RLHFJobStatus.model_validate(self.status.model_dump())
         return Decision(
-            status, tuple(self.actions), tuple(self._notes), tuple(self._restarts), self._again
+            status,
+            tuple(self.actions),
+            tuple(self._events),
+            tuple(self._restarts),
+            self._requeue_after,
         )
 
-    def _gpus(self) -> int:
-        """Those of its cluster, as long as that is there and its pods may be."""
+    def _count_gpus(self) -> int:
+        """Return the GPUs of its cluster while that may have pods."""
         name = self.status.cluster.name if self.status.cluster else ""
-        cluster = self.seen.cluster(name)
-        if cluster is None or not cluster.is_ours or cluster.is_suspended:
+        cluster = self.observed.cluster(name)
+        if cluster is None or not cluster.is_owned or cluster.is_suspended:
             return 0
-        return self.seen.job.num_gpus if self.seen.job.job else self.status.gpus
+        return self.observed.job.num_gpus if self.observed.job.job else self.status.gpus
 
-    def _account(self) -> None:
-        """Add up the time of the GPUs that were held until now."""
-        before = self.seen.job.status
-        held = self.seconds_since(before.gpus_accounted_time) * before.gpus
+    def _add_gpu_seconds(self) -> None:
+        before = self.observed.job.status
+        used = self.snapshot.seconds_since(before.gpus_accounted_time) * before.gpus
         self.set(
-            gpu_seconds=before.gpu_seconds + int(held),
+            gpu_seconds=before.gpu_seconds + int(used),
             gpus_accounted_time=self.now if self.status.gpus else None,
         )
 
 
-def later(time: datetime, seconds: float) -> datetime:
-    """A time so many seconds after another."""
-    return time + timedelta(seconds=seconds)
+def phase_conditions(
+    phase: JobPhase, is_stuck: bool
+) -> Mapping[ConditionType, ConditionStatus | None]:
+    """Return the conditions that say the same as the phase, for programs that wait for conditions.
+
+    Accepted, Planned and ClusterReady do not follow from the phase.
+
+    Args:
+        is_stuck: True if the job cannot proceed without a change by somebody.
+
+    Returns:
+        The status of each condition; None: the condition is absent.
+    """
+
+    def true_if(holds: bool) -> ConditionStatus | None:
+        return ConditionStatus.TRUE if holds else None
+
+    succeeded = phase is JobPhase.SUCCEEDED
+    return {
+        ConditionType.READY: ConditionStatus.TRUE if succeeded else ConditionStatus.FALSE,
+        ConditionType.RECONCILING: true_if(phase in ACTIVE_PHASES),
+        ConditionType.STALLED: true_if(is_stuck),
+        ConditionType.SUSPENDED: true_if(phase is JobPhase.SUSPENDED),
+        ConditionType.COMPLETE: true_if(succeeded),
+        ConditionType.FAILED: true_if(phase is JobPhase.FAILED),
+    }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 4]} ..."
+def _shorten(text: str) -> str:
+    if len(text) <= MAX_MESSAGE_CHARACTERS:
+        return text
+    return f"{text[: MAX_MESSAGE_CHARACTERS - 4]} ..."

@@ -1,4 +1,4 @@
-"""What follows from a failure: another start, or the job's end."""
+"""Failures, and the rules that decide between another start and the job's end."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from rlhf_api.spec.failure import FailureAction, FailurePolicy
 from rlhf_api.status import RestartStatus
 from rlhf_operator.decide.settings import Settings
 
-NEVER_AGAIN = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER)
-"""Exit codes of failures that come again by themselves."""
+PERMANENT_EXITS = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER)
+"""Exit codes of failures that another start would repeat."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that ended a driver, or kept it from starting."""
+    """An error that ended a driver, or kept it from starting."""
 
     reason: str
     message: str
     exit_code: int | None = None
-    """The driver's. None: it did not get so far as to have one."""
+    """The driver's. None: it had none."""
     needs_new_cluster: bool = False
-    """Whether the cluster itself is gone or unfit."""
+    """True if the cluster is lost or unfit."""
     is_counted: bool = True
-    """Whether its restart counts against the limit, unless a rule says otherwise."""
+    """True if its restart counts against the limit, unless a rule says otherwise."""
     needs_new_workers: bool = False
-    """Whether processes are left on the workers that nobody can end but with their pods."""
+    """True if processes remain on the workers that only the end of their pods ends."""
 
 
-def head_refused(said: str) -> Failure:
-    """The head does not take this operator's token."""
-    message = f"the cluster's head does not take this operator's token ({said})"
+def head_refused(answer: str) -> Failure:
+    """Return the failure of a head that refuses this operator's token."""
+    message = f"the cluster's head does not take this operator's token ({answer})"
     return Failure("HeadRefused", message, needs_new_cluster=True)
 
 
-def dead_head(seconds: float) -> Failure:
-    """The head does not answer."""
+def head_dead(seconds: float) -> Failure:
+    """Return the failure of a head that does not answer."""
     message = f"the cluster's head has not answered for {seconds:.0f} s"
     return Failure("HeadUnreachable", message, needs_new_cluster=True)
 
 
-def frozen(seconds: float) -> Failure:
-    """The driver is there, and does nothing."""
+def driver_frozen(seconds: float) -> Failure:
+    """Return the failure of a driver that runs and reports nothing."""
     message = f"the driver has told nothing new for {seconds:.0f} s, not even that it waits"
     return Failure("DriverFrozen", message)
 
 
-def lost_pods(names: Iterable[str], seconds: float) -> Failure:
-    """Pods that cannot end, because nobody is there to end them."""
-    message = f"{', '.join(sorted(names)[:3])} did not end within {seconds:.0f} s: the node is lost"
+def node_lost(pods: Iterable[str], seconds: float) -> Failure:
+    """Return the failure of pods, by name, that cannot end because their kubelet is gone."""
+    message = f"{', '.join(sorted(pods)[:3])} did not end within {seconds:.0f} s: the node is lost"
     return Failure("NodeLost", message, needs_new_cluster=True)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a failure leads to."""
+    """The consequence of a failure."""
 
     restarts: bool
     counts: bool = True
-    """Whether the restart counts against the limit."""
-    why_not: str = ""
-    """What people are told when there is no restart."""
+    """True if the restart counts against the limit."""
+    obstacle: str = ""
+    """Why there is no restart, for the message."""
 
 
-def verdict(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) -> Verdict:
-    """The first rule that matches decides; else the exit code does."""
-    action = _by_rule(failure, policy) or _by_itself(failure)
+def decide_restart(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) -> Verdict:
+    """Decide by the first rule that matches, else by the exit code."""
+    action = _action_of_rules(failure, policy) or _default_action(failure)
     if action is FailureAction.FAIL:
         return Verdict(False)
     if action is FailureAction.RESTART_IGNORING_LIMIT:
@@ -75,26 +75,26 @@ def verdict(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) ->
     if restarts.since_checkpoint >= policy.max_restarts:
         return Verdict(
             False,
-            why_not=f"after {restarts.since_checkpoint} restarts without a new checkpoint; "
+            obstacle=f"after {restarts.since_checkpoint} restarts without a new checkpoint; "
             f"failurePolicy.maxRestarts allows {policy.max_restarts}",
         )
     return Verdict(True)
 
 
 def backoff_seconds(policy: FailurePolicy, in_a_row: int, settings: Settings) -> float:
-    """The wait before a restart.
+    """Return the wait before a restart; it doubles from the third on.
 
     Args:
-        in_a_row: its number since the last new checkpoint: the first waits for nothing, for the
-            job has come somewhere.
+        in_a_row: number of the restart since the last new checkpoint, from 1.
     """
+    # The first one does not wait: the checkpoint proves that the job makes progress.
     if in_a_row <= 1:
         return 0.0
     doublings = min(in_a_row - 2, 16)
-    return min(policy.backoff_seconds * 2.0**doublings, settings.longest_backoff_seconds)
+    return min(policy.backoff_seconds * 2.0**doublings, settings.max_backoff_seconds)
 
 
-def _by_rule(failure: Failure, policy: FailurePolicy) -> FailureAction | None:
+def _action_of_rules(failure: Failure, policy: FailurePolicy) -> FailureAction | None:
     for rule in policy.rules:
         if rule.on_reason is not None and rule.on_reason == failure.reason:
             return rule.action
@@ -103,7 +103,7 @@ def _by_rule(failure: Failure, policy: FailurePolicy) -> FailureAction | None:
     return None
 
 
-def _by_itself(failure: Failure) -> FailureAction:
+def _default_action(failure: Failure) -> FailureAction:
     if not failure.is_counted:
         return FailureAction.RESTART_IGNORING_LIMIT
-    return FailureAction.FAIL if failure.exit_code in NEVER_AGAIN else FailureAction.RESTART
+    return FailureAction.FAIL if failure.exit_code in PERMANENT_EXITS else FailureAction.RESTART

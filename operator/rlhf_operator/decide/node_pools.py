@@ -1,4 +1,4 @@
-"""The node pools that a job's cluster takes."""
+"""The node pools that a job's cluster uses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from rlhf_planner.problem.devices import limit_devices
 
 
 def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
-    """A job as its cluster runs it: with the node pools that are left where its objective lets the
-    plan take a part of them. Its driver plans for these, so that it never waits for others.
+    """Return the job as its cluster runs it.
+
+    If the objective lets the plan use a part of the node pools, the result has just that part.
+    The driver plans for these pools, so it never waits for others.
 
     Args:
         job: with the chart's defaults.
@@ -22,35 +24,35 @@ def cluster_job(job: RLHFJob, plan: PlanStatus | None) -> RLHFJob:
     if plan is None or not plan.pools or not spec.placement.objective.may_use_fewer_devices:
         return job
     parts = {part.name: part for part in plan.pools}
-    pools = (
-        _part_of(pool, parts[pool.name]) for pool in spec.resources.node_pools if pool.name in parts
+    used = tuple(
+        _resize(pool, parts[pool.name]) for pool in spec.resources.node_pools if pool.name in parts
     )
-    taken = tuple(pools)
-    if not taken:  # the plan is of an earlier manifest, whose pools had other names
+    if not used:  # the plan is of an earlier manifest, whose pools had other names
         return job
-    resources = spec.resources.model_copy(update={"node_pools": taken})
-    placement = spec.placement.model_copy(update={"max_devices": None})  # the plan kept it
+    resources = spec.resources.model_copy(update={"node_pools": used})
+    # The plan has respected maxDevices; the smaller pools must not be limited again.
+    placement = spec.placement.model_copy(update={"max_devices": None})
     changed = spec.model_copy(update={"resources": resources, "placement": placement})
     return job.model_copy(update={"spec": changed})
 
 
-def _part_of(pool: NodePool, part: PoolPart) -> NodePool:
+def _resize(pool: NodePool, part: PoolPart) -> NodePool:
     size = {"nodes": part.nodes, "devices_per_node": part.devices_per_node}
     return pool.model_copy(update=size)
 
 
-def taken_pools(job: RLHFJob) -> tuple[NodePool, ...]:
-    """Its pools, each with as many nodes and devices as placement.maxDevices leaves."""
-    taken = []
+def cluster_pools(job: RLHFJob) -> tuple[NodePool, ...]:
+    """Return the job's pools with the nodes and devices that placement.maxDevices allows."""
+    pools = []
     for pool in job.spec.resources.node_pools:
-        whole = Pool(
+        full = Pool(
             name=pool.name,
             device=pool.device,
             nodes=pool.nodes,
             devices_per_node=pool.devices_per_node,
             memory_bytes_per_device=0,
         )
-        left = limit_devices(whole, job.spec.placement)
-        size = {"nodes": left.nodes, "devices_per_node": left.devices_per_node}
-        taken.append(pool.model_copy(update=size))
-    return tuple(taken)
+        limited = limit_devices(full, job.spec.placement)
+        size = {"nodes": limited.nodes, "devices_per_node": limited.devices_per_node}
+        pools.append(pool.model_copy(update=size))
+    return tuple(pools)

@@ -1,4 +1,4 @@
-"""What was observed of a job and of what was made for it: the only input of a decision."""
+"""The observed state of a job and its objects: the only input of a decision besides the time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
 from rlhf_operator.clients.head.protocol import Submission
-from rlhf_operator.decide.node_pools import cluster_job, taken_pools
+from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
 
 
 @dataclass(frozen=True)
-class JobSeen:
+class ObservedJob:
     """An RLHFJob."""
 
     namespace: str
     name: str
     uid: str
-    version: str
-    """Its resourceVersion: who writes upon another one is refused."""
+    resource_version: str
+    """Writes based on another version are refused as conflicts."""
     generation: int
     created: datetime
     is_deleting: bool
@@ -34,39 +34,41 @@ class JobSeen:
     job: RLHFJob | None
     """With the chart's defaults. None: its manifest cannot be read."""
     defaults: DefaultsStatus | None
-    """What of them it takes: those of its acceptance, where it was accepted."""
+    """Chart defaults in force, pinned at acceptance."""
     problem: Refusal | None
-    """Why it cannot be read, or cannot be run whatever the cluster."""
+    """Why it cannot be read, or cannot run on any cluster."""
     status: RLHFJobStatus
 
     @cached_property
     def digest(self) -> str | None:
-        """Of what a cluster and driver of this manifest go by. None: it cannot be read."""
+        """Digest of the fields that the cluster and the driver depend on. None: unreadable."""
         return None if self.job is None else manifest_digest(self.job.spec)
 
-    def is_of(self, digest: str) -> bool:
-        """Whether a cluster with such a digest is one of this manifest, as this release made it or
-        an earlier one; also where it cannot be read."""
+    def matches(self, digest: str) -> bool:
+        """True if a cluster with this digest runs the job's manifest.
+
+        Also true if the manifest cannot be read: then nothing is replaced.
+        """
         if self.job is None or digest == self.digest:
             return True
+        # Earlier releases included the models' shapes in the digest.
         return digest == manifest_digest(self.job.spec, with_shapes=True)
 
     @property
     def cluster_job(self) -> RLHFJob | None:
-        """The manifest as its cluster runs it, by the plan in the status. None: it cannot be
-        read."""
+        """The manifest as its cluster runs it, by the plan in the status. None: unreadable."""
         return None if self.job is None else cluster_job(self.job, self.status.plan)
 
     @property
     def num_gpus(self) -> int:
-        """GPUs that its cluster asks for."""
+        """GPUs that its cluster requests."""
         job = self.cluster_job
-        pools = taken_pools(job) if job else ()
+        pools = cluster_pools(job) if job else ()
         return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
 
     @property
     def run_folder(self) -> str:
-        """The address of what the job leaves: pvc://CLAIM/FOLDER, or the storage's own."""
+        """Address of the job's output: pvc://CLAIM/FOLDER, or the storage's own."""
         storage = self.job.spec.checkpoint.storage if self.job else None
         if storage is None:
             return ""
@@ -76,60 +78,60 @@ class JobSeen:
         return f"pvc://{claim.claim_name}/{claim.sub_path or self.name}".rstrip("/")
 
     def cluster_name(self, attempt: int) -> str:
-        """Its RayCluster of that attempt."""
+        """Return the name of the RayCluster of this attempt."""
         return cluster_name(self.name, attempt)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a manifest cannot be run."""
+    """Why a manifest cannot run."""
 
     reason: str
     message: str
 
 
 @dataclass(frozen=True)
-class ClusterSeen:
+class ObservedCluster:
     """A RayCluster with the job's label."""
 
     name: str
     uid: str
-    is_ours: bool
-    """Whether this very job owns it, and not somebody else's of that name."""
+    is_owned: bool
+    """True if the job's uid owns it; anybody may write the label."""
     has_other_key: bool
-    """Whether an operator with another key made it, whose token its head takes."""
+    """True if an operator with another key created it, whose token its head accepts."""
     release: str | None
-    """The release of the operator that made it. None: nobody wrote that down."""
+    """Release of the operator that created it. None: not recorded."""
     is_deleting: bool
     is_suspended: bool
-    """Whether its pods are taken away, by Kueue or by a person."""
+    """True if Kueue or a person has suspended its pods."""
     manifest: str | None
-    """The ConfigMap with the manifest that its pods mount. None: it has no such volume."""
-    wanted: Mapping[str, int]
-    """Workers of each node pool."""
+    """ConfigMap with the manifest that its pods mount. None: it has no such volume."""
+    desired_workers: Mapping[str, int]
+    """Workers by node pool."""
 
     @property
-    def wanted_workers(self) -> int:
-        """Those of all pools."""
-        return sum(self.wanted.values())
+    def num_desired_workers(self) -> int:
+        """Workers of all pools."""
+        return sum(self.desired_workers.values())
 
 
 @dataclass(frozen=True)
 class PodProblem:
-    """Why a pod does not come up, or did not stay."""
+    """Why a pod does not start, or did not stay."""
 
     reason: str
     """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration, ContainerFailed."""
     message: str
 
     @property
-    def outlives_its_pod(self) -> bool:
-        """Whether it explains why a pod is gone."""
+    def outlives_pod(self) -> bool:
+        """True if it explains a deleted pod."""
         return self.reason in ("OutOfMemory", "Evicted", "ContainerFailed")
 
 
 @dataclass(frozen=True)
-class PodSeen:
+class ObservedPod:
     """A pod of one of the job's clusters."""
 
     name: str
@@ -138,63 +140,65 @@ class PodSeen:
     is_ready: bool
     created: datetime
     owner: str | None
-    """The uid of the RayCluster that looks after it."""
+    """Uid of the RayCluster that controls it."""
     owner_name: str | None
-    """That RayCluster's name. None: no RayCluster does."""
+    """Name of the RayCluster that controls it. None: no RayCluster does."""
     pool: str | None = None
-    """The node pool that it is a worker of. None: it is the head, or nobody knows."""
+    """Node pool of a worker. None: it is the head, or unlabelled."""
     deletion_time: datetime | None = None
-    """When its grace period ends, or ended. None: it is there to stay."""
+    """End of its grace period. None: it is not being deleted."""
     address: str | None = None
-    """Its IP address. None: it has none yet."""
+    """IP address. None: not assigned yet."""
     problem: PodProblem | None = None
     is_starting: bool = False
-    """Whether its kubelet is about to make its containers: what keeps it from that, events say."""
+    """True while the kubelet creates its containers. Only events explain what blocks that."""
 
     @property
     def is_deleting(self) -> bool:
-        """Whether it was told to end."""
         return self.deletion_time is not None
 
 
 class HeadState(Enum):
-    """What came of asking the head."""
+    """Outcome of the request to the head."""
 
     NOT_ASKED = auto()
-    """There is none that could be asked, or nothing to ask for."""
+    """No head could be asked, or there was nothing to ask."""
     UNREACHABLE = auto()
     REFUSED = auto()
     ANSWERED = auto()
 
 
 @dataclass(frozen=True)
-class HeadSeen:
-    """What the head said."""
+class ObservedHead:
+    """The head's answer, and for how long the head has been in this state.
+
+    This process measures the durations: a new one starts at zero.
+    """
 
     state: HeadState = HeadState.NOT_ASKED
     message: str = ""
     submissions: tuple[Submission, ...] = ()
     report: StatusReport | None = None
-    """The newest report of the last driver; the final one once it ended, where it left one."""
+    """Newest report of the last driver; after its end the final one, if it left one."""
     refused_seconds: float = 0.0
-    """For how long it has refused the token, as far as this process knows."""
-    silent_seconds: float = 0.0
-    """For how long it has not answered, alike."""
-    still_seconds: float = 0.0
-    """For how long the driver has told nothing new, alike."""
+    """Since it first refused the token."""
+    unanswered_seconds: float = 0.0
+    """Since its last answer."""
+    unchanged_seconds: float = 0.0
+    """Since the driver's last new report."""
     heartbeat_seconds: int | None = None
-    """How often it has promised to, in its last report. None: it has not, or has ended."""
+    """Interval promised in the driver's last report. None: no promise, or the driver has ended."""
     others_answer: bool = False
-    """Whether another head has answered just now: then it is not the operator that is cut off."""
+    """True if another head has answered recently: the operator itself is not cut off."""
 
     def submission(self, id: str) -> Submission | None:
-        """One of its submissions."""
-        return next((each for each in self.submissions if each.id == id), None)
+        """Return the submission with this id."""
+        return next((entry for entry in self.submissions if entry.id == id), None)
 
 
 @dataclass(frozen=True)
-class PlanSeen:
-    """What planning brought: a plan, a refusal, or neither because something is not known."""
+class PlanResult:
+    """Outcome of planning: a plan, a refusal, or neither because something is unknown."""
 
     plan: PlanStatus | None = None
     refusal: Refusal | None = None
@@ -203,76 +207,83 @@ class PlanSeen:
 
 
 @dataclass(frozen=True)
-class ClaimSeen:
-    """The claim that holds checkpoints."""
+class ObservedClaim:
+    """The PersistentVolumeClaim for checkpoints."""
 
     exists: bool
     is_shared: bool
-    """Whether several nodes may write to it: ReadWriteMany."""
+    """True if several nodes may write to it: ReadWriteMany."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything that a decision is made from, but the time."""
+    """Everything that a decision depends on, except the time."""
 
-    job: JobSeen
-    clusters: tuple[ClusterSeen, ...] = ()
-    pods: tuple[PodSeen, ...] = ()
-    claim: ClaimSeen | None = None
+    job: ObservedJob
+    clusters: tuple[ObservedCluster, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
+    claim: ObservedClaim | None = None
     """None: the job needs none."""
     lacks_code: bool = False
-    """Whether the ConfigMap of spec.code is not there."""
-    companions_due: bool = False
-    """Whether it is time to see to it that its cluster's manifest, token and policy are there."""
-    plan: PlanSeen | None = None
+    """True if the ConfigMap of spec.code does not exist."""
+    owned_objects_due: bool = False
+    """True if it is time to restore the cluster's ConfigMap, Secret and NetworkPolicy."""
+    plan: PlanResult | None = None
     """None: it is being made."""
     has_kuberay: bool = True
-    """Whether Kubernetes knows RayClusters."""
+    """True if the API server serves RayClusters."""
     other_release: str | None = None
-    """Another release of the operator that looks after the job. None: this one does."""
-    head: HeadSeen = field(default_factory=HeadSeen)
-    recent: PodProblem | None = None
-    """What a pod told lately that may be gone by now."""
+    """Another release of the operator that manages the job. None: this one does."""
+    head: ObservedHead = field(default_factory=ObservedHead)
+    recent_problem: PodProblem | None = None
+    """Problem of a pod that may be deleted by now."""
 
-    def with_plan(self, plan: PlanSeen | None) -> Observed:
-        """The same with what planning brought."""
+    def with_plan(self, plan: PlanResult | None) -> Observed:
+        """Return a copy with the outcome of planning."""
         return replace(self, plan=plan)
 
-    def with_head(self, head: HeadSeen) -> Observed:
-        """The same with what the head said."""
+    def with_head(self, head: ObservedHead) -> Observed:
+        """Return a copy with the head's answer."""
         return replace(self, head=head)
 
     def with_status(self, status: RLHFJobStatus) -> Observed:
-        """The same after the status was written."""
+        """Return a copy with the status that was written."""
         return replace(self, job=replace(self.job, status=status))
 
-    def cluster(self, name: str) -> ClusterSeen | None:
-        """The cluster of that name, ours or not."""
-        return next((each for each in self.clusters if each.name == name), None)
+    def cluster(self, name: str) -> ObservedCluster | None:
+        """Return the cluster of this name, owned or not."""
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)
 
     @property
-    def own_pods(self) -> tuple[PodSeen, ...]:
-        """Pods of clusters that were made for the job: labels alone are anybody's to write."""
+    def owned_clusters(self) -> tuple[ObservedCluster, ...]:
+        """Clusters that the job owns."""
+        return tuple(cluster for cluster in self.clusters if cluster.is_owned)
+
+    @property
+    def own_pods(self) -> tuple[ObservedPod, ...]:
+        """Pods of the job's clusters, by owner: anybody may write a label."""
         attempts = range(1, self.job.status.attempts + 1)
         names = {self.job.cluster_name(attempt) for attempt in attempts}
         return tuple(pod for pod in self.pods if pod.owner_name in names)
 
-    def pods_of(self, cluster: str) -> tuple[PodSeen, ...]:
-        """Those of one of them; where that cluster is there, its very own."""
-        seen = self.cluster(cluster)
+    def cluster_pods(self, name: str) -> tuple[ObservedPod, ...]:
+        """Return the pods of a cluster; if it exists, only those with its uid as owner."""
+        cluster = self.cluster(name)
         return tuple(
             pod
             for pod in self.own_pods
-            if pod.owner_name == cluster and (seen is None or pod.owner == seen.uid)
+            if pod.owner_name == name and (cluster is None or pod.owner == cluster.uid)
         )
 
-    def head_pod(self, cluster: str) -> PodSeen | None:
-        """The head's pod that is there to stay."""
-        pods = self.pods_of(cluster)
+    def head_pod(self, cluster: str) -> ObservedPod | None:
+        """Return the head's pod unless it is being deleted."""
+        pods = self.cluster_pods(cluster)
         return next((pod for pod in pods if pod.is_head and not pod.is_deleting), None)
 
-    def is_ready(self, cluster: ClusterSeen) -> bool:
-        """Whether its head and all its workers are ready."""
-        pods = [pod for pod in self.pods_of(cluster.name) if not pod.is_deleting and pod.is_ready]
+    def is_ready(self, cluster: ObservedCluster) -> bool:
+        """True if its head and all its workers are ready."""
+        pods = [
+            pod for pod in self.cluster_pods(cluster.name) if not pod.is_deleting and pod.is_ready
+        ]
         workers = sum(not pod.is_head for pod in pods)
-        return any(pod.is_head for pod in pods) and workers >= cluster.wanted_workers
+        return any(pod.is_head for pod in pods) and workers >= cluster.num_desired_workers

@@ -1,4 +1,4 @@
-"""Pods and what keeps them from running, told to people."""
+"""Messages about pods and their problems."""
 
 from __future__ import annotations
 
@@ -6,64 +6,65 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rlhf_operator.decide.observed import PodProblem, PodSeen
+from rlhf_operator.decide.observed import ObservedPod, PodProblem
 
-SHOWN = 3
-"""Problems that one message names; the rest are counted."""
+SHOWN_PROBLEMS = 3
+"""Problems that a message names; the others are counted."""
 
 
-def describe_pods(pods: Sequence[PodSeen], wanted: Mapping[str, int]) -> str:
-    """How many are ready, and what the others lack.
+def describe_pods(pods: Sequence[ObservedPod], desired: Mapping[str, int]) -> str:
+    """Return how many pods are ready, and the problems of the others.
 
     Args:
-        wanted: workers of each node pool.
+        desired: workers by node pool.
     """
-    there = [pod for pod in pods if not pod.is_deleting]
-    ready, wanted_workers = sum(pod.is_ready for pod in there), sum(wanted.values())
-    words = [f"{ready} of {1 + wanted_workers} pods are ready{_short_pools(there, wanted)}"]
-    words += _problems(there)
+    current = [pod for pod in pods if not pod.is_deleting]
+    ready, num_workers = sum(pod.is_ready for pod in current), sum(desired.values())
+    parts = [f"{ready} of {1 + num_workers} pods are ready{_incomplete_pools(current, desired)}"]
+    parts += _problems(current)
     ending = sorted(pod.name for pod in pods if pod.is_deleting)
-    if ending and ready <= wanted_workers:
-        words.append(
+    if ending and ready <= num_workers:
+        parts.append(
             f"{ending[0]} has still to end: where its node is lost, delete the node, or the pod by "
             "force"
         )
-    return "; ".join(words)
+    return "; ".join(parts)
 
 
-def _short_pools(pods: Sequence[PodSeen], wanted: Mapping[str, int]) -> str:
-    """Where there are several pools, those that lack pods."""
-    if len(wanted) < 2:
+def _incomplete_pools(pods: Sequence[ObservedPod], desired: Mapping[str, int]) -> str:
+    if len(desired) < 2:
         return ""
     ready = Counter(pod.pool for pod in pods if pod.is_ready)
     return "".join(
         f", of pool {pool} {ready[pool]} of {number}"
-        for pool, number in wanted.items()
+        for pool, number in desired.items()
         if ready[pool] < number
     )
 
 
-def _problems(pods: Sequence[PodSeen]) -> list[str]:
-    """One pod's of each pool and reason: others of its pool lack the same, as a rule."""
-    troubled = [(pod.pool, problem) for pod in pods if (problem := told_problem(pod))]
+def _problems(pods: Sequence[ObservedPod]) -> list[str]:
+    """Return the first problem of each pool and reason, and the number of the others."""
+    # Pods of one pool mostly have the same problem.
+    all_problems = [(pod.pool, problem) for pod in pods if (problem := named_problem(pod))]
     first: dict[tuple[str | None, str], str] = {}
-    for pool, problem in troubled:
+    for pool, problem in all_problems:
         first.setdefault((pool, problem.reason), problem.message)
-    words = list(first.values())[:SHOWN]
-    more = len(troubled) - len(words)
-    return [*words, f"and {more} more"] if more else words
+    messages = list(first.values())[:SHOWN_PROBLEMS]
+    more = len(all_problems) - len(messages)
+    return [*messages, f"and {more} more"] if more else messages
 
 
-def told_problem(pod: PodSeen) -> PodProblem | None:
-    """What keeps a pod from running, with its name: that alone may be cut before its pool's."""
+def named_problem(pod: ObservedPod) -> PodProblem | None:
+    """Return a pod's problem with the names of pod and pool in its message."""
     if pod.problem is None:
         return None
+    # KubeRay may shorten the pool in a pod's name.
     name = pod.name if pod.pool is None else f"{pod.name} of pool {pod.pool}"
     return replace(pod.problem, message=f"{name}: {pod.problem.message}")
 
 
-def worst_problem(pods: Sequence[PodSeen]) -> PodProblem | None:
-    """The one to tell first: the head's, else the first worker's by name."""
-    troubled = [pod for pod in pods if pod.problem is not None and not pod.is_deleting]
-    first = min(troubled, key=lambda pod: (not pod.is_head, pod.name), default=None)
-    return None if first is None else told_problem(first)
+def worst_problem(pods: Sequence[ObservedPod]) -> PodProblem | None:
+    """Return the head's problem, else that of the first worker by name."""
+    blocked = [pod for pod in pods if pod.problem is not None and not pod.is_deleting]
+    first = min(blocked, key=lambda pod: (not pod.is_head, pod.name), default=None)
+    return None if first is None else named_problem(first)

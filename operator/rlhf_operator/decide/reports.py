@@ -1,14 +1,15 @@
-"""From a driver's reports to the progress that people see."""
+"""Progress, checkpoints and restarts of the status, from a driver's reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rlhf_api.report import REWARD_MEAN, StatusReport
-from rlhf_api.status import DriverStatus, ProgressStatus
+from rlhf_api.status import DriverStatus, ProgressStatus, RLHFJobStatus
 from rlhf_operator.decide.draft import Draft, Restart
+from rlhf_operator.decide.predicates import Snapshot
 
-TELLING = {
+SHOWN_METRICS = {
     REWARD_MEAN,
     "evaluation/reward_mean",
     "evaluation/exact_match",
@@ -16,58 +17,62 @@ TELLING = {
     "response/truncated",
     "time/step",
 }
-"""Metrics that the status has, where the job has them; the rest is in metrics.jsonl."""
-TELLING_OF_ROLES = {"mean", "std", "kl", "loss", "accuracy", "entropy", "gradient_norm"}
-"""The same of every role: `<role>/loss` and so on."""
-MOST_METRICS = 64
-"""As many are shown."""
+"""Metrics in the status, if the job has them; metrics.jsonl has all."""
+SHOWN_ROLE_METRICS = {"mean", "std", "kl", "loss", "accuracy", "entropy", "gradient_norm"}
+"""Metrics of every role in the status: `<role>/loss` and so on."""
+MAX_METRICS = 64
+"""Metrics in the status at most."""
 
 WORKERS_REPLACED = "WorkersReplaced"
-"""The reason of a restart by the driver whose own reason nobody heard."""
-MOST_RESTARTS = 10**9
-"""As many are counted: a driver that tells of more must not overflow the status."""
+"""Reason of a driver's own restart if the driver reported none."""
+MAX_RESTARTS = 10**9
+"""Upper bound of a counter: a driver's numbers must not overflow the status."""
 
 
-def take_report(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
-    """Take over what is new in a report of this driver; the driver's status after that."""
+def record_report(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
+    """Write a driver's new report into the status; return the driver's new status."""
     last = driver.sequence
     if report.submission_id != driver.submission_id or (
         last is not None and report.sequence <= last
     ):
         return driver
-    is_checkpoint = _take_checkpoint(draft, report)
-    if not (is_checkpoint or report.final or _is_due(draft, report)):
+    has_checkpoint = has_new_checkpoint(draft.status, report)
+    if has_checkpoint:
+        _record_checkpoint(draft, report)
+    if not (has_checkpoint or report.final or is_progress_due(draft.snapshot)):
         return driver
-    driver = _count(draft, driver, report)
-    draft.set(progress=progress_of(report, draft))
+    driver = _count_restarts(draft, driver, report)
+    draft.set(progress=_progress(report, draft.snapshot))
     return driver.model_copy(update={"sequence": report.sequence})
 
 
-def _is_due(draft: Draft, report: StatusReport) -> bool:
-    before = draft.status.progress
+def is_progress_due(state: Snapshot) -> bool:
+    """True if the progress in the status is old enough to be written again."""
+    before = state.status.progress
     if before is None:
         return True
-    waited = draft.seconds_since(before.last_report_time)
-    return waited >= draft.settings.progress_seconds
+    return state.seconds_since(before.last_report_time) >= state.settings.progress_seconds
 
 
-def _take_checkpoint(draft: Draft, report: StatusReport) -> bool:
-    """Whether there is a new one: then restarts count from there."""
-    before, new = draft.status.checkpoint, report.checkpoint
-    if new is None or (before is not None and new.step <= before.step):
-        return False
+def has_new_checkpoint(status: RLHFJobStatus, report: StatusReport) -> bool:
+    """True if the report has a later checkpoint than the status."""
+    before, new = status.checkpoint, report.checkpoint
+    return new is not None and (before is None or new.step > before.step)
+
+
+def _record_checkpoint(draft: Draft, report: StatusReport) -> None:
+    # Restarts are limited between two checkpoints: a new one starts the count again.
     restarts = draft.status.restarts.model_copy(update={"since_checkpoint": 0, "in_a_row": 0})
-    draft.set(checkpoint=new, restarts=restarts)
-    return True
+    draft.set(checkpoint=report.checkpoint, restarts=restarts)
 
 
-def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
-    """Add the restarts that the driver has done by itself since it was last asked."""
+def _count_restarts(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
+    """Add the restarts that the driver has done by itself since its last report."""
     restarts = draft.status.restarts
-    more = _more(report.restarts, driver.incarnations, restarts.total)
+    more = _increase(report.restarts, driver.incarnations, restarts.total)
     if more:
-        draft.count(Restart("incarnations", report.reason or WORKERS_REPLACED, more))
-    repeated = _more(report.steps_repeated, driver.steps_repeated, restarts.steps_repeated)
+        draft.count_restart(Restart("incarnations", report.reason or WORKERS_REPLACED, more))
+    repeated = _increase(report.steps_repeated, driver.steps_repeated, restarts.steps_repeated)
     draft.set(
         restarts=restarts.model_copy(
             update={
@@ -87,34 +92,35 @@ def _count(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverSt
     )
 
 
-def _more(told: int, known: int, total: int) -> int:
-    """What is added to a total, when so much is told and so much of it is in the total already."""
-    return max(0, min(told - known, MOST_RESTARTS - total))
+def _increase(reported: int, counted: int, total: int) -> int:
+    """Return what to add to a total of which `counted` is this driver's part."""
+    return max(0, min(reported - counted, MAX_RESTARTS - total))
 
 
-def progress_of(report: StatusReport, draft: Draft) -> ProgressStatus:
-    """What the status says of a report."""
+def _progress(report: StatusReport, state: Snapshot) -> ProgressStatus:
     return ProgressStatus(
         phase=report.phase,
         step=report.step,
         total_steps=report.total_steps,
         percent=min(100, report.percent),
         seconds_remaining=report.seconds_remaining,
-        tokens_per_second=_whole(report.tokens_per_second),
+        tokens_per_second=_to_int32(report.tokens_per_second),
         reward=_decimal(report.metrics, REWARD_MEAN),
-        metrics=_telling(report.metrics),
-        last_report_time=draft.now,
+        metrics=_shown_metrics(report.metrics),
+        last_report_time=state.now,
     )
 
 
-def _telling(metrics: Mapping[str, float]) -> dict[str, str]:
+def _shown_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
     shown = [
-        name for name in metrics if name in TELLING or name.rpartition("/")[2] in TELLING_OF_ROLES
+        name
+        for name in metrics
+        if name in SHOWN_METRICS or name.rpartition("/")[2] in SHOWN_ROLE_METRICS
     ]
-    return {name: f"{metrics[name]:.4g}" for name in sorted(shown)[:MOST_METRICS]}
+    return {name: f"{metrics[name]:.4g}" for name in sorted(shown)[:MAX_METRICS]}
 
 
-def _whole(number: float | None) -> int | None:
+def _to_int32(number: float | None) -> int | None:
     return None if number is None else min(round(number), 2**31 - 1)
 
 

@@ -1,1 +1,1 @@
-"""Read a job and its objects from Kubernetes and from the head of its cluster."""
+"""Read a job and its objects from Kubernetes, and the state of its head."""

@@ -1,5 +1,7 @@
-"""For how long heads have been as they are: kept in memory, as an operator that was away has asked
-nobody meanwhile."""
+"""Durations of a head's state: since its last answer, refusal, and new report.
+
+They are kept in memory. A new process starts at zero, as it has asked nobody before.
+"""
 
 from __future__ import annotations
 
@@ -7,89 +9,98 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rlhf_operator.clients.kube.cached import Key
-from rlhf_operator.decide.observed import HeadSeen, HeadState, Observed
+from rlhf_operator.decide.observed import HeadState, Observed, ObservedHead
 
-JUST_NOW_SECONDS = 60.0
-"""A head that has answered within so long shows that the operator can reach heads."""
+RECENT_ANSWER_SECONDS = 60.0
+"""A head that has answered within this time proves that the operator can reach heads."""
 
 
 @dataclass
-class _Streak:
-    """What one head has been like."""
+class _HeadRecord:
+    """Times of one head pod, by the clock of `HeadDurations`."""
 
     pod: str | None
-    silent_since: float
-    """When it last answered, or could be asked first."""
+    unanswered_since: float
+    """Time of its last answer, or when it could first be asked."""
     answered: float | None = None
-    """When it last answered. None: it never did."""
+    """Time of its last answer. None: it never answered."""
     not_refused: float = 0.0
-    """When it last did not refuse, or was asked first."""
+    """Time of its last outcome other than a refusal, or when it was first asked."""
     submission: str | None = None
-    """The driver that is followed."""
+    """Id of the driver that is followed."""
     heartbeat: int | None = None
-    """How often that has promised to tell something."""
-    told: tuple[str, int] | None = None
-    """Submission and sequence of its report."""
-    changed: float = 0.0
-    """When that came."""
+    """Interval of reports that the driver has promised, in seconds."""
+    report: tuple[str, int] | None = None
+    """Submission and sequence of the driver's last report."""
+    reported: float = 0.0
+    """Time when that report was first seen."""
 
 
 @dataclass
-class HeadPatience:
-    """Remembers when each job's head last answered, and last told something new. For one event
-    loop."""
+class HeadDurations:
+    """Measures how long the head of every job has been in its state. For one event loop."""
 
     clock: Callable[[], float]
-    _streaks: dict[Key, _Streak] = field(default_factory=dict)
+    _records: dict[Key, _HeadRecord] = field(default_factory=dict)
 
-    def with_durations(self, key: Key, seen: Observed, head: HeadSeen) -> HeadSeen:
-        """What was seen of a job's head, with for how long it has been so."""
+    def measure(self, key: Key, observed: Observed, head: ObservedHead) -> ObservedHead:
+        """Return the head with the durations of its state."""
         now = self.clock()
-        cluster = seen.job.status.cluster
-        made = seen.cluster(cluster.name) if cluster else None
-        if cluster is None or made is None or made.is_suspended:
+        status = observed.job.status.cluster
+        cluster = observed.cluster(status.name) if status else None
+        if status is None or cluster is None or cluster.is_suspended:
             self.forget(key)
             return head
-        pod = seen.head_pod(cluster.name)
+        pod = observed.head_pod(status.name)
         uid = pod.uid if pod else None
-        streak = self._streaks.get(key)
-        if streak is None or streak.pod != uid:
-            streak = self._streaks[key] = _Streak(uid, now, not_refused=now)
+        record = self._records.get(key)
+        if record is None or record.pod != uid:
+            record = self._records[key] = _HeadRecord(uid, now, not_refused=now)
         if head.state is HeadState.ANSWERED:
-            streak.silent_since = streak.answered = now
-        elif pod is None or not (pod.is_ready or _has_driver(seen)):
-            streak.silent_since = now  # nobody could answer yet
+            record.unanswered_since = record.answered = now
+        elif pod is None or not (pod.is_ready or _has_driver(observed)):
+            record.unanswered_since = now  # no process could have answered yet
         is_refused = head.state is HeadState.REFUSED
         if not is_refused:
-            streak.not_refused = now
-        driver = seen.job.status.driver
-        submission = driver.submission_id if driver else None
-        if submission != streak.submission:
-            streak.submission, streak.told, streak.heartbeat = submission, None, None
-        if head.report is not None and head.report.submission_id == submission:
-            streak.heartbeat = None if head.report.final else head.report.heartbeat_seconds
-            told = (head.report.submission_id, head.report.sequence)
-            if told != streak.told:
-                streak.told, streak.changed = told, now
-        others = [
-            each.answered
-            for other, each in self._streaks.items()
-            if other != key and each.answered is not None
-        ]
+            record.not_refused = now
+        _record_report(record, observed, head, now)
         return replace(
             head,
-            refused_seconds=now - streak.not_refused,
-            silent_seconds=0.0 if is_refused else now - streak.silent_since,
-            still_seconds=now - streak.changed if streak.told else 0.0,
-            heartbeat_seconds=streak.heartbeat,
-            others_answer=now - max(others, default=float("-inf")) <= JUST_NOW_SECONDS,
+            refused_seconds=now - record.not_refused,
+            # A refusal is an answer: the head is reachable.
+            unanswered_seconds=0.0 if is_refused else now - record.unanswered_since,
+            unchanged_seconds=now - record.reported if record.report else 0.0,
+            heartbeat_seconds=record.heartbeat,
+            others_answer=self._others_answer(key, now),
         )
 
     def forget(self, key: Key) -> None:
-        """The job has no head."""
-        self._streaks.pop(key, None)
+        """Drop the record of a job without a head."""
+        self._records.pop(key, None)
+
+    def _others_answer(self, key: Key, now: float) -> bool:
+        answers = [
+            record.answered
+            for other, record in self._records.items()
+            if other != key and record.answered is not None
+        ]
+        return now - max(answers, default=float("-inf")) <= RECENT_ANSWER_SECONDS
 
 
-def _has_driver(seen: Observed) -> bool:
-    driver = seen.job.status.driver
+def _record_report(record: _HeadRecord, observed: Observed, head: ObservedHead, now: float) -> None:
+    driver = observed.job.status.driver
+    submission = driver.submission_id if driver else None
+    if submission != record.submission:
+        record.submission, record.report, record.heartbeat = submission, None, None
+    report = head.report
+    if report is None or report.submission_id != submission:
+        return
+    record.heartbeat = None if report.final else report.heartbeat_seconds
+    newest = (report.submission_id, report.sequence)
+    if newest != record.report:
+        record.report, record.reported = newest, now
+
+
+def _has_driver(observed: Observed) -> bool:
+    driver = observed.job.status.driver
     return driver is not None and not driver.has_ended

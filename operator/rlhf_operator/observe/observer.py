@@ -1,4 +1,4 @@
-"""Looks at a job and everything that was made for it."""
+"""Observe a job and everything that was created for it, except its head."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rlhf_kube.kinds import Kind
 from rlhf_operator.clients.kube.cached import Key
 from rlhf_operator.clients.kube.protocol import Kube
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.decide.acceptance import claim_of, code_of
-from rlhf_operator.decide.endings import ENDS
+from rlhf_operator.decide.acceptance import claim_name, code_config_map
 from rlhf_operator.decide.observed import (
-    ClaimSeen,
-    JobSeen,
     Observed,
+    ObservedClaim,
+    ObservedJob,
+    ObservedPod,
     PodProblem,
-    PodSeen,
 )
-from rlhf_operator.decide.pod_messages import SHOWN
+from rlhf_operator.decide.pod_messages import SHOWN_PROBLEMS
+from rlhf_operator.decide.predicates import FINAL_PHASES
 from rlhf_operator.identity import Identity
 from rlhf_operator.observe.parse import (
-    is_ours,
+    find_pods_refusal,
+    is_managed_here,
     parse_claim,
     parse_cluster,
     parse_job,
     parse_pod,
-    pods_refused,
 )
 from rlhf_operator.observe.planner import Planner
 from rlhf_operator.observe.releases import Releases
@@ -38,10 +38,10 @@ from rlhf_operator.observe.releases import Releases
 
 @dataclass
 class Observer:
-    """Reads jobs, what was made for them and what they need from Kubernetes.
+    """Reads jobs and their objects.
 
-    Jobs, clusters and pods are in memory; what is asked for is only what a job needs that is about
-    to get a cluster.
+    Jobs, clusters and pods are in memory. Requests are made only for a job that is about to get a
+    cluster.
     """
 
     kube: Kube
@@ -49,150 +49,154 @@ class Observer:
     planner: Planner
     defaults: JobDefaults
     has_kuberay: bool = True
-    """Whether Kubernetes knows RayClusters."""
+    """True if the API server serves RayClusters."""
     restore_seconds: float = 60.0
-    """How often what stands beside a cluster is made, should it be gone, while pods are not ready,
-    as they may lack it, or while it is refused."""
-    companions_seconds: float = 900.0
-    """The same of a cluster that is well, and lacks nothing."""
-    remembered_seconds: float = 300.0
-    """How long it is told why a pod has gone."""
-    starting_seconds: float = 20.0
-    """A pod whose containers are not made after so long is asked about."""
+    """Interval at which owned objects are restored while pods are not ready, as they may lack one,
+    or while an object is refused."""
+    owned_objects_seconds: float = 900.0
+    """The same interval for a healthy cluster."""
+    recent_seconds: float = 300.0
+    """Time for which a deleted pod's problem is reported."""
+    slow_start_seconds: float = 20.0
+    """Age of a pod without containers at which its events are read."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _explained: dict[Key, tuple[float, dict[str, PodProblem]]] = field(default_factory=dict)
-    """Of each job when events were asked for, and what they say of which pod."""
+    """By job: when events were read, and their explanation by the pod's uid."""
     _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
-    _companions: dict[Key, float] = field(default_factory=dict)
-    """When they were to be made last."""
-    _lacking: set[Key] = field(default_factory=set)
-    """Jobs for which they could not be made then."""
+    _restored: dict[Key, float] = field(default_factory=dict)
+    """By job: when its owned objects were last due."""
+    _refused: set[Key] = field(default_factory=set)
+    """Jobs whose owned objects could not be restored."""
 
     def __post_init__(self) -> None:
         self.releases = Releases(self.kube, self.identity, self.clock)
 
-    def observe(self, key: Key, planned: Callable[[], None]) -> Observed | None:
-        """Everything about a job but what its head says.
+    def observe(self, key: Key, on_planned: Callable[[], None]) -> Observed | None:
+        """Return the state of a job, without its head.
 
         Args:
-            planned: called when a plan that is not there yet has been made.
+            on_planned: called when a plan that is not ready yet has been made.
 
         Returns:
-            None: there is no such job, or another controller looks after it.
+            None: there is no such job, or another controller manages it.
         """
         namespace, name = key
         raw = self.kube.get(Kind.JOB, namespace, name)
-        if raw is None or not is_ours(raw):
+        if raw is None or not is_managed_here(raw):
             return None
         job = parse_job(raw, self.defaults)
         label = f"{JOB_LABEL}={name}"
-        found = self.kube.list(Kind.CLUSTER, namespace, label)
-        found = (*found, *self._stranger(job, found))
-        clusters = tuple(parse_cluster(each, job.uid, self.identity.key_id) for each in found)
-        pods = self._explain(key, tuple(map(parse_pod, self.kube.list(Kind.POD, namespace, label))))
-        seen = Observed(
+        raw_clusters = self.kube.list(Kind.CLUSTER, namespace, label)
+        raw_clusters = (*raw_clusters, *self._unlabelled_cluster(job, raw_clusters))
+        clusters = tuple(
+            parse_cluster(cluster, job.uid, self.identity.key_id) for cluster in raw_clusters
+        )
+        pods = tuple(map(parse_pod, self.kube.list(Kind.POD, namespace, label)))
+        pods = self._explain_slow_starts(key, pods)
+        observed = Observed(
             job,
             clusters,
             pods,
             claim=self._claim(job),
             lacks_code=self._lacks_code(job),
-            companions_due=self._companions_due(job, pods),
-            recent=_refused(found, job) or self._recent(key),
+            owned_objects_due=self._check_owned_objects_due(job, pods),
+            recent_problem=_find_refusal(raw_clusters, job) or self._recent_problem(key),
             other_release=self.releases.other(clusters),
             has_kuberay=self.has_kuberay,
         )
-        if job.job is not None and seen.other_release is None and _is_to_be_planned(job):
-            return seen.with_plan(self.planner.plan(job.job, planned))
-        return seen
+        if job.job is not None and observed.other_release is None and _needs_cluster(job):
+            return observed.with_plan(self.planner.plan(job.job, on_planned))
+        return observed
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Drop the state of a deleted job."""
         self._explained.pop(key, None)
         self._problems.pop(key, None)
-        self._companions.pop(key, None)
-        self._lacking.discard(key)
+        self._restored.pop(key, None)
+        self._refused.discard(key)
 
-    def note_refused(self, key: Key) -> None:
-        """What stands beside the job's cluster could not be made."""
-        self._lacking.add(key)
+    def record_refused(self, key: Key) -> None:
+        """Retry soon to restore the job's owned objects: the last try was refused."""
+        self._refused.add(key)
 
     def remember(self, key: Key, problem: PodProblem) -> None:
-        """A pod told of a problem and may be gone before anybody looks."""
+        """Keep a pod's problem: the pod may be deleted before the next reconcile."""
         self._problems[key] = (self.clock(), problem)
 
-    def _explain(self, key: Key, pods: tuple[PodSeen, ...]) -> tuple[PodSeen, ...]:
-        """Pods that do not start, with what their kubelets say of it, which only events tell."""
-        slow = [pod for pod in pods if self._starts_slowly(pod)]
+    def _explain_slow_starts(
+        self, key: Key, pods: tuple[ObservedPod, ...]
+    ) -> tuple[ObservedPod, ...]:
+        # The cause of a slow start, e.g. a missing Secret, is only in the kubelet's events.
+        slow = [pod for pod in pods if self._is_slow_to_start(pod)]
         if not slow:
             self._explained.pop(key, None)
             return pods
-        asked, told = self._explained.get(key, (float("-inf"), {}))
-        if self.clock() - asked >= self.restore_seconds / 2:
-            told = {}
-            for pod in slow[:SHOWN]:
+        read, problems = self._explained.get(key, (float("-inf"), {}))
+        if self.clock() - read >= self.restore_seconds / 2:
+            problems = {}
+            for pod in slow[:SHOWN_PROBLEMS]:
                 warnings = self.kube.warnings(key[0], pod.uid)
                 if warnings:
-                    told[pod.uid] = PodProblem("NotStarting", f"its node says: {warnings[-1]}")
-            self._explained[key] = self.clock(), told
-        return tuple(replace(pod, problem=pod.problem or told.get(pod.uid)) for pod in pods)
+                    problems[pod.uid] = PodProblem("NotStarting", f"its node says: {warnings[-1]}")
+            self._explained[key] = self.clock(), problems
+        return tuple(replace(pod, problem=pod.problem or problems.get(pod.uid)) for pod in pods)
 
-    def _starts_slowly(self, pod: PodSeen) -> bool:
+    def _is_slow_to_start(self, pod: ObservedPod) -> bool:
         age = (self.now() - pod.created).total_seconds()
-        return pod.is_starting and pod.problem is None and age >= self.starting_seconds
+        return pod.is_starting and pod.problem is None and age >= self.slow_start_seconds
 
-    def _recent(self, key: Key) -> PodProblem | None:
+    def _recent_problem(self, key: Key) -> PodProblem | None:
         when, problem = self._problems.get(key, (float("-inf"), None))
-        return problem if self.clock() - when < self.remembered_seconds else None
+        return problem if self.clock() - when < self.recent_seconds else None
 
-    def _stranger(
-        self, job: JobSeen, clusters: tuple[Mapping[str, Any], ...]
+    def _unlabelled_cluster(
+        self, job: ObservedJob, clusters: tuple[Mapping[str, Any], ...]
     ) -> tuple[Mapping[str, Any], ...]:
-        """The cluster that has the name which the job needs, though not its label."""
+        """Return the cluster with the name that the job needs, if it lacks the job's label."""
         current = job.status.cluster
-        if current is None and not _is_to_be_planned(job):
+        if current is None and not _needs_cluster(job):
             return ()
         name = current.name if current else job.cluster_name(job.status.attempts + 1)
-        if any(each["metadata"]["name"] == name for each in clusters):
+        if any(cluster["metadata"]["name"] == name for cluster in clusters):
             return ()
-        found = self.kube.get(Kind.CLUSTER, job.namespace, name)
-        return () if found is None else (found,)
+        cluster = self.kube.get(Kind.CLUSTER, job.namespace, name)
+        return () if cluster is None else (cluster,)
 
-    def _claim(self, job: JobSeen) -> ClaimSeen | None:
-        """Of a job that is about to get a cluster; later it is mounted, and that is that."""
-        name = claim_of(job.job) if _is_to_be_planned(job) else None
+    def _claim(self, job: ObservedJob) -> ObservedClaim | None:
+        # Read only before the cluster exists: a mounted claim cannot disappear.
+        name = claim_name(job.job) if _needs_cluster(job) else None
         return None if name is None else parse_claim(self.kube.get(Kind.CLAIM, job.namespace, name))
 
-    def _lacks_code(self, job: JobSeen) -> bool:
-        """Of a job that is about to get a cluster, whose pods would wait for it without a word."""
-        name = code_of(job.job) if _is_to_be_planned(job) else None
+    def _lacks_code(self, job: ObservedJob) -> bool:
+        # Checked before the cluster exists: its pods would wait for the ConfigMap without a word.
+        name = code_config_map(job.job) if _needs_cluster(job) else None
         return name is not None and self.kube.get(Kind.CONFIG_MAP, job.namespace, name) is None
 
-    def _companions_due(self, job: JobSeen, pods: tuple[PodSeen, ...]) -> bool:
-        """Now and then; more often while pods are not ready, as they may lack one, or one is
-        refused."""
+    def _check_owned_objects_due(self, job: ObservedJob, pods: tuple[ObservedPod, ...]) -> bool:
+        """Return True, and start the next interval, if the owned objects are to be restored."""
         key, now = (job.namespace, job.name), self.clock()
-        if job.status.cluster is None or job.status.phase in ENDS:
-            self._companions.pop(key, None)
+        if job.status.cluster is None or job.status.phase in FINAL_PHASES:
+            self._restored.pop(key, None)
             return False
-        is_well = key not in self._lacking and all(pod.is_ready for pod in pods)
-        pause = self.companions_seconds if is_well else self.restore_seconds
-        if now - self._companions.setdefault(key, now) < pause:
+        is_healthy = key not in self._refused and all(pod.is_ready for pod in pods)
+        interval = self.owned_objects_seconds if is_healthy else self.restore_seconds
+        if now - self._restored.setdefault(key, now) < interval:
             return False
-        self._companions[key] = now
-        self._lacking.discard(key)
+        self._restored[key] = now
+        self._refused.discard(key)
         return True
 
 
-def _refused(clusters: Iterable[Mapping[str, Any]], job: JobSeen) -> PodProblem | None:
-    """What keeps the job's cluster from having pods."""
+def _find_refusal(clusters: Iterable[Mapping[str, Any]], job: ObservedJob) -> PodProblem | None:
+    """Return why KubeRay cannot create pods for the job's cluster."""
     name = job.status.cluster.name if job.status.cluster else None
-    found = [pods_refused(raw) for raw in clusters if raw["metadata"]["name"] == name]
-    return next(filter(None, found), None)
+    refusals = [find_pods_refusal(raw) for raw in clusters if raw["metadata"]["name"] == name]
+    return next(filter(None, refusals), None)
 
 
-def _is_to_be_planned(job: JobSeen) -> bool:
-    """Whether a cluster may be made for it now."""
-    waits = job.job is not None and job.job.spec.suspend
-    ended = job.status.phase in ENDS
-    return job.status.cluster is None and not (job.is_deleting or ended or waits)
+def _needs_cluster(job: ObservedJob) -> bool:
+    """True if a cluster may be created for the job now."""
+    is_suspended = job.job is not None and job.job.spec.suspend
+    has_ended = job.status.phase in FINAL_PHASES
+    return job.status.cluster is None and not (job.is_deleting or has_ended or is_suspended)

@@ -1,4 +1,4 @@
-"""From Kubernetes' objects, as JSON, to what decisions are made from. Pure; nothing is trusted."""
+"""Parse Kubernetes objects from JSON into the input of decisions. Pure; no field is trusted."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_operator.apply.build.pods import MANIFEST_VOLUME
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import (
-    ClaimSeen,
-    ClusterSeen,
-    JobSeen,
+    ObservedClaim,
+    ObservedCluster,
+    ObservedJob,
+    ObservedPod,
     PodProblem,
-    PodSeen,
     Refusal,
 )
-from rlhf_operator.observe.defaults import taken_defaults, with_defaults
+from rlhf_operator.observe.defaults import apply_defaults, select_defaults
 
 Raw = Mapping[str, Any]
 SHOWN_PROBLEMS = 5
 """Problems of a manifest that a condition names."""
-OF_IMAGES = {
+IMAGE_REASONS = {
     "ErrImageNeverPull",
     "ErrImagePull",
     "ImageInspectError",
@@ -39,16 +39,25 @@ OF_IMAGES = {
     "InvalidImageName",
     "RegistryUnavailable",
 }
-OF_CONFIGURATION = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+CONFIGURATION_REASONS = {
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+}
+CONTAINER_STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
-def is_ours(raw: Raw) -> bool:
-    """Whether this operator looks after the job."""
-    return _map(raw.get("spec")).get("managedBy") in (None, MANAGED_BY)
+def is_managed_here(job: Raw) -> bool:
+    """True if spec.managedBy leaves the job to this operator."""
+    return _map(job.get("spec")).get("managedBy") in (None, MANAGED_BY)
 
 
-def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
-    """An RLHFJob."""
+def parse_job(raw: Raw, defaults: JobDefaults) -> ObservedJob:
+    """Parse an RLHFJob.
+
+    Args:
+        defaults: the chart's; only those pinned in the status apply to a job that has some.
+    """
     metadata = raw["metadata"]
     kept = {
         name: metadata[name]
@@ -61,21 +70,21 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
         "metadata": kept,
         "spec": raw.get("spec", {}),
     }
-    written, problems = validate_document(document)
+    manifest, problems = validate_document(document)
     status = read_status(raw.get("status"))
-    taken = None if written is None else taken_defaults(written, status.defaults, defaults)
-    job = None if written is None or taken is None else with_defaults(written, taken)
-    return JobSeen(
+    selected = None if manifest is None else select_defaults(manifest, status.defaults, defaults)
+    job = None if manifest is None or selected is None else apply_defaults(manifest, selected)
+    return ObservedJob(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        version=metadata["resourceVersion"],
+        resource_version=metadata["resourceVersion"],
         generation=metadata.get("generation", 0),
         created=_time(metadata["creationTimestamp"]),
         is_deleting="deletionTimestamp" in metadata,
         has_finalizer=FINALIZER in metadata.get("finalizers", ()),
         job=job,
-        defaults=taken,
+        defaults=selected,
         problem=_refusal(problems),
         status=status,
     )
@@ -84,117 +93,117 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> JobSeen:
 def _refusal(problems: list[Problem]) -> Refusal | None:
     if not problems:
         return None
-    words = [str(problem) for problem in problems[:SHOWN_PROBLEMS]]
+    lines = [str(problem) for problem in problems[:SHOWN_PROBLEMS]]
     if len(problems) > SHOWN_PROBLEMS:
-        words.append(f"and {len(problems) - SHOWN_PROBLEMS} more problems")
-    return Refusal("InvalidManifest", "\n".join(words))
+        lines.append(f"and {len(problems) - SHOWN_PROBLEMS} more problems")
+    return Refusal("InvalidManifest", "\n".join(lines))
 
 
-def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ClusterSeen:
-    """A RayCluster.
+def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ObservedCluster:
+    """Parse a RayCluster.
 
     Args:
-        job_uid: of the job that is looked at.
+        job_uid: of the job being reconciled.
         key_id: of this operator's key.
     """
     metadata, spec = raw["metadata"], _map(raw.get("spec"))
     annotations = _map(metadata.get("annotations"))
     owners = _maps(metadata.get("ownerReferences"))
-    return ClusterSeen(
+    return ObservedCluster(
         name=metadata["name"],
         uid=metadata["uid"],
-        is_ours=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
+        is_owned=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
         has_other_key=annotations.get(KEY_ANNOTATION, key_id) != key_id,
         release=_text(annotations.get(RELEASE_ANNOTATION)),
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
-        manifest=_manifest_of(spec),
-        wanted=_wanted(spec),
+        manifest=_manifest_name(spec),
+        desired_workers=_desired_workers(spec),
     )
 
 
-def _wanted(cluster: Raw) -> Mapping[str, int]:
-    wanted: Counter[str] = Counter()
-    for group in _maps(cluster.get("workerGroupSpecs")):
+def _desired_workers(spec: Raw) -> Mapping[str, int]:
+    desired: Counter[str] = Counter()
+    for group in _maps(spec.get("workerGroupSpecs")):
         replicas = group.get("replicas", 1)
-        wanted[str(group.get("groupName", ""))] += replicas if isinstance(replicas, int) else 0
-    return wanted
+        desired[str(group.get("groupName", ""))] += replicas if isinstance(replicas, int) else 0
+    return desired
 
 
-def _manifest_of(cluster: Raw) -> str | None:
-    template = _map(_map(cluster.get("headGroupSpec")).get("template"))
+def _manifest_name(spec: Raw) -> str | None:
+    template = _map(_map(spec.get("headGroupSpec")).get("template"))
     for volume in _maps(_map(template.get("spec")).get("volumes")):
         if volume.get("name") == MANIFEST_VOLUME:
             return _text(_map(volume.get("configMap")).get("name"))
     return None
 
 
-def pods_refused(raw: Raw) -> PodProblem | None:
-    """Why KubeRay can make no pods for a RayCluster, as long as it cannot: a quota, a policy, a
-    priority class that does not exist, a field that no pod may have."""
-    for each in _maps(_map(raw.get("status")).get("conditions")):
-        if each.get("type") == "ReplicaFailure" and each.get("status") == "True":
-            reason = str(each.get("reason", ""))
-            said = " ".join(str(each.get("message", "")).removeprefix(reason).split())
+def find_pods_refusal(cluster: Raw) -> PodProblem | None:
+    """Return why KubeRay currently cannot create pods for a RayCluster.
+
+    Causes: a quota, a policy, a missing priority class, a field that no pod may have.
+    """
+    for condition in _maps(_map(cluster.get("status")).get("conditions")):
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            reason = str(condition.get("reason", ""))
+            detail = " ".join(str(condition.get("message", "")).removeprefix(reason).split())
             if reason.startswith("FailedCreate"):
-                return PodProblem("PodsRefused", f"Kubernetes does not take its pods: {said}")
+                return PodProblem("PodsRefused", f"Kubernetes does not take its pods: {detail}")
     return None
 
 
-def parse_pod(raw: Raw) -> PodSeen:
-    """A pod that KubeRay made."""
+def parse_pod(raw: Raw) -> ObservedPod:
+    """Parse a pod that KubeRay created."""
     metadata, status = raw["metadata"], _map(raw.get("status"))
     labels, owners = _map(metadata.get("labels")), _maps(metadata.get("ownerReferences"))
     conditions = _maps(status.get("conditions"))
-    owner = next((each for each in owners if each.get("controller")), {})
+    owner = next((owner for owner in owners if owner.get("controller")), {})
     is_of_cluster = owner.get("kind") == "RayCluster"
     is_head = labels.get("ray.io/node-type") == "head"
-    ends = metadata.get("deletionTimestamp")
-    return PodSeen(
+    deletion = metadata.get("deletionTimestamp")
+    return ObservedPod(
         name=metadata["name"],
         uid=metadata["uid"],
         is_head=is_head,
         is_ready=any(
-            each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in conditions
         ),
         created=_time(metadata["creationTimestamp"]),
         owner=owner.get("uid") if is_of_cluster else None,
         owner_name=owner.get("name") if is_of_cluster else None,
         pool=None if is_head else _text(labels.get("ray.io/group")),
-        deletion_time=None if ends is None else _time(ends),
+        deletion_time=None if deletion is None else _time(deletion),
         address=_text(status.get("podIP")),
-        problem=pod_problem(raw),
+        problem=find_pod_problem(raw),
         is_starting=_is_starting(status),
     )
 
 
 def _is_starting(status: Raw) -> bool:
-    kinds = ("initContainerStatuses", "containerStatuses")
     waiting = [
-        _map(_map(each.get("state")).get("waiting")).get("reason")
-        for kind in kinds
-        for each in _maps(status.get(kind))
+        _map(_map(container.get("state")).get("waiting")).get("reason")
+        for container in _containers(status)
     ]
     return any(reason in ("ContainerCreating", "PodInitializing") for reason in waiting)
 
 
-def pod_problem(raw: Raw) -> PodProblem | None:
-    """Why a pod does not run, by what its kubelet and the scheduler say."""
+def find_pod_problem(raw: Raw) -> PodProblem | None:
+    """Return why a pod does not run, by the kubelet's and the scheduler's status."""
     status = _map(raw.get("status"))
     if status.get("reason") == "Evicted":
         return PodProblem("Evicted", f"its node put it out: {status.get('message', '')}")
-    for each in _maps(status.get("conditions")):
-        if each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable":
-            return PodProblem("Unschedulable", f"no node takes it: {each.get('message', '')}")
+    for condition in _maps(status.get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return PodProblem("Unschedulable", f"no node takes it: {condition.get('message', '')}")
     return next(_container_problems(status), None)
 
 
 def _container_problems(status: Raw) -> Iterator[PodProblem]:
-    kinds = ("initContainerStatuses", "containerStatuses")
-    for container in (each for kind in kinds for each in _maps(status.get(kind))):
+    for container in _containers(status):
         state, name = _map(container.get("state")), container.get("name")
         waiting, ended = _map(state.get("waiting")), _map(state.get("terminated"))
-        reason, said = str(waiting.get("reason", "")), waiting.get("message", "")
+        reason, detail = str(waiting.get("reason", "")), waiting.get("message", "")
         before = _map(_map(container.get("lastState")).get("terminated"))
         if "OOMKilled" in (ended.get("reason"), before.get("reason")) and not container.get(
             "ready"
@@ -204,10 +213,10 @@ def _container_problems(status: Raw) -> Iterator[PodProblem]:
                 f"container {name} took more memory than its limit and was ended: "
                 "raise resources of its pool (or of the head)",
             )
-        elif reason in OF_IMAGES:
-            yield PodProblem("ImagePull", f"image {container.get('image')}: {reason}: {said}")
-        elif reason in OF_CONFIGURATION:
-            yield PodProblem("Configuration", f"container {name}: {said}")
+        elif reason in IMAGE_REASONS:
+            yield PodProblem("ImagePull", f"image {container.get('image')}: {reason}: {detail}")
+        elif reason in CONFIGURATION_REASONS:
+            yield PodProblem("Configuration", f"container {name}: {detail}")
         elif reason == "CrashLoopBackOff":
             code = before.get("exitCode")
             yield PodProblem(
@@ -220,25 +229,36 @@ def _container_problems(status: Raw) -> Iterator[PodProblem]:
             )
 
 
-def parse_claim(raw: Raw | None) -> ClaimSeen:
-    """A volume claim, or that there is none."""
+def _containers(status: Raw) -> Iterator[Raw]:
+    for kind in CONTAINER_STATUSES:
+        yield from _maps(status.get(kind))
+
+
+def parse_claim(raw: Raw | None) -> ObservedClaim:
+    """Parse a PersistentVolumeClaim. None: it does not exist."""
     modes = _map(_map(raw).get("spec")).get("accessModes") or ()
-    return ClaimSeen(exists=raw is not None, is_shared="ReadWriteMany" in modes)
+    return ObservedClaim(exists=raw is not None, is_shared="ReadWriteMany" in modes)
+
+
+# Users and other controllers write these objects: a value of another type than expected counts as
+# absent, so that one odd object cannot stop the reconciling of a job.
 
 
 def _map(value: Any) -> Raw:
-    """An object, or an empty one in the place of something else."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: Any) -> str | None:
-    """A text, or nothing in the place of something else."""
+    """Return the value if it is a nonempty string, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def _maps(value: Any) -> list[Raw]:
-    """The objects of a list."""
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    """Return the objects in the value if it is a list, else nothing."""
+    return (
+        [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    )
 
 
 def _time(text: str) -> datetime:

@@ -1,4 +1,4 @@
-"""Plans of jobs, made beside the reconciler: in a few processes, each plan once."""
+"""Make the plans of jobs in a few processes beside the reconciler, each plan once."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from rlhf_api.status import PlanStatus
 from rlhf_flow.document.manifest_graph import is_of_these_settings
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code
-from rlhf_operator.decide.observed import PlanSeen, Refusal
+from rlhf_operator.decide.observed import PlanResult, Refusal
 from rlhf_planner.plan import plan_job, resolve_shapes
 from rlhf_planner.problem.devices import device_of, inventory_from_pools
 
-KEPT = 1024
-"""Plans that are remembered; the ones used longest ago are made again."""
-NOT_PLANNED: dict[str, Any] = {
+MAX_PLANS = 1024
+"""Plans in memory; the least recently used are dropped and made again."""
+IGNORED_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("suspend", "managed_by", "telemetry", "image"), True),
     "failure_policy": {*FailurePolicy.model_fields} - {"standby"},
     "checkpoint": {*CheckpointSpec.model_fields} - {"every_steps"},
 }
-"""Parts of a spec that no plan depends on, by fields."""
+"""Fields of a spec that no plan depends on, in the form of pydantic's `exclude`."""
 
 
 def spawn(processes: int) -> Executor:
-    """Processes that share nothing with this one, whatever its threads are doing, and end with it
-    however it ends."""
+    """Return a pool of processes that end with this one, however it ends."""
+    # Forked processes would inherit locks in the state in which this one's threads hold them.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(processes, mp_context=context, initializer=end_with_parent)
 
 
 def end_with_parent() -> None:
-    """Watch who started this process: one that is killed tells nobody, and work would be awaited
-    for ever."""
+    """End this process when its parent has ended. Runs in a planner's process."""
+    # A parent that is killed cannot tell its children, which would wait for work for ever.
     parent = multiprocessing.parent_process()
-    assert parent is not None, "this is for processes that were started to plan"
+    assert parent is not None, "only a process of the planner has a parent to watch"
     threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
 
 
@@ -61,74 +61,79 @@ def _end_after(sentinel: int) -> None:
 
 
 class Planner:
-    """Plans by what they depend on. May be asked from several threads."""
+    """Caches plans by the fields that they depend on. Its methods may be called from any thread."""
 
     def __init__(self, processes: int, start: Callable[[int], Executor] = spawn) -> None:
-        """`start` makes so many processes; it is called again when one of them has died."""
+        """`start` creates the pool of processes, again after one of them has died."""
         self._start = partial(start, processes)
         self._executor = self._start()
-        self._plans: OrderedDict[str, Future[PlanSeen]] = OrderedDict()
+        self._plans: OrderedDict[str, Future[PlanResult]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def plan(self, job: RLHFJob, then: Callable[[], None]) -> PlanSeen | None:
-        """The plan of a job.
+    def plan(self, job: RLHFJob, on_planned: Callable[[], None]) -> PlanResult | None:
+        """Return the plan of a job if it is made; else have it made.
 
         Args:
             job: with defaults.
-            then: called once when a plan that is not there yet has been made.
+            on_planned: called once when a plan that is not ready yet has been made.
 
         Returns:
-            What came of it; None: it is being made.
+            None: it is being made.
         """
-        unknown = why_unknown(job)
+        unknown = find_unknown(job)
         if unknown:
-            return PlanSeen(unknown=unknown)
+            return PlanResult(unknown=unknown)
         with self._lock:
             future = self._future(job)
         if not future.done():
-            future.add_done_callback(lambda _: then())
+            future.add_done_callback(lambda _: on_planned())
             return None
         error = future.exception()
-        if error is not None:  # a planner that died; it must not stop every job of its kind
+        if (
+            error is not None
+        ):  # its process died: other jobs with this plan must be able to try again
             self._forget(job)
-            return PlanSeen(unknown=f"the planner failed ({error}); the driver plans")
+            return PlanResult(unknown=f"the planner failed ({error}); the driver plans")
         return future.result()
 
     def close(self) -> None:
-        """End its processes, when the plans that they are at are made: Python's own end fails where
-        nobody has waited for them."""
+        """Wait for plans in progress, and end the processes."""
+        # Python's own cleanup at exit fails if nobody has waited for them.
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _future(self, job: RLHFJob) -> Future[PlanSeen]:
-        key = key_of(job)
+    def _future(self, job: RLHFJob) -> Future[PlanResult]:
+        key = plan_key(job)
         if key not in self._plans:
             self._plans[key] = self._submit(job)
-            if len(self._plans) > KEPT:
+            if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
 
-    def _submit(self, job: RLHFJob) -> Future[PlanSeen]:
+    def _submit(self, job: RLHFJob) -> Future[PlanResult]:
         try:
-            return self._executor.submit(plan_of, job)
-        except BrokenExecutor:  # it takes nothing any more once one of its processes has died
+            return self._executor.submit(make_plan_result, job)
+        except BrokenExecutor:  # one of its processes has died: it accepts no more work
             self._executor.shutdown(wait=False)
             self._executor = self._start()
-            return self._executor.submit(plan_of, job)
+            return self._executor.submit(make_plan_result, job)
 
     def _forget(self, job: RLHFJob) -> None:
         with self._lock:
-            self._plans.pop(key_of(job), None)
+            self._plans.pop(plan_key(job), None)
 
 
-def key_of(job: RLHFJob) -> str:
-    """What names a job's plan: a digest of all that a plan may depend on."""
-    text = job.spec.model_dump_json(exclude=NOT_PLANNED)
+def plan_key(job: RLHFJob) -> str:
+    """Return a digest of all fields that a plan may depend on."""
+    text = job.spec.model_dump_json(exclude=IGNORED_FIELDS)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def why_unknown(job: RLHFJob) -> str:
-    """Why a job cannot be planned here: the operator runs no user's code and opens no model."""
+def find_unknown(job: RLHFJob) -> str:
+    """Return why a job cannot be planned here, or an empty string.
+
+    The operator runs no user's code and reads no model's files.
+    """
     algorithm = job.spec.algorithm
     if algorithm.type is AlgorithmType.CUSTOM and algorithm.graph is None:
         return (
@@ -141,42 +146,41 @@ def why_unknown(job: RLHFJob) -> str:
             "rewards or samples than the manifest has now: the driver plans first "
             "(`rlhf fill FILE` brings it up to date)"
         )
-    for given in job.spec.manifest_models.values():
-        if given.model.source.path is not None and given.model.shape is None:
+    for entry in job.spec.manifest_models.values():
+        if entry.model.source.path is not None and entry.model.shape is None:
             return (
-                f"the shape of {given.field} is in its files, which only the driver reads: it "
+                f"the shape of {entry.field} is in its files, which only the driver reads: it "
                 f"plans first (`rlhf fill FILE` writes it into the manifest, as "
-                f"spec.{given.field}.shape)"
+                f"spec.{entry.field}.shape)"
             )
     return ""
 
 
-def plan_of(job: RLHFJob) -> PlanSeen:
-    """Plan a job, of its own code nothing but what the manifest says: what a planner's process
-    does."""
+def make_plan_result(job: RLHFJob) -> PlanResult:
+    """Plan a job without its own code. Runs in a planner's process."""
     try:
         pools = inventory_from_pools(job.spec.resources.node_pools)
         graphs = graphs_without_code(job, device_of(pools))
         plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs))
     except (ShapeUnknown, DevicesUnknown) as error:
-        return PlanSeen(unknown=f"{error}; the driver plans first")
+        return PlanResult(unknown=f"{error}; the driver plans first")
     except RlhfError as error:
-        return PlanSeen(refusal=Refusal(error.reason, str(error)))
-    return PlanSeen(plan=status_of(plan, job.spec.placement.type))
+        return PlanResult(refusal=Refusal(error.reason, str(error)))
+    return PlanResult(plan=plan_status(plan, job.spec.placement.type))
 
 
-def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
-    """A plan in short.
+def plan_status(plan: Plan, requested: PlacementType) -> PlanStatus:
+    """Return a plan's summary for the status.
 
     Args:
         plan: of a job.
-        asked: the manifest's placement.
+        requested: the manifest's placement.
     """
     memory = plan.fullest
-    # Of processes on CPUs times are no more than orders of magnitude.
+    # Estimates for CPUs are right only to an order of magnitude.
     estimate = plan.estimate if plan.device is Device.GPU else None
     return PlanStatus(
-        placement=_placement(plan, asked),
+        placement=_placement(plan, requested),
         pools=tuple(
             PoolPart(name=pool.name, nodes=pool.nodes, devices_per_node=pool.devices_per_node)
             for pool in plan.pools
@@ -189,13 +193,12 @@ def status_of(plan: Plan, asked: PlacementType) -> PlanStatus:
     )
 
 
-def _placement(plan: Plan, asked: PlacementType) -> PlacementType:
-    """What was asked for; where the planner chose, Colocated if all roles are on the same
-    devices."""
-    where = {(role.mesh.pool, role.mesh.ranks) for role in plan.roles if role.mesh}
-    where |= {(engine.mesh.pool, engine.mesh.ranks) for engine in plan.generations}
-    is_chosen = asked is PlacementType.AUTO
-    return PlacementType.COLOCATED if is_chosen and len(where) == 1 else asked
+def _placement(plan: Plan, requested: PlacementType) -> PlacementType:
+    """Return the requested placement; for Auto, Colocated if all roles are on the same devices."""
+    meshes = {(role.mesh.pool, role.mesh.ranks) for role in plan.roles if role.mesh}
+    meshes |= {(engine.mesh.pool, engine.mesh.ranks) for engine in plan.generations}
+    is_auto = requested is PlacementType.AUTO
+    return PlacementType.COLOCATED if is_auto and len(meshes) == 1 else requested
 
 
 def _summary(plan: Plan) -> str:
@@ -205,10 +208,10 @@ def _summary(plan: Plan) -> str:
         for pool in plan.pools
     ]
     engines = [
-        f"{each.mesh.data} generation engines of {each.mesh.tensor} for {each.role}"
-        for each in plan.generations
+        f"{engine.mesh.data} generation engines of {engine.mesh.tensor} for {engine.role}"
+        for engine in plan.generations
     ]
     memory = plan.fullest
     peak, capacity = memory.peak_bytes / 2**30, memory.capacity_bytes / 2**30
-    most = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
-    return "; ".join([*pools, *engines, most])
+    usage = f"{peak:.1f} of {capacity:.1f} GiB at most, in {memory.peak_phase}"
+    return "; ".join([*pools, *engines, usage])

@@ -1,4 +1,4 @@
-"""Other releases of the operator in the same cluster: their jobs are theirs."""
+"""Other releases of the operator in the same cluster, and the jobs that they manage."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from dataclasses import dataclass, field
 
 from rlhf_kube.kinds import Kind
 from rlhf_operator.clients.kube.protocol import Forbidden, Kube
-from rlhf_operator.decide.observed import ClusterSeen
+from rlhf_operator.decide.observed import ObservedCluster
 from rlhf_operator.identity import Identity
 
 log = logging.getLogger(__name__)
-ASKED_AGAIN_SECONDS = 300.0
+RECHECK_SECONDS = 300.0
 
 
 @dataclass
 class Releases:
-    """Whether who made a cluster is still installed. A release is there as long as its Lease is."""
+    """Tracks the other installed releases: one is installed as long as its Lease exists."""
 
     kube: Kube
     identity: Identity
     clock: Callable[[], float]
-    _known: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    _checked: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    """By release: time of the last check, and its result."""
 
-    def other(self, clusters: Iterable[ClusterSeen]) -> str | None:
-        """The release that looks after a job with these clusters. None: this one.
+    def other(self, clusters: Iterable[ObservedCluster]) -> str | None:
+        """Return the other release that manages a job with these clusters. None: this one does.
 
         Raises:
-            KubeError: it could not be asked for.
+            KubeError: the other release's Lease could not be read.
         """
-        for each in clusters:
-            is_foreign = each.is_ours and each.has_other_key
-            if is_foreign and each.release not in (None, self.identity.release):
-                assert each.release is not None
-                if self._is_installed(each.release):
-                    return each.release
+        for cluster in clusters:
+            is_foreign = cluster.is_owned and cluster.has_other_key
+            if is_foreign and cluster.release not in (None, self.identity.release):
+                assert cluster.release is not None
+                if self._is_installed(cluster.release):
+                    return cluster.release
         return None
 
     def _is_installed(self, release: str) -> bool:
-        asked, is_installed = self._known.get(release, (float("-inf"), False))
-        if self.clock() - asked >= ASKED_AGAIN_SECONDS:
-            is_installed = self._ask(release)
+        checked, is_installed = self._checked.get(release, (float("-inf"), False))
+        if self.clock() - checked >= RECHECK_SECONDS:
+            is_installed = self._has_lease(release)
             if is_installed:
                 log.warning(
                     "the operator %s has clusters of jobs: this one (%s) leaves those jobs alone",
@@ -49,14 +50,15 @@ class Releases:
                     self.identity.release,
                     extra={"reason": "OtherRelease"},
                 )
-            self._known[release] = (self.clock(), is_installed)
+            self._checked[release] = (self.clock(), is_installed)
         return is_installed
 
-    def _ask(self, release: str) -> bool:
+    def _has_lease(self, release: str) -> bool:
         namespace, is_name, name = release.partition("/")
         if not is_name:
-            return False  # outside of a cluster, and so without a Lease
+            return False  # an operator outside of a cluster has no Lease
         try:
             return self.kube.get(Kind.LEASE, namespace, name) is not None
-        except Forbidden:  # of whom nothing may be known nothing is taken away
+        except Forbidden:
+            # The release may exist: better leave its clusters alone than delete them.
             return True

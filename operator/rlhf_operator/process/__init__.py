@@ -1,1 +1,1 @@
-"""The running process: events, queue, workers, leadership, health, logs and metrics."""
+"""The operator's process: watches, queue, workers, leadership, health, logs and metrics."""

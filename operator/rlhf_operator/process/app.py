@@ -1,7 +1,6 @@
-"""The operator's process: events lead to looks at jobs.
+"""The event loop of the operator: watches fill the cache and the queue, workers reconcile.
 
-What watches tell is remembered, and says which job to look at. Each namespace is watched by itself:
-one that is lost takes no other along.
+Every namespace has its own watch: losing one affects no other.
 """
 
 from __future__ import annotations
@@ -14,79 +13,82 @@ from dataclasses import dataclass, field
 from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.reading.status import read_status
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, is_settled, job_of
-from rlhf_operator.clients.kube.discovery import ADVICE, knows
+from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, is_settled, job_key
+from rlhf_operator.clients.kube.discovery import ADVICE, serves
 from rlhf_operator.clients.kube.protocol import Invalid, KubeError
 from rlhf_operator.config import OperatorConfig
-from rlhf_operator.decide.pod_messages import told_problem
+from rlhf_operator.decide.pod_messages import named_problem
 from rlhf_operator.observe.parse import parse_pod
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
 from rlhf_operator.process.stop import Stop
 from rlhf_operator.process.watching import Event, Handler, Watch
-from rlhf_operator.process.workers import LOOKS_AT_ONCE, Workers
+from rlhf_operator.process.workers import MAX_CONCURRENT_RECONCILES, Workers
 
 log = logging.getLogger(__name__)
 PING_SECONDS = 60.0
-"""From one sign of life of Kubernetes to the next, when nothing else is asked."""
+"""Interval of requests that test the connection to Kubernetes."""
 RESYNC_SECONDS = 180.0
-"""From one list of everything to the next: so long an object may be remembered that was the only
-one of its kind and went while its watch began anew, which nobody tells."""
+"""Interval of full lists; bounds how long a deletion missed by a restarted watch is unnoticed."""
 CHECK_SECONDS = 5.0
-"""From one look at whether Kubernetes answers again to the next."""
+"""Interval at which the conditions for an early relist are checked."""
 END_SECONDS = 10.0
-"""How long watches may take to end."""
+"""Time limit for watches to end."""
 SETTLED_SECONDS = 5.0
-"""After so long a watch that has begun has listed what is there."""
-AFRESH_SECONDS = 10.0
-"""After so long a watch that began anew has listed what is there, and so have the others, which
-may have lost their connection at the same moment."""
+"""Time after which a new watch has listed its objects."""
+RELIST_DELAY_SECONDS = 10.0
+"""Time after which a restarted watch, and others that lost their connection at the same moment,
+have listed their objects."""
 FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 30.0
-"""Between two tries to watch a namespace that is lost."""
-WELL_SECONDS = 60.0
-"""After so long a watch that fails has begun anew, and is tried again soon."""
-GONE = "DELETED"
-"""Also what a watch of labelled objects tells when an object loses the label, with the object as it
-was before."""
+MAX_RETRY_SECONDS = 30.0
+"""Upper bound of the wait between two tries to watch a lost namespace."""
+STABLE_SECONDS = 60.0
+"""A watch that has run for this long is retried without back-off."""
+DELETED = "DELETED"
+"""Type of the event of a deletion, and of an object that loses the selected label."""
 
 
 @dataclass
 class App:
-    """Everything that lives in the event loop."""
+    """All parts that run in the event loop."""
 
     config: OperatorConfig
     kube: CachedKube
     reconciler: Reconciler
     in_cluster: bool
-    """Whether this process is a pod, with a service account's token."""
+    """True if this process is a pod with a service account's token."""
     queue: JobQueue = field(default_factory=JobQueue)
     is_started: bool = False
-    """Whether its watches were set going; they may have listed nothing yet."""
-    stands_by: bool = False
-    """Whether another replica acts, and this one is there to take over."""
-    _seen: dict[Key, int] = field(default_factory=dict)
-    """Of each job a digest of all that others write."""
-    _listed: float | None = None
-    """When a watch last told what it has listed, for it began anew, or a list failed. None: not
-    since everything was listed."""
+    """True once a watch has started; it may not have listed its objects yet."""
+    is_standby: bool = False
+    """True while another replica is the leader."""
+    _digests: dict[Key, int] = field(default_factory=dict)
+    """By job, a digest of all that others write."""
+    _relisted: float | None = None
+    """Time when a restarted watch last reported its list, or a list failed. None: not since the
+    last resync."""
 
     async def run(self, stop: Stop) -> None:
-        """Watch and work until told to stop, or until a part dies: the process is started again.
+        """Watch and work until stop is set, or until a part fails.
 
         Raises:
-            Exception: what the part died of.
+            Exception: the part's error; the process is started again.
         """
         workers = Workers(self.queue, self.reconciler, self.reconciler.metrics)
-        watches = [self._watch(each, stop) for each in self._places()]
+        watches = [self._watch(namespace, stop) for namespace in self._namespaces()]
         tasks = [
             asyncio.create_task(part)
-            for part in (workers.run(LOOKS_AT_ONCE), self._ping(), self._resync(), *watches)
+            for part in (
+                workers.run(MAX_CONCURRENT_RECONCILES),
+                self._ping(),
+                self._resync(),
+                *watches,
+            )
         ]
         for task in tasks:
-            task.add_done_callback(lambda _: stop.set())  # none ends by itself
+            task.add_done_callback(lambda _: stop.set())  # no part ends by itself
         await stop.wait()
-        for task in tasks[:3]:
+        for task in tasks[:3]:  # watches end by `stop`
             task.cancel()
         _, late = await asyncio.wait(tasks, timeout=END_SECONDS)
         for task in late:
@@ -96,60 +98,61 @@ class App:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    def _places(self) -> tuple[str | None, ...]:
-        """Namespaces that are watched by themselves; None: all together."""
+    def _namespaces(self) -> tuple[str | None, ...]:
+        """Return the namespaces to watch; None: all of them by one watch."""
         return self.config.namespaces or (None,)
 
     async def _watch(self, namespace: str | None, stop: Stop) -> None:
-        """Watch a namespace, again and again until told to stop."""
-        where, retries = namespace or "all namespaces", 0
+        """Watch a namespace, again after every failure, until stop is set."""
+        scope, retries = namespace or "all namespaces", 0
         while not stop.is_set():
             begin = time.monotonic()
             try:
                 await self._watch_once(namespace, stop)
-            except Exception as error:  # whatever kopf or the API server has: the others go on
-                retries = 0 if time.monotonic() - begin > WELL_SECONDS else retries
-                pause = min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 9), LONGEST_RETRY_SECONDS)
+            except Exception as error:  # any error of kopf or the API server: the others continue
+                retries = 0 if time.monotonic() - begin > STABLE_SECONDS else retries
+                pause = min(FIRST_RETRY_SECONDS * 2.0 ** min(retries, 9), MAX_RETRY_SECONDS)
                 retries += 1
-                said = f"{type(error).__name__}: {next(iter(error.args), error)}"
+                cause = f"{type(error).__name__}: {next(iter(error.args), error)}"
                 log.error(
                     "%s cannot be watched, jobs there are not looked after (%s); trying again in "
                     "%.0f s; where the API server answers: is the namespace there, and the "
                     "operator's role in it?",
-                    where,
-                    said,
+                    scope,
+                    cause,
                     pause,
                     extra={"reason": "NamespaceLost"},
                 )
-                self.reconciler.metrics.watches(where, is_well=False)
+                self.reconciler.metrics.set_watched(scope, is_watched=False)
                 await stop.pause(pause)
 
     async def _watch_once(self, namespace: str | None, stop: Stop) -> None:
-        """Until told to stop, or until KubeRay's kind is there, or not there any more.
+        """Watch until stop is set, or until KubeRay is installed or removed.
 
         Raises:
             Exception: it cannot be watched.
         """
-        if not await asyncio.to_thread(knows, self.kube.kube, Kind.JOB, namespace):
+        if not await asyncio.to_thread(serves, self.kube.kube, Kind.JOB, namespace):
             raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
-        has_kuberay = await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
+        has_kuberay = await asyncio.to_thread(serves, self.kube.kube, Kind.CLUSTER, namespace)
         self._set_kuberay(namespace, has_kuberay)
-        await self._list(namespace)  # what a job has is known before anything is decided about it
+        # A decision about a job needs the job's clusters and pods, so they are cached first.
+        await self._list(namespace)
         ready = asyncio.Event()
         watch = Watch(namespace, self._handlers(has_kuberay), self.in_cluster)
         watching = asyncio.create_task(watch.run(ready.set))
-        beside = [
+        others = [
             asyncio.create_task(stop.wait()),
             asyncio.create_task(self._await_kuberay(namespace, not has_kuberay)),
-            asyncio.create_task(self._follow_up(namespace, ready)),
+            asyncio.create_task(self._relist_when_ready(namespace, ready)),
         ]
         try:
-            await asyncio.wait({watching, *beside[:2]}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({watching, *others[:2]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in beside:
+            for task in others:
                 task.cancel()
             watch.end()
-            outcomes = await asyncio.gather(*beside, return_exceptions=True)
+            outcomes = await asyncio.gather(*others, return_exceptions=True)
         await watching
         for outcome in outcomes:
             if isinstance(outcome, Exception):
@@ -159,9 +162,9 @@ class App:
         jobs_and_pods: dict[Kind, Handler] = {Kind.JOB: self.on_job, Kind.POD: self.on_pod}
         return jobs_and_pods | ({Kind.CLUSTER: self.on_cluster} if has_kuberay else {})
 
-    def _set_kuberay(self, namespace: str | None, is_known: bool) -> None:
-        self.reconciler.observer.has_kuberay = is_known
-        if not is_known:
+    def _set_kuberay(self, namespace: str | None, is_served: bool) -> None:
+        self.reconciler.observer.has_kuberay = is_served
+        if not is_served:
             log.error(
                 "this cluster does not know RayClusters: install KubeRay %s or newer; jobs wait",
                 KUBERAY,
@@ -170,58 +173,57 @@ class App:
             for key in self.kube.forget_all(Kind.CLUSTER, namespace):
                 self.queue.add(key)
 
-    async def _await_kuberay(self, namespace: str | None, is_known: bool) -> None:
-        """Until its kind is known, or is not known any more."""
+    async def _await_kuberay(self, namespace: str | None, is_served: bool) -> None:
+        """Return when the API server serves RayClusters, or no longer does."""
         while True:
             await asyncio.sleep(PING_SECONDS / 2)
             try:
-                if (
-                    await asyncio.to_thread(knows, self.kube.kube, Kind.CLUSTER, namespace)
-                    is is_known
-                ):
+                served = await asyncio.to_thread(serves, self.kube.kube, Kind.CLUSTER, namespace)
+                if served is is_served:
                     return
             except KubeError as error:
                 log.warning("Kubernetes does not answer: %s", error)
 
     async def on_job(self, event: Event) -> None:
-        """An RLHFJob is there, is other than before, or is gone."""
-        self._note_listed(event)
-        type, found = event["type"], event["object"]
-        metadata = found["metadata"]
+        """Handle an RLHFJob that exists, has changed, or was deleted."""
+        self._record_list(event)
+        type, manifest = event["type"], event["object"]
+        metadata = manifest["metadata"]
         key = (metadata["namespace"], metadata["name"])
-        if type == GONE:
-            self._seen.pop(key, None)
-            self.kube.drop(Kind.JOB, found)
+        if type == DELETED:
+            self._digests.pop(key, None)
+            self.kube.drop(Kind.JOB, manifest)
             self.queue.add(key)
             return
-        self.kube.put(Kind.JOB, found)
+        self.kube.put(Kind.JOB, manifest)
         names = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
         digest = hash(str([metadata.get(name) for name in names]))
-        is_news = self._seen.get(key) != digest
-        self._seen[key] = digest
-        if type is None and is_settled(found):
+        has_changed = self._digests.get(key) != digest
+        self._digests[key] = digest
+        if type is None and is_settled(manifest):
             metrics = self.reconciler.metrics
-            metrics.show_job(*key, read_status(found.get("status")), self.reconciler.now())
-        elif is_news or type is None:  # else it was the operator's own write
+            metrics.set_job(*key, read_status(manifest.get("status")), self.reconciler.now())
+        elif has_changed or type is None:  # else the operator itself wrote the status
             self.queue.add(key)
 
     async def on_cluster(self, event: Event) -> None:
-        """A RayCluster that was made for a job has changed."""
+        """Handle a change of a job's RayCluster."""
         self._on_child(Kind.CLUSTER, event)
 
     async def on_pod(self, event: Event) -> None:
-        """A pod of a job has changed; what killed it is not to be read later."""
-        problem = told_problem(parse_pod(event["object"]))
-        key = job_of(Kind.POD, event["object"]["metadata"])
-        if key and problem and problem.outlives_its_pod and event["type"] != GONE:
+        """Handle a change of a job's pod."""
+        problem = named_problem(parse_pod(event["object"]))
+        key = job_key(Kind.POD, event["object"]["metadata"])
+        # KubeRay deletes a failed pod at once, and its problem with it: keep that.
+        if key and problem and problem.outlives_pod and event["type"] != DELETED:
             self.reconciler.observer.remember(key, problem)
         self._on_child(Kind.POD, event)
 
     def _on_child(self, kind: Kind, event: Event) -> None:
-        self._note_listed(event)
-        found = event["object"]
-        (self.kube.drop if event["type"] == GONE else self.kube.put)(kind, found)
-        key = job_of(kind, found["metadata"])
+        self._record_list(event)
+        manifest = event["object"]
+        (self.kube.drop if event["type"] == DELETED else self.kube.put)(kind, manifest)
+        key = job_key(kind, manifest["metadata"])
         if key is not None:
             self.queue.add(key)
 
@@ -237,21 +239,25 @@ class App:
             log.warning("Kubernetes does not answer: %s", error)
 
     async def _resync(self) -> None:
-        """What was deleted while a watch began anew, nobody tells."""
+        """List all objects from time to time."""
+        # No watch reports what was deleted while it was restarted.
         while True:
-            await self._until_due()
-            self._listed = None
+            await self._wait_until_due()
+            self._relisted = None
             self.reconciler.metrics.forget_ended(self.reconciler.now())
-            for namespace in self._places():
+            for namespace in self._namespaces():
                 try:
                     await self._list(namespace)
                 except KubeError as error:
                     log.warning("%s cannot be listed: %s", namespace or "all namespaces", error)
-                    self._listed = time.monotonic()  # it is tried again soon
+                    self._relisted = time.monotonic()  # try again soon
 
-    async def _until_due(self) -> None:
-        """Until all is to be listed again: now and then, soon after a watch has begun anew, and at
-        once when Kubernetes, which was away, answers again."""
+    async def _wait_until_due(self) -> None:
+        """Wait for the next resync.
+
+        It is due at an interval, soon after a watch was restarted, and at once when Kubernetes
+        answers again after an outage.
+        """
         was_away = False
         for _ in range(int(RESYNC_SECONDS / CHECK_SECONDS)):
             await asyncio.sleep(CHECK_SECONDS)
@@ -260,40 +266,44 @@ class App:
                 await self._ping_once()
             if was_away and not self.kube.is_away:
                 return
-            if self._listed is not None and time.monotonic() - self._listed > AFRESH_SECONDS:
+            if (
+                self._relisted is not None
+                and time.monotonic() - self._relisted > RELIST_DELAY_SECONDS
+            ):
                 return
 
-    def _note_listed(self, event: Event) -> None:
+    def _record_list(self, event: Event) -> None:
+        # Objects of a watch's first list have no event type.
         if event["type"] is None:
-            self._listed = time.monotonic()
+            self._relisted = time.monotonic()
 
     async def _list(self, namespace: str | None) -> None:
-        """Compare what is remembered with what is there, jobs last; what differs is looked at.
+        """Correct the cache by lists, and add jobs with differences to the queue.
 
         Raises:
-            KubeError: it cannot be listed.
+            KubeError: a kind cannot be listed.
         """
         changed: set[Key] = set()
-        for kind in reversed(WATCHED):
+        for kind in reversed(WATCHED):  # jobs last: their clusters and pods are in the cache then
             if kind is Kind.CLUSTER and not self.reconciler.observer.has_kuberay:
                 continue
-            seen = tuple(self._seen) if kind is Kind.JOB else ()
-            found = await asyncio.to_thread(self.kube.resync, kind, namespace, seen)
-            changed |= found.changed
-            for key in found.gone:
-                self._seen.pop(key, None)
+            expected = tuple(self._digests) if kind is Kind.JOB else ()
+            result = await asyncio.to_thread(self.kube.resync, kind, namespace, expected)
+            changed |= result.changed
+            for key in result.deleted:
+                self._digests.pop(key, None)
         for key in changed:
             self.queue.add(key)
 
-    async def _follow_up(self, namespace: str | None, ready: asyncio.Event) -> None:
-        """When a watch has begun: tell it, and find what was deleted just before that."""
+    async def _relist_when_ready(self, namespace: str | None, ready: asyncio.Event) -> None:
+        """Report a started watch, and list again for deletions just before its start."""
         await ready.wait()
         self.is_started = True
-        where = namespace or "all namespaces"
-        self.reconciler.metrics.watches(where, is_well=True)
-        log.info("watching %s", where)
+        scope = namespace or "all namespaces"
+        self.reconciler.metrics.set_watched(scope, is_watched=True)
+        log.info("watching %s", scope)
         await asyncio.sleep(SETTLED_SECONDS)
         try:
             await self._list(namespace)
         except KubeError as error:
-            log.warning("%s cannot be listed: %s", where, error)
+            log.warning("%s cannot be listed: %s", scope, error)

@@ -1,4 +1,4 @@
-"""How the operator reaches heads, by its settings."""
+"""Connections to heads, by the operator's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlhf_kube.api_server import Access, NoAnswer
 from rlhf_operator.clients.head.addresses import (
     ByTemplate,
     Certificates,
-    HeadPlace,
+    HeadPod,
     InsideCluster,
     Route,
     ThroughApiServer,
@@ -21,37 +21,37 @@ from rlhf_operator.errors import BadConfig
 
 
 def head_client(config: OperatorConfig, access: Callable[[], Access]) -> HttpClient:
-    """What carries requests to heads; it has to be closed."""
+    """Return the HTTP client for requests to heads; the caller closes it."""
     if config.head_access is not HeadAccess.PROXY:
         return HttpClient()
-    now = access()
-    return HttpClient(Certificates(now.authority, now.certificate, now.private_key))
+    current = access()
+    return HttpClient(Certificates(current.authority, current.certificate, current.private_key))
 
 
-def dialing(
+def head_connector(
     config: OperatorConfig, access: Callable[[], Access], client: HttpClient
-) -> Callable[[HeadPlace, str], Head]:
-    """From the place of a head, and its token, to the head.
+) -> Callable[[HeadPod, str], Head]:
+    """Return a function from a head's pod and token to the head.
 
     Args:
-        access: how the API server is reached just now; its tokens change.
-        client: what carries the requests.
+        access: returns the current access to the API server; its tokens change.
+        client: carries the requests.
 
     Raises:
-        BadConfig: headUrl is missing, or is none.
+        BadConfig: headUrl is missing or invalid.
     """
-    route = _routing(config, access)
+    route = _route_factory(config, access)
 
-    def dial(place: HeadPlace, token: str) -> Head:
+    def connect(pod: HeadPod, token: str) -> Head:
         try:
-            return HttpHeads(route(), client).head(place, token)
+            return HttpHeads(route(), client).head(pod, token)
         except NoAnswer as error:
             raise HeadUnreachable(str(error)) from error
 
-    return dial
+    return connect
 
 
-def _routing(config: OperatorConfig, access: Callable[[], Access]) -> Callable[[], Route]:
+def _route_factory(config: OperatorConfig, access: Callable[[], Access]) -> Callable[[], Route]:
     if config.head_access is HeadAccess.DIRECT:
         return InsideCluster
     if config.head_access is HeadAccess.PROXY:

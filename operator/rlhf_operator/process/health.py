@@ -1,4 +1,4 @@
-"""What the operator serves about itself: /metrics, /healthz, /readyz."""
+"""The operator's HTTP server: /metrics, /healthz, /readyz."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from prometheus_client.exposition import (
     make_wsgi_app,
 )
 
-LONGEST_SILENCE_SECONDS = 300.0
-"""Kubernetes is asked every minute even when nothing happens."""
+MAX_ANSWER_AGE_SECONDS = 300.0
+"""Kubernetes is asked every minute even if nothing happens."""
 CLOSE_SECONDS = 0.05
-"""How often a server looks whether it is to close: its close takes up to as long."""
+"""Interval at which the server checks if it is to close, and so the time that closing takes."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """Whether the operator lives, and whether it works."""
+    """Liveness and readiness of the operator."""
 
     answer_age: Callable[[], float]
     """Seconds since Kubernetes last answered."""
     is_started: Callable[[], bool]
-    """Whether its watches were set going."""
+    """True once its watches have started."""
 
     def problem(self, path: str) -> str | None:
-        """Why the answer is no."""
+        """Return why the answer is negative. None: it is positive."""
         if path == "/readyz" and not self.is_started():
             return "it has not begun to watch the jobs yet"
         age = self.answer_age()
-        if age > LONGEST_SILENCE_SECONDS:
+        if age > MAX_ANSWER_AGE_SECONDS:
             return f"Kubernetes has not answered for {age:.0f} s"
         return None
 
 
-class _Silent(WSGIRequestHandler):
-    """Writes no line for each request."""
+class _QuietHandler(WSGIRequestHandler):
+    """Writes no log line per request."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        pass
 
 
 def serve(port: int, registry: CollectorRegistry, health: Health) -> Callable[[], None]:
     """Answer on all addresses until the returned function is called.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     metrics = make_wsgi_app(registry)
 
@@ -60,13 +60,13 @@ def serve(port: int, registry: CollectorRegistry, health: Health) -> Callable[[]
         if path == "/metrics":
             content: Iterable[bytes] = metrics(environment, start)
             return content
-        known = path in ("/healthz", "/readyz")
-        problem = health.problem(path) if known else "allowed: /metrics, /healthz, /readyz"
-        status = "200 OK" if problem is None else "503 No" if known else "404 Not Found"
+        exists = path in ("/healthz", "/readyz")
+        problem = health.problem(path) if exists else "allowed: /metrics, /healthz, /readyz"
+        status = "200 OK" if problem is None else "503 No" if exists else "404 Not Found"
         start(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{problem or 'ok'}\n".encode()]
 
-    server = make_server("", port, answer, ThreadingWSGIServer, handler_class=_Silent)
+    server = make_server("", port, answer, ThreadingWSGIServer, handler_class=_QuietHandler)
     serve = partial(server.serve_forever, CLOSE_SECONDS)
     threading.Thread(target=serve, name="health", daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""Which replica of a release acts: the one that holds its Lease.
+"""Leader election: the replica that holds the release's Lease acts.
 
-As Kubernetes' own controllers do it, a holder is taken for gone when its Lease has not changed for
-as long as it says, by the watcher's clock: the clocks of two nodes need not agree.
+As in Kubernetes' own controllers, a holder counts as dead when its Lease has not changed for the
+Lease's duration by the observer's clock: the clocks of two nodes need not agree.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 15
-"""After so long without a sign of life another replica takes over."""
+"""Duration without renewal after which another replica takes over."""
 RENEW_SECONDS = 5.0
-"""From one sign of life to the next."""
+"""Between two renewals, and between two tries to acquire the Lease."""
 GIVE_UP_SECONDS = 10.0
-"""A holder that could not renew for so long must not act any more: another one may, soon."""
+"""A holder that cannot renew for this long stops to act: another replica soon may take over."""
 
 
 class LeaseLost(Exception):
-    """Another replica may act now: this one ends, and is started again."""
+    """Another replica may act: this one ends, and is started again."""
 
 
 @dataclass
@@ -39,58 +39,58 @@ class Leadership:
     namespace: str
     name: str
     identity: str
-    """This replica's, unlike every other's: its pod's name."""
+    """Unique name of this replica."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _seen: tuple[str, str] = ("", "")
-    """Holder and time of renewal, as they were read last."""
-    _since: float = field(default=float("-inf"))
-    """When they were read first."""
+    _observed: tuple[str, str] = ("", "")
+    """Last observed holder and time of renewal."""
+    _observed_since: float = field(default=float("-inf"))
+    """When they were first observed."""
 
     def acquire(self) -> bool:
-        """Take the Lease, or renew it; whether this replica holds it now.
+        """Acquire or renew the Lease. Returns True if this replica holds it now.
 
         Raises:
             KubeError: it can be neither read nor written.
         """
-        found = self.kube.get(Kind.LEASE, self.namespace, self.name)
-        if found is None:
+        lease = self.kube.get(Kind.LEASE, self.namespace, self.name)
+        if lease is None:
             return self.kube.create(self._lease(transitions=0))
-        spec = found.get("spec") or {}
+        spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder not in ("", self.identity) and not self._has_expired(spec):
             return False
         moved = int(holder != self.identity)
-        wanted = self._lease(int(spec.get("leaseTransitions") or 0) + moved)
-        version = {name: found["metadata"][name] for name in ("uid", "resourceVersion")}
+        desired = self._lease(int(spec.get("leaseTransitions") or 0) + moved)
+        version = {name: lease["metadata"][name] for name in ("uid", "resourceVersion")}
         try:
-            self.kube.apply({**wanted, "metadata": {**wanted["metadata"], **version}})
-        except Conflict:  # another one was faster
+            self.kube.apply({**desired, "metadata": {**desired["metadata"], **version}})
+        except Conflict:  # another replica was faster
             return False
         return True
 
     def release(self) -> None:
-        """Let another replica act at once.
+        """Give the Lease back, so that another replica can act at once.
 
         Raises:
-            KubeError: it cannot be written; then the others wait for the Lease's time.
+            KubeError: it cannot be written; the others then wait until it expires.
         """
-        found = self.kube.get(Kind.LEASE, self.namespace, self.name)
-        spec = (found or {}).get("spec") or {}
-        if found is None or spec.get("holderIdentity") != self.identity:
+        lease = self.kube.get(Kind.LEASE, self.namespace, self.name)
+        spec = (lease or {}).get("spec") or {}
+        if lease is None or spec.get("holderIdentity") != self.identity:
             return
         free = self._lease(int(spec.get("leaseTransitions") or 0))
-        metadata = {**free["metadata"], "resourceVersion": found["metadata"]["resourceVersion"]}
+        metadata = {**free["metadata"], "resourceVersion": lease["metadata"]["resourceVersion"]}
         self.kube.apply(
             {**free, "metadata": metadata, "spec": {**free["spec"], "holderIdentity": ""}}
         )
 
     def _has_expired(self, spec: Mapping[str, Any]) -> bool:
-        seen = (str(spec.get("holderIdentity")), str(spec.get("renewTime")))
-        if seen != self._seen:
-            self._seen, self._since = seen, self.clock()
+        observed = (str(spec.get("holderIdentity")), str(spec.get("renewTime")))
+        if observed != self._observed:
+            self._observed, self._observed_since = observed, self.clock()
         seconds = spec.get("leaseDurationSeconds")
-        return self.clock() - self._since >= (
+        return self.clock() - self._observed_since >= (
             seconds if isinstance(seconds, int) else LEASE_SECONDS
         )
 
@@ -109,16 +109,16 @@ class Leadership:
 
 
 async def wait_to_lead(leadership: Leadership, stop: Stop) -> bool:
-    """Wait until this replica holds the Lease. False: it was told to stop before."""
-    waits = False
+    """Wait until this replica holds the Lease. False: stop was set before."""
+    is_waiting = False
     while not stop.is_set():
         try:
             if await asyncio.to_thread(leadership.acquire):
                 log.info("holds the Lease %s", leadership.name)
                 return True
-            if not waits:
+            if not is_waiting:
                 log.info("another replica holds the Lease %s: standing by", leadership.name)
-            waits = True
+            is_waiting = True
         except KubeError as error:
             log.warning("the Lease %s cannot be taken: %s", leadership.name, error)
         await stop.pause(RENEW_SECONDS)
@@ -126,7 +126,7 @@ async def wait_to_lead(leadership: Leadership, stop: Stop) -> bool:
 
 
 async def keep_leading(leadership: Leadership, stop: Stop) -> None:
-    """Renew the Lease until told to stop.
+    """Renew the Lease until stop is set.
 
     Raises:
         LeaseLost: another replica may hold it.
@@ -136,12 +136,13 @@ async def keep_leading(leadership: Leadership, stop: Stop) -> None:
         await stop.pause(RENEW_SECONDS)
         if stop.is_set():
             return
-        asked = leadership.clock()
+        # Others may count the duration from the request on, which precedes its answer.
+        requested = leadership.clock()
         try:
-            async with asyncio.timeout(max(0.1, renewed + GIVE_UP_SECONDS - asked)):
+            async with asyncio.timeout(max(0.1, renewed + GIVE_UP_SECONDS - requested)):
                 if not await asyncio.to_thread(leadership.acquire):
                     raise LeaseLost(f"another replica has taken the Lease {leadership.name}")
-            renewed = asked
+            renewed = requested
         except TimeoutError:
             log.warning("the Lease %s could not be renewed in time", leadership.name)
         except KubeError as error:

@@ -1,4 +1,4 @@
-"""The operator's log lines: objects for machines, or text for people."""
+"""The operator's log lines: JSON objects or text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from rlhf_operator.config import LogFormat
 
 FIELDS = ("job", "reason")
-"""What a line may carry besides its text."""
+"""Extra fields of a line."""
 
 
 class JsonLines(logging.Formatter):
-    """An object for each line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return a record's line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -31,25 +31,24 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time, level, job, text."""
+    """Time, level, job and text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(job)s%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, or more with an exception."""
+        """Return a record's line, and the lines of its exception."""
         job = getattr(record, "job", "")
         record.job = f"[{job}] " if job else ""
         return super().format(record)
 
 
 def set_up_logs(level: str, form: LogFormat) -> None:
-    """Write everything to stderr; kopf's own lines only from warnings on, and of its start and end
-    only errors."""
+    """Log to stderr; libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("kopf", "urllib3", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
-    # It warns of what is meant: that signals are not its own.
+    # kopf warns at its start that it does not handle signals, which is intended here.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

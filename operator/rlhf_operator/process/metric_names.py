@@ -1,4 +1,4 @@
-"""The operator's metrics: names, labels and meaning. Alerts and dashboard of the chart use these.
+"""Names, labels and help of the operator's metrics. Alerts and dashboard of the chart use these.
 
 Labels are bounded: `namespace` and `job` by the jobs that exist, the others by enumerations.
 """
@@ -11,32 +11,32 @@ from typing import Final, Literal
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric as Prometheus knows it."""
+    """One metric of Prometheus."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
-    """What it counts or measures, with its unit."""
+    """Meaning and unit."""
 
 
 RECONCILE_SECONDS: Final = Metric(
     "rlhf_operator_reconcile_seconds",
     "histogram",
     ("outcome",),
-    "Seconds that one look at a job took, with all requests that it made.",
+    "Seconds of one reconcile of a job, with all its requests.",
 )
 RECONCILE_ERRORS: Final = Metric(
     "rlhf_operator_reconcile_errors_total",
     "counter",
     ("reason",),
-    "Looks at a job that failed and are tried again.",
+    "Failed reconciles of a job; they are tried again.",
 )
 API_CALLS: Final = Metric(
     "rlhf_operator_api_calls_total",
     "counter",
     ("method",),
-    "Requests to the API server besides those that watch.",
+    "Requests to the API server, without watches.",
 )
 JOBS: Final = Metric("rlhf_operator_jobs", "gauge", ("phase",), "Jobs that exist, by phase.")
 RESTARTS: Final = Metric(
@@ -46,7 +46,7 @@ RESTARTS: Final = Metric(
     "Restarts of jobs: of incarnations, drivers or clusters, and why.",
 )
 QUEUE_DEPTH: Final = Metric(
-    "rlhf_operator_queue_depth", "gauge", (), "Jobs that wait to be looked at."
+    "rlhf_operator_queue_depth", "gauge", (), "Jobs that wait to be reconciled."
 )
 LAST_ANSWER_SECONDS: Final = Metric(
     "rlhf_operator_last_answer_seconds",
@@ -59,7 +59,7 @@ WATCHED: Final = Metric(
     "rlhf_operator_namespace_watched",
     "gauge",
     ("namespace",),
-    "1 where jobs are looked after, 0 where the namespace or the operator's role in it is lost.",
+    "1 if the namespace is watched, 0 if it or the operator's role in it is lost.",
 )
 
 _JOB: Final = ("namespace", "job")
@@ -72,7 +72,7 @@ JOB_TOKENS_PER_SECOND: Final = Metric(
     _JOB,
     "Prompt and response tokens per second of the last step.",
 )
-JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs that the job holds now.")
+JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs of the job's cluster.")
 JOB_RESTARTS: Final = Metric(
     "rlhf_job_restarts", "gauge", _JOB, "Restarts so far: of workers, drivers and clusters."
 )
@@ -80,13 +80,13 @@ JOB_LAST_REPORT: Final = Metric(
     "rlhf_job_last_report_timestamp_seconds",
     "gauge",
     _JOB,
-    "When the driver's last report was taken, in seconds since 1970.",
+    "Time of the driver's last report, in seconds since 1970.",
 )
 JOB_PHASE: Final = Metric(
     "rlhf_job_phase",
     "gauge",
     (*_JOB, "phase"),
-    "1 for the phase that the job is in.",
+    "1 for the job's current phase.",
 )
 
 METRICS: Final = (
@@ -107,4 +107,3 @@ METRICS: Final = (
     JOB_LAST_REPORT,
     JOB_PHASE,
 )
-"""All of them."""

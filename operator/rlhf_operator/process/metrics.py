@@ -1,4 +1,4 @@
-"""What Prometheus reads: the operator's own work, and the jobs' progress with bounded labels."""
+"""Prometheus metrics of the operator's own work and of the jobs' progress."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.process import metric_names as names
 from rlhf_operator.process.metric_names import Metric
 
-MOST_REASONS = 100
-"""Reasons of restarts that have a series of their own; the rest is counted together."""
+MAX_REASONS = 100
+"""Reasons of restarts with their own series; others share one. Drivers choose the reasons, so their
+number must be bounded here."""
 OTHER = "Other"
+"""Label of all other reasons."""
 SHOWN_SECONDS = 3600.0
-"""How long a job that has ended is shown: as long as the alert about its failure."""
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-OF_JOBS = (
+"""Time for which an ended job has series: as long as the alert about its failure."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+JOB_GAUGES = (
     names.JOB_STEP,
     names.JOB_TOTAL_STEPS,
     names.JOB_REWARD,
@@ -29,7 +31,7 @@ OF_JOBS = (
 
 
 class Metrics:
-    """The operator's metrics, in a registry of their own."""
+    """The operator's metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +39,7 @@ class Metrics:
             names.RECONCILE_SECONDS.name,
             names.RECONCILE_SECONDS.help,
             names.RECONCILE_SECONDS.labels,
-            buckets=SECONDS,
+            buckets=BUCKETS,
             registry=self.registry,
         )
         self.reconcile_errors = self._counter(names.RECONCILE_ERRORS)
@@ -49,9 +51,9 @@ class Metrics:
         self._watched = self._gauge(names.WATCHED)
         self._jobs = self._gauge(names.JOBS)
         self._phase = self._gauge(names.JOB_PHASE)
-        self._of_jobs = {metric: self._gauge(metric) for metric in OF_JOBS}
+        self._job_gauges = {metric: self._gauge(metric) for metric in JOB_GAUGES}
         self._ended: dict[tuple[str, str], datetime] = {}
-        """When jobs ended that are shown yet."""
+        """End of the ended jobs that still have series."""
         self._phases: dict[tuple[str, str], str] = {}
 
     def _counter(self, metric: Metric) -> Counter:
@@ -61,31 +63,31 @@ class Metrics:
     def _gauge(self, metric: Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
 
-    def watch(self, queue_depth: Callable[[], int], answer_age: Callable[[], float]) -> None:
-        """Where two of the values come from whenever Prometheus asks."""
+    def set_sources(self, queue_depth: Callable[[], int], answer_age: Callable[[], float]) -> None:
+        """Set the functions that return two of the values at every scrape."""
         self._queue_depth.set_function(queue_depth)
         self._last_answer.set_function(answer_age)
 
-    def watches(self, namespace: str, is_well: bool) -> None:
-        """Whether jobs of a namespace (or of all) are looked after."""
-        self._watched.labels(namespace).set(is_well)
+    def set_watched(self, namespace: str, is_watched: bool) -> None:
+        """Record if a namespace, or all of them, is watched."""
+        self._watched.labels(namespace).set(is_watched)
 
-    def asked(self, method: str) -> None:
-        """A request to Kubernetes is made."""
+    def count_request(self, method: str) -> None:
+        """Count a request to Kubernetes."""
         self.api_calls.labels(method).inc()
 
-    def restarted(self, kind: str, reason: str, number: int) -> None:
-        """So many restarts. Reasons come from drivers, who could think of ever new ones."""
-        if reason not in self._reasons and len(self._reasons) >= MOST_REASONS:
+    def count_restarts(self, kind: str, reason: str, number: int) -> None:
+        """Count restarts of one kind and reason."""
+        if reason not in self._reasons and len(self._reasons) >= MAX_REASONS:
             reason = OTHER
         self._reasons.add(reason)
         self._restarts.labels(kind, reason).inc(number)
 
-    def show_job(self, namespace: str, job: str, status: RLHFJobStatus, now: datetime) -> None:
-        """A job's status, as gauges; one that ended long ago is only counted."""
+    def set_job(self, namespace: str, job: str, status: RLHFJobStatus, now: datetime) -> None:
+        """Set a job's gauges by its status; a job that ended long ago is only counted."""
         key, ended = (namespace, job), status.completion_time
         is_over = ended is not None and (now - ended).total_seconds() > SHOWN_SECONDS
-        self._enter(namespace, job, status.phase, is_over)
+        self._set_phase(namespace, job, status.phase, is_over)
         if is_over:
             self._remove_series(namespace, job)
             return
@@ -106,10 +108,10 @@ class Metrics:
             }
         for metric, value in values.items():
             if value is not None:
-                self._of_jobs[metric].labels(namespace, job).set(value)
+                self._job_gauges[metric].labels(namespace, job).set(value)
 
     def forget_job(self, namespace: str, job: str) -> None:
-        """A job is gone: so are its series."""
+        """Remove the series of a deleted job."""
         before = self._phases.pop((namespace, job), None)
         if before is None:
             return
@@ -118,7 +120,7 @@ class Metrics:
         self._remove_series(namespace, job)
 
     def forget_ended(self, now: datetime) -> None:
-        """Of jobs that ended long ago nothing is shown but their number."""
+        """Remove the series of jobs that ended long ago; they are still counted."""
         for (namespace, job), ended in list(self._ended.items()):
             if (now - ended).total_seconds() > SHOWN_SECONDS:
                 self._remove(self._phase, namespace, job, self._phases[namespace, job])
@@ -126,10 +128,10 @@ class Metrics:
 
     def _remove_series(self, namespace: str, job: str) -> None:
         self._ended.pop((namespace, job), None)
-        for gauge in self._of_jobs.values():
+        for gauge in self._job_gauges.values():
             self._remove(gauge, namespace, job)
 
-    def _enter(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
+    def _set_phase(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
         before = self._phases.get((namespace, job))
         if before == phase and not is_over:
             return

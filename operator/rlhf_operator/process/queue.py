@@ -1,4 +1,4 @@
-"""Which jobs are to be looked at, and when: each by one worker at a time."""
+"""The work queue: which jobs to reconcile, and when. One worker at a time has a job."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from rlhf_operator.clients.kube.cached import Key
 
 @dataclass
 class JobQueue:
-    """Jobs that wait for a look. For one event loop."""
+    """Jobs that wait to be reconciled. For one event loop."""
 
     _ready: asyncio.Queue[Key] = field(default_factory=asyncio.Queue)
     _waiting: set[Key] = field(default_factory=set)
-    """Jobs in the queue, and those that come again when they are free."""
+    """Jobs in `_ready`, and busy ones to be added again afterwards."""
     _busy: set[Key] = field(default_factory=set)
+    """Jobs that a worker has."""
     _timers: dict[Key, asyncio.TimerHandle] = field(default_factory=dict)
-    """Looks to come."""
+    """Scheduled additions."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, key: Key) -> None:
-        """Look at a job as soon as a worker is free; one that is being looked at comes again."""
+        """Reconcile a job as soon as possible; a busy one again when its worker is done."""
         self._cancel(key)
         is_new = key not in self._waiting
         self._waiting.add(key)
         if is_new and key not in self._busy:
             self._ready.put_nowait(key)
 
-    def add_later(self, key: Key, seconds: float) -> None:
-        """Look again after a while; an event before that is sooner."""
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Reconcile a job after a time, unless an event comes first. Replaces an earlier time."""
         if key in self._waiting:
             return
         self._cancel(key)
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     async def take(self) -> AsyncIterator[Key]:
-        """Jobs to look at; each is free again when the next is asked for."""
+        """Yield jobs to reconcile; a job is busy until the next one is requested."""
         while True:
             key = await self._ready.get()
             self._waiting.remove(key)
@@ -48,6 +49,7 @@ class JobQueue:
                 yield key
             finally:
                 self._busy.discard(key)
+                # Its state may have changed after this worker had read it.
                 if key in self._waiting:
                     self._ready.put_nowait(key)
 

@@ -1,4 +1,4 @@
-"""One look at a job: observe, decide, write the status, act."""
+"""One reconcile of a job: observe, decide, write the status, perform the actions."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlhf_operator.apply.performer import Performer
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
 from rlhf_operator.clients.kube.cached import CachedKube, Key
 from rlhf_operator.clients.kube.protocol import Conflict, Forbidden, Invalid, KubeError
-from rlhf_operator.decide.actions import HeadAction, KubeAction, Note, RestoreCompanions
-from rlhf_operator.decide.api_errors import with_trouble
+from rlhf_operator.decide.actions import HeadAction, JobEvent, KubeAction, RestoreOwnedObjects
+from rlhf_operator.decide.api_errors import record_refused_action
 from rlhf_operator.decide.draft import Decision
-from rlhf_operator.decide.observed import JobSeen, Observed
+from rlhf_operator.decide.observed import Observed, ObservedJob
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.observe.observer import Observer
-from rlhf_operator.observe.ray_heads import Heads
+from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 
 def utc_now() -> datetime:
-    """The time, for everything that is written."""
+    """Return the time, in UTC."""
     return datetime.now(UTC)
 
 
@@ -37,137 +37,139 @@ Function = Callable[..., Any]
 
 
 class InThread(Protocol):
-    """Where a function runs that waits for Kubernetes."""
+    """Runs functions that wait for Kubernetes outside of the event loop."""
 
     async def __call__(self, namespace: str, function: Function, *arguments: Any) -> Any:
-        """What it returns, when it is the namespace's turn."""
+        """Return the function's result; the namespaces take turns."""
         ...
 
 
 @dataclass
 class Reconciler:
-    """Looks at one job at a time, whenever somebody says so. Knows nothing that is not written.
-
-    While a head is waited for no thread is.
-    """
+    """Reconciles one job at a time. Without state besides caches: all state is in the cluster."""
 
     kube: CachedKube
     observer: Observer
-    heads: Heads
+    heads: RayHeads
     performer: Performer
     metrics: Metrics
     in_thread: InThread
     settings: Settings = field(default_factory=Settings)
     now: Callable[[], datetime] = utc_now
 
-    async def look(self, key: Key, planned: Callable[[], None]) -> float | None:
-        """Bring a job one step on.
+    async def reconcile(self, key: Key, on_planned: Callable[[], None]) -> float | None:
+        """Bring a job one step closer to its desired state.
 
         Args:
-            planned: called when a plan that is not there yet has been made.
+            on_planned: called when a plan that is not ready yet has been made.
 
         Returns:
-            Seconds until the next look; None: when an event comes.
+            Seconds until the next reconcile. None: wait for an event.
 
         Raises:
-            KubeError: something could not be read or written; look again later.
+            KubeError: a read or write failed; reconcile again later.
         """
         try:
-            return await self._look(key, planned)
-        except Conflict:  # what is remembered of it is old
+            return await self._reconcile(key, on_planned)
+        except Conflict:  # the cached version is stale
             self.kube.forget_job(*key)
             raise
 
-    async def _look(self, key: Key, planned: Callable[[], None]) -> float | None:
+    async def _reconcile(self, key: Key, on_planned: Callable[[], None]) -> float | None:
         namespace = key[0]
-        seen: Observed | None = await self.in_thread(namespace, self.observer.observe, key, planned)
-        if seen is None:
+        observed: Observed | None = await self.in_thread(
+            namespace, self.observer.observe, key, on_planned
+        )
+        if observed is None:
             self.metrics.forget_job(*key)
             self.observer.forget(key)
             self.heads.forget(key)
             return None
-        seen = await self.heads.ask(key, seen)
-        decision: Decision = await self.in_thread(namespace, self._decide, key, seen)
-        return await self._act(key, seen, decision)
+        # Heads are asked in the event loop: a slow head does not block a thread.
+        observed = await self.heads.observe(key, observed)
+        decision: Decision = await self.in_thread(namespace, self._decide, key, observed)
+        return await self._act(key, observed, decision)
 
-    def _decide(self, key: Key, seen: Observed) -> Decision:
-        """The decision, which is in the status and told to people before anything is done."""
-        decision = reconcile(seen, self.settings, self.now())
-        if decision.status != seen.job.status:
-            self._write(seen.job, decision.status, seen.job.version)
+    def _decide(self, key: Key, observed: Observed) -> Decision:
+        decision = reconcile(observed, self.settings, self.now())
+        # Before any action: with another operator's newer status the write is a conflict, and
+        # nothing is done.
+        if decision.status != observed.job.status:
+            self._write(observed.job, decision.status, observed.job.resource_version)
         for restart in decision.restarts:
-            self.metrics.restarted(restart.kind, restart.reason, restart.number)
-        self.metrics.show_job(*key, decision.status, self.now())
-        for note in decision.notes:
-            self._tell(key, seen.job, note)
+            self.metrics.count_restarts(restart.kind, restart.reason, restart.number)
+        self.metrics.set_job(*key, decision.status, self.now())
+        for event in decision.events:
+            self._record_event(key, observed.job, event)
         return decision
 
-    def _tell(self, key: Key, job: JobSeen, note: Note) -> None:
-        """Nothing waits for an event that cannot be written."""
-        extra = {"job": "/".join(key), "reason": note.reason}
-        log.info("%s", note.message, extra=extra)
+    def _record_event(self, key: Key, job: ObservedJob, event: JobEvent) -> None:
+        extra = {"job": "/".join(key), "reason": event.reason}
+        log.info("%s", event.message, extra=extra)
         try:
-            self.performer.tell(job, note)
-        except KubeError as error:
+            self.performer.record_event(job, event)
+        except KubeError as error:  # events are for people: a job does not wait for them
             log.warning("no event could be written: %s", error, extra=extra)
 
-    def _write(self, job: JobSeen, status: RLHFJobStatus, version: str) -> None:
-        """Nothing is done on the word of a status that another operator has replaced."""
+    def _write(self, job: ObservedJob, status: RLHFJobStatus, version: str) -> None:
         self.kube.apply_status(status_manifest(job, status, version))
 
-    async def _act(self, key: Key, seen: Observed, decision: Decision) -> float | None:
-        """Take the actions in order; what fails is tried again at the next look."""
+    async def _act(self, key: Key, observed: Observed, decision: Decision) -> float | None:
+        """Perform the actions in order; what fails is tried again in the next reconcile."""
         if not decision.actions:
-            return decision.again_after
-        now = seen.with_status(decision.status)
+            return decision.requeue_after
+        current = observed.with_status(decision.status)
         try:
             for action in decision.actions:
                 if isinstance(action, HeadAction):
-                    await self.heads.perform(now, action)
+                    await self.heads.perform(current, action)
                 else:
-                    await self.in_thread(key[0], self._perform, key, now, action)
+                    await self.in_thread(key[0], self._perform, key, current, action)
         except (HeadUnreachable, HeadRefused) as error:
             log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
             return self.settings.poll_seconds
-        return decision.again_after
+        return decision.requeue_after
 
-    def _perform(self, key: Key, seen: Observed, action: KubeAction) -> None:
-        if isinstance(action, RestoreCompanions):
-            self._restore(key, seen, action)
+    def _perform(self, key: Key, observed: Observed, action: KubeAction) -> None:
+        if isinstance(action, RestoreOwnedObjects):
+            self._restore(key, observed, action)
             return
         try:
-            self.performer.perform(seen.job, action)
+            self.performer.perform(observed.job, action)
         except (Forbidden, Invalid) as error:
-            told = with_trouble(seen, action, error.reason, str(error), self.settings, self.now())
-            if told != seen.job.status:
-                self._tell_trouble(key, seen.job, told)
+            status = record_refused_action(
+                observed, action, error.reason, str(error), self.settings, self.now()
+            )
+            if status != observed.job.status:
+                self._write_refusal(observed.job, status)
             raise
 
-    def _restore(self, key: Key, seen: Observed, action: RestoreCompanions) -> None:
-        """A job that runs does not stand still because something beside it is refused."""
+    def _restore(self, key: Key, observed: Observed, action: RestoreOwnedObjects) -> None:
         try:
-            self.performer.perform(seen.job, action)
+            self.performer.perform(observed.job, action)
         except KubeError as error:
-            self.observer.note_refused(key)
+            self.observer.record_refused(key)
             if not isinstance(error, Forbidden | Invalid):
                 raise
+            # No error of the job: it trains on while an object beside it is refused.
             self.metrics.reconcile_errors.labels(error.reason).inc()
             extra = {"job": "/".join(key), "reason": error.reason}
-            log.warning("what stands beside the cluster cannot be made: %s", error, extra=extra)
+            log.warning("an object beside the cluster cannot be created: %s", error, extra=extra)
 
-    def _tell_trouble(self, key: Key, job: JobSeen, status: RLHFJobStatus) -> None:
-        """Actions before the one that failed have changed the job: only its uid is as it was."""
+    def _write_refusal(self, job: ObservedJob, status: RLHFJobStatus) -> None:
+        # Earlier actions of this reconcile have changed the job's resourceVersion: read it again,
+        # and check only the uid.
         self.kube.forget_job(job.namespace, job.name)
         raw = self.kube.get(Kind.JOB, job.namespace, job.name)
         if raw is not None and raw["metadata"]["uid"] == job.uid:
             self._write(job, status, raw["metadata"]["resourceVersion"])
 
 
-def status_manifest(job: JobSeen, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:
-    """The whole status, for this very job only.
+def status_manifest(job: ObservedJob, status: RLHFJobStatus, version: str) -> Mapping[str, Any]:
+    """Return the manifest that applies a complete status.
 
     Args:
-        version: the job's resourceVersion: it must be as it was when it was read.
+        version: the job's resourceVersion when it was read; another one makes a conflict.
     """
     return {
         "apiVersion": API_VERSION,

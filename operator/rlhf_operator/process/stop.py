@@ -1,4 +1,4 @@
-"""How all parts of the operator's process are told to end."""
+"""The event that ends all parts of the operator's process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import signal
 
 
 class Stop(asyncio.Event):
-    """Set: end, now."""
+    """Set when the process must end."""
 
-    def take_signals(self) -> None:
-        """SIGTERM and SIGINT set it from now on. In the event loop."""
+    def handle_signals(self) -> None:
+        """Set it on SIGTERM and SIGINT. Call it in the event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.set)
 
     async def pause(self, seconds: float) -> None:
-        """For so long, or until it is set."""
+        """Wait for a time, or until it is set."""
         try:
             async with asyncio.timeout(seconds):
                 await self.wait()

@@ -1,8 +1,7 @@
-"""Watches by kopf: one of its operators for a namespace, which lists and watches, and writes
-nothing.
+"""Watches by kopf: one kopf operator per namespace, which lists and watches, and writes nothing.
 
-kopf takes its process for its own: it takes the signals, and ends tasks that it has not begun. So
-each has a thread and an event loop of its own, and what it began ends with that.
+kopf assumes that the process is its own: it handles signals, and cancels tasks that it has not
+created. So each watch has its own thread and event loop, and all its tasks end with that.
 """
 
 from __future__ import annotations
@@ -24,18 +23,17 @@ from rlhf_kube.kinds import Kind
 
 log = logging.getLogger(__name__)
 WATCH_SECONDS = 60
-"""How long a watch is kept open; API servers take whole seconds only."""
+"""Duration of one watch request; API servers accept whole seconds only."""
 BACKOFF_SECONDS = (1, 1, 2, 3, 5, 5, 5, 5)
-"""From one try to the next while an API server is away, or refuses."""
+"""Between two tries while an API server is unreachable or refuses."""
 IDLE_SECONDS = 0.1
-"""After so long without news of an object kopf's worker of it ends, which holds the last one."""
+"""Time without events after which kopf's worker of an object ends, and frees the last event."""
 END_SECONDS = 3.0
-"""How long each of three kinds of kopf's tasks may take to end."""
+"""Time limit for each of three groups of kopf's tasks to end."""
 LINGER_SECONDS = 0.1
-"""Connections that were closed end in the loop's next turns."""
+"""Closed connections end in the next turns of the loop."""
 CHILDREN = (Kind.CLUSTER, Kind.POD)
-"""Kinds of which only the jobs' own are asked for: a cluster's other pods are neither sent nor
-kept."""
+"""Kinds that are selected by the job label: other pods of the cluster are never sent."""
 
 Event = kopf.RawEvent
 Handler = Callable[[Event], Awaitable[None]]
@@ -43,34 +41,35 @@ Handler = Callable[[Event], Awaitable[None]]
 
 @dataclass
 class Watch:
-    """Some kinds in a namespace, or in all. It can be run once."""
+    """A watch of some kinds in one namespace, or in all. It runs once."""
 
     namespace: str | None
     """None: all."""
     handlers: Mapping[Kind, Handler]
-    """Called in the event loop in which it is run."""
+    """Called in the event loop that called `run`."""
     in_cluster: bool
-    """Whether this process is a pod, with a service account's token."""
+    """True if this process is a pod with a service account's token."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Of kopf's loop."""
+    """Set in kopf's loop."""
     _loop: asyncio.AbstractEventLoop | None = None
-    """kopf's; None before it is run."""
-    _parts: Collection[asyncio.Task[Any]] = ()
-    """Of kopf's operator: each of them runs until its end."""
+    """kopf's loop. None: not started."""
+    _tasks: Collection[asyncio.Task[Any]] = ()
+    """Root tasks of kopf's operator; they run until its end."""
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Until it is told to end.
+        """Run until `end` is called.
 
         Args:
-            on_ready: called when kopf has begun; it is about to list.
+            on_ready: called when kopf has started; it is about to list.
 
         Raises:
-            Exception: what the API server or kopf has.
+            Exception: an error of the API server or of kopf.
         """
         loop = self._loop = asyncio.new_event_loop()
         loop.set_exception_handler(_log)
         ended: Future[None] = Future()
-        ended.set_running_or_notify_cancel()  # it is not to be cancelled, but told to end
+        # Running futures cannot be cancelled: the thread ends by `end` only.
+        ended.set_running_or_notify_cancel()
         operating = self._operate(asyncio.get_running_loop(), on_ready)
         name = f"watch of {self.namespace or 'all namespaces'}"
         threading.Thread(
@@ -79,11 +78,11 @@ class Watch:
         await asyncio.wrap_future(ended)
 
     def end(self) -> None:
-        """Tell it to end. In the thread that runs it."""
+        """Ask it to end. Call it in the thread that called `run`."""
         if self._loop is None:
             self._stop.set()
         else:
-            with suppress(RuntimeError):  # it has ended by itself, just now
+            with suppress(RuntimeError):  # its loop has just been closed
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     def _run_in_thread(
@@ -99,7 +98,7 @@ class Watch:
             failure = error
         try:
             self._close(loop)
-        except Exception as error:  # what is left goes with the process
+        except Exception as error:  # remaining resources end with the process
             log.warning("a watch has not ended in order: %s", error)
         finally:
             ended.set_result(None) if failure is None else ended.set_exception(failure)
@@ -108,7 +107,7 @@ class Watch:
         self, caller_loop: asyncio.AbstractEventLoop, on_ready: Callable[[], None]
     ) -> None:
         ready = asyncio.Event()
-        self._parts = await kopf.spawn_tasks(
+        self._tasks = await kopf.spawn_tasks(
             registry=self._registry(caller_loop),
             settings=_settings(),
             standalone=True,
@@ -118,7 +117,7 @@ class Watch:
             stop_flag=self._stop,
         )
         reporting = asyncio.create_task(_report_ready(ready, caller_loop, on_ready))
-        done, _ = await asyncio.wait(self._parts, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         reporting.cancel()
         for task in done:
             if task.cancelled() or not (task.exception() or self._stop.is_set()):
@@ -126,15 +125,13 @@ class Watch:
             task.result()
 
     def _close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End watches and their workers, then kopf's parts, one of which closes what the others
-        use, then what is left.
-
-        kopf's own end waits without a limit for watches that wait for a login, which nobody makes
-        any more. Its schedulers come late: their watches wait for them while they end.
-        """
-        parts = set(self._parts)
-        _cancel([t for t in asyncio.all_tasks(loop) - parts if not _is_scheduler(t)], loop)
-        _cancel(parts, loop)
+        """End watches and their workers, then kopf's root tasks, then all other tasks."""
+        # Not by kopf's own shutdown: it waits without limit for watches that wait for a login,
+        # which nobody performs any more. Root tasks come second, as one of them closes what the
+        # watches use; schedulers come last, as their watches wait for them while they end.
+        roots = set(self._tasks)
+        _cancel([t for t in asyncio.all_tasks(loop) - roots if not _is_scheduler(t)], loop)
+        _cancel(roots, loop)
         _cancel(asyncio.all_tasks(loop), loop)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(asyncio.sleep(LINGER_SECONDS))
@@ -147,18 +144,19 @@ class Watch:
         for kind, handler in self.handlers.items():
             labels = {JOB_LABEL: kopf.PRESENT} if kind in CHILDREN else None
             kopf.on.event(kind.group, kind.version, kind.plural, labels=labels, registry=registry)(
-                _forwarded(handler, caller_loop)
+                _forwarder(handler, caller_loop)
             )
         return registry
 
 
-def _forwarded(handler: Handler, caller_loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
-    """A handler for kopf that waits until the other loop has called ours: events stay in order."""
+def _forwarder(handler: Handler, caller_loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+    """Return a handler for kopf that calls ours in the other loop."""
 
     async def call(event: Event) -> None:
         await handler(event)
 
     async def forward(event: Event, **_: Any) -> None:
+        # Waits for the call, so that events of an object stay in order.
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(event), caller_loop))
 
     return forward
@@ -183,7 +181,7 @@ def _cancel(tasks: Collection[asyncio.Task[Any]], loop: asyncio.AbstractEventLoo
 
 
 def _log(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What tasks of kopf's ended of besides what ended the watch."""
+    # Only for debugging: the error that ended the watch is raised by `run`.
     log.debug("%s", context["message"], exc_info=context.get("exception"))
 
 
@@ -191,7 +189,7 @@ def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # the operator writes its own events, few and readable
     settings.scanning.disabled = True  # needs no right to watch kinds and namespaces
-    settings.process.ultimate_exiting_timeout = None  # it would kill this whole process
+    settings.process.ultimate_exiting_timeout = None  # it would kill this process
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.chunk_size = PAGE_SIZE
     settings.queueing.idle_timeout = IDLE_SECONDS

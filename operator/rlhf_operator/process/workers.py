@@ -1,4 +1,4 @@
-"""Takes jobs from the queue and looks at them."""
+"""Workers that take jobs from the queue and reconcile them."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
 
 log = logging.getLogger(__name__)
-LOOKS_AT_ONCE = 2048
-"""Most of them wait: for their namespace's turn, or for a head."""
+MAX_CONCURRENT_RECONCILES = 2048
+"""Many, as most of them wait: for their namespace's turn, or for a head."""
 FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 60.0
+MAX_RETRY_SECONDS = 60.0
 BUG = "Bug"
-"""The reason of what nobody foresaw."""
+"""Reason of unexpected errors."""
 
 
 @dataclass
 class Workers:
-    """Some loops over one queue."""
+    """Concurrent loops over one queue."""
 
     queue: JobQueue
     reconciler: Reconciler
     metrics: Metrics
     _failures: dict[Key, int] = field(default_factory=dict)
+    """Failures in a row, by job."""
 
     async def run(self, number: int) -> None:
-        """Work until cancelled."""
+        """Run this many workers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(number):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
         async for key in self.queue.take():
-            await self._look(key)
+            await self._reconcile(key)
 
-    async def _look(self, key: Key) -> None:
+    async def _reconcile(self, key: Key) -> None:
         loop = asyncio.get_running_loop()
         begin, outcome = time.monotonic(), "done"
 
-        def planned() -> None:
+        def on_planned() -> None:
             loop.call_soon_threadsafe(self.queue.add, key)
 
         try:
-            again = await self.reconciler.look(key, planned)
+            requeue_after = await self.reconciler.reconcile(key, on_planned)
             self._failures.pop(key, None)
-            if again is not None:
-                self.queue.add_later(key, again)
-        except Exception as error:  # one job's trouble must not end the others'
+            if requeue_after is not None:
+                self.queue.add_after(key, requeue_after)
+        except Exception as error:  # an error of one job must not end the worker
             outcome = "failed"
-            self._fail(key, error)
+            self._retry_later(key, error)
         self.metrics.reconcile_seconds.labels(outcome).observe(time.monotonic() - begin)
 
-    def _fail(self, key: Key, error: Exception) -> None:
-        """Tell it, and look again later and later."""
+    def _retry_later(self, key: Key, error: Exception) -> None:
         number = self._failures.get(key, 0)
         self._failures[key] = number + 1
-        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(number, 16), LONGEST_RETRY_SECONDS)
+        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(number, 16), MAX_RETRY_SECONDS)
         reason = error.reason if isinstance(error, KubeError) else BUG
         self.metrics.reconcile_errors.labels(reason).inc()
         extra = {"job": "/".join(key), "reason": reason}
         if isinstance(error, Conflict):
-            log.info("it changed meanwhile: looking again", extra=extra)
+            log.info("the job has changed meanwhile: reconciling again", extra=extra)
         elif isinstance(error, KubeError):
-            log.warning("%s; looking again in %.0f s", error, seconds, extra=extra)
+            log.warning("%s; reconciling again in %.0f s", error, seconds, extra=extra)
         else:
-            log.error("looking again in %.0f s", seconds, extra=extra, exc_info=error)
-        self.queue.add_later(key, seconds)
+            log.error("reconciling again in %.0f s", seconds, extra=extra, exc_info=error)
+        self.queue.add_after(key, seconds)

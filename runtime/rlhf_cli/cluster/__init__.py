@@ -1,5 +1,5 @@
-"""What the commands for jobs on a cluster do: `rlhf submit`, `status`, `logs` and their neighbours.
+"""Access to jobs on a cluster for `rlhf submit`, `status`, `logs` and similar commands.
 
-Kubernetes is reached through the protocol in `client`, which `remote` implements. What is shown
-is computed by pure functions from what the cluster said.
+Commands reach Kubernetes through the protocol in `client`, which `remote` implements. What they
+show is computed from the cluster's answers by pure functions.
 """

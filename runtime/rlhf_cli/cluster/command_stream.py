@@ -1,7 +1,7 @@
-"""A command in a container over a WebSocket: its output, its complaints and how it ended.
+"""Output and exit code of a command in a container, over a WebSocket.
 
-Each message begins with a byte that says which of these follows. Messages are taken one by one, so
-that what was not asked for yet waits on the other side and not in memory.
+The first byte of each message names its channel. Messages are read one by one, so that unread
+output waits at the sender and not in memory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.refusals import Refusal, read_refusal
+from rlhf_cli.cluster.refusals import Refusal, parse_refusal
 
 QUIET_SECONDS: Final = 60.0
-"""How long a command may write nothing before its connection counts as broken."""
-LONGEST_COMPLAINT: Final = 4096
+"""A command that writes nothing for this long counts as disconnected."""
+MAX_STDERR_BYTES: Final = 4096
 CLOSE: Final = 8
-"""WebSocket's code of a message that ends the connection."""
+"""WebSocket opcode of a closing message."""
 _STDOUT, _STDERR, _OUTCOME = 1, 2, 3
 _HANDSHAKE = re.compile(r"Handshake status (\d{3})\b")
 _BEFORE_BODY = "-+-+- "
@@ -31,22 +31,22 @@ class Frame(Protocol):
 
 
 class Socket(Protocol):
-    """What is needed of websocket-client's connections."""
+    """The part of websocket-client's connections that is used here."""
 
     def settimeout(self, timeout: float) -> None: ...
 
     def recv_data_frame(self, control_frame: bool) -> tuple[int, Frame]: ...
 
 
-def output(socket: Socket) -> Iterator[bytes]:
-    """What the command writes to its standard output, as it comes.
+def command_output(socket: Socket) -> Iterator[bytes]:
+    """Yield the command's standard output.
 
     Raises:
-        CommandFailed: it ended with another code than 0.
-        StreamBroken: the connection ended before it did.
+        CommandFailed: it ended with a nonzero exit code.
+        StreamBroken: the connection broke before it ended.
     """
     socket.settimeout(QUIET_SECONDS)
-    complaints = outcome = b""
+    stderr = outcome = b""
     while True:
         code, frame = socket.recv_data_frame(True)
         if code == CLOSE:
@@ -55,28 +55,31 @@ def output(socket: Socket) -> Iterator[bytes]:
         if channel == bytes([_STDOUT]) and data:
             yield data
         elif channel == bytes([_STDERR]):
-            complaints = (complaints + data)[-LONGEST_COMPLAINT:]
+            # Only the end: a command may complain without an end.
+            stderr = (stderr + data)[-MAX_STDERR_BYTES:]
         elif channel == bytes([_OUTCOME]):
             outcome += data
-    _require_success(outcome, complaints.decode("utf-8", "replace"))
+    _require_success(outcome, stderr.decode("utf-8", "replace"))
 
 
-def _require_success(outcome: bytes, complaints: str) -> None:
+def _require_success(outcome: bytes, stderr: str) -> None:
+    # Without an outcome the output may be incomplete, even if it looks complete.
     if not outcome:
         raise StreamBroken("the command's outcome did not arrive")
     status = json.loads(outcome)
     if status.get("status") == "Success":
         return
     causes = (status.get("details") or {}).get("causes") or ()
-    codes = [int(each["message"]) for each in causes if each.get("reason") == "ExitCode"]
-    if not codes:  # it did not even start, or its container went away
+    # The exit code is the message of a cause, as a string.
+    codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
+    if not codes:  # the command did not start, or its container was deleted
         raise StreamBroken(str(status.get("message", "no outcome")))
-    raise CommandFailed(codes[0], complaints)
+    raise CommandFailed(codes[0], stderr)
 
 
 def refused_handshake(text: str) -> Refusal | None:
-    """The API server's answer in websocket-client's error of a beginning; None if it has none."""
-    found = _HANDSHAKE.search(text)
-    if found is None:
+    """Extract the API server's answer from websocket-client's handshake error, if there is one."""
+    match = _HANDSHAKE.search(text)
+    if match is None:
         return None
-    return read_refusal(int(found[1]), text.rpartition(_BEFORE_BODY)[2].encode())
+    return parse_refusal(int(match[1]), text.rpartition(_BEFORE_BODY)[2].encode())

@@ -1,7 +1,7 @@
-"""Files of a job's folder onto this machine: whole or not at all.
+"""Copy files of a job's folder to this machine, each complete or not at all.
 
-Each is read in order, from where it stopped when a connection breaks, and written aside; what has
-the size and version that the folder's list says is renamed into its place at the end.
+A file is read in order; after a broken connection it continues at the same offset. Files are
+written to a temporary folder, and renamed once all have the size and version of the listing.
 """
 
 from __future__ import annotations
@@ -18,76 +18,78 @@ from rlhf_cli.cluster.errors import ClusterUnreachable, OutputExists, TransferFa
 from rlhf_cli.cluster.run_files import RunFile, RunFiles
 
 ASIDE = ".fetching"
-"""The folder, in the output folder, in which files lie until they are whole."""
+"""Temporary folder inside the output folder."""
 ATTEMPTS = 8
-"""How often in a row a file may bring nothing new before it is given up."""
+"""Maximum consecutive reads of a file without new bytes."""
 
 
 class Bar(Protocol):
-    """Shows how much has arrived."""
+    """Shows the progress of a transfer."""
 
     def begin(self, path: str, size: int) -> None:
-        """A file of so many bytes is next."""
+        """Start the next file, of `size` bytes."""
 
     def arrived(self, size: int) -> None:
-        """So many bytes more of it are here."""
+        """Add bytes of that file."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Something that is fetched: a file or a folder of the job's folder."""
+class FetchItem:
+    """A file or folder of the job's folder."""
 
     name: str
-    """Its path there, and here."""
+    """Its path, relative to the job's folder and to the output folder."""
     grows: bool = False
-    """Whether more may be added to it while it is read."""
+    """True if the job may append to it during the transfer."""
 
 
 def download(
     files: RunFiles,
-    parts: Sequence[Part],
+    items: Sequence[FetchItem],
     output: Path,
     bar: Bar,
     *,
     replace: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Path]:
-    """Fetch those parts that there are; the files or folders that are here now.
+    """Fetch the items that exist; return their paths on this machine.
 
     Args:
-        output: the folder that they are put into.
-        replace: whether what lies in their places goes.
-        pause: waits so many seconds before another attempt.
+        output: the folder that receives them.
+        replace: replace files that exist there.
+        pause: sleeps so many seconds before a retry.
 
     Raises:
-        OutputExists: something lies in the place of a part.
-        TransferFailed: a part did not arrive whole, or cannot be written.
+        OutputExists: an item exists already and `replace` is false.
+        TransferFailed: an item did not arrive complete, or cannot be written.
     """
-    found = {part: files.list([part.name]) for part in parts}
-    there = [part for part in parts if found[part]]
-    _require_free([output / part.name for part in there], replace)
+    # Missing items are no error: a run that still trains has no model yet.
+    listings = {item: files.list([item.name]) for item in items}
+    existing = [item for item in items if listings[item]]
+    _require_free([output / item.name for item in existing], replace)
     aside = output / ASIDE
     try:
-        shutil.rmtree(aside, ignore_errors=True)  # what an earlier one left
-        for part in there:
-            for file in found[part]:
+        shutil.rmtree(aside, ignore_errors=True)  # left by a killed command
+        for item in existing:
+            for file in listings[item]:
                 _fetch(files, file, aside / file.path, bar, pause)
-            _require_unchanged(files, part, found[part])
-        return [_place(aside / part.name, output / part.name) for part in there]
+            # A model of two versions would load without an error, and compute nonsense.
+            _require_unchanged(files, item, listings[item])
+        return [_install(aside / item.name, output / item.name) for item in existing]
     except OSError as error:
         raise TransferFailed(
-            f"what is fetched cannot be written: got {error} in {output}; free space there, or "
+            f"the fetched files cannot be written: got {error} in {output}; free space there, or "
             "give another --output"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _require_free(places: Sequence[Path], replace: bool) -> None:
-    taken = [str(place) for place in places if place.exists()]
-    if taken and not replace:
+def _require_free(paths: Sequence[Path], replace: bool) -> None:
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not replace:
         raise OutputExists(
-            f"something lies there already: got {', '.join(taken)}; give another --output, or "
+            f"the output exists already: got {', '.join(existing)}; give another --output, or "
             "--force to replace it"
         )
 
@@ -95,7 +97,7 @@ def _require_free(places: Sequence[Path], replace: bool) -> None:
 def _fetch(
     files: RunFiles, file: RunFile, path: Path, bar: Bar, pause: Callable[[float], None]
 ) -> None:
-    """Write a file's bytes; a broken connection is begun again where it broke."""
+    """Copy a file; resume where a connection broke."""
     path.parent.mkdir(parents=True, exist_ok=True)
     bar.begin(file.path, file.size)
     offset = failures = 0
@@ -109,39 +111,43 @@ def _fetch(
                     bar.arrived(len(piece))
             except (StreamBroken, CommandFailed, ClusterUnreachable) as error:
                 broken = str(error)
+            # Any progress resets the count: a large file may break many connections.
             failures = failures + 1 if offset == before else 0
             if failures >= ATTEMPTS:
                 raise TransferFailed(
-                    f"a file did not arrive whole: got {offset} of {file.size} bytes of "
+                    f"a file did not arrive complete: got {offset} of {file.size} bytes of "
                     f"{file.path} ({broken}); try again"
                 )
             if offset < file.size:
                 pause(min(2.0**failures, 30.0))
     if offset > file.size:
-        raise TransferFailed(f"too much arrived of {file.path}: got {offset} of {file.size} bytes")
+        raise TransferFailed(
+            f"more bytes arrived than {file.path} has: got {offset} of {file.size} bytes"
+        )
 
 
-def _require_unchanged(files: RunFiles, part: Part, before: Sequence[RunFile]) -> None:
-    after = {file.path: file for file in files.list([part.name])}
+def _require_unchanged(files: RunFiles, item: FetchItem, before: Sequence[RunFile]) -> None:
+    after = {file.path: file for file in files.list([item.name])}
     for file in before:
         now = after.get(file.path)
-        is_same = now is not None and (now.size >= file.size if part.grows else now == file)
+        is_same = now is not None and (now.size >= file.size if item.grows else now == file)
         if not is_same:
             raise TransferFailed(
                 f"a file changed while it was fetched: got {file.path}; try again when the job "
-                "does not write it any more"
+                "no longer writes it"
             )
 
 
-def _place(aside: Path, place: Path) -> Path:
-    """Rename into place; what was there goes aside, and comes back if that does not come about."""
+def _install(aside: Path, target: Path) -> Path:
+    """Rename into place; restore the previous file or folder if that fails."""
+    # Two renames: a folder that is not empty cannot be replaced in one.
     old = aside.with_name(f"{aside.name}.replaced")
     try:
-        if place.exists():
-            place.rename(old)
-        aside.rename(place)
+        if target.exists():
+            target.rename(old)
+        aside.rename(target)
     except BaseException:  # an interruption, too
-        if old.exists() and not place.exists():
-            old.rename(place)
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise
-    return place
+    return target

@@ -2,22 +2,22 @@
 
 ClusterError
 ├── ExtraMissing          the kubernetes package, or one for the job's storage, is not installed
-├── KubeconfigUnusable    which cluster is meant cannot be found out
-├── ClusterUnreachable    the API server does not answer, or not sensibly
-├── ClusterTooOld         the API server is of an earlier version than RLHFJobs need
-├── NotInstalled          the cluster does not know RLHFJobs
-├── AccessDenied          the user may not do this there
-├── ObjectNotFound        an object that a command needs does not exist
+├── KubeconfigUnusable    no kubeconfig, or it does not name the cluster
+├── ClusterUnreachable    the API server does not answer, or answers with an error
+├── ClusterTooOld         the API server's version is below the minimum
+├── NotInstalled          the RLHFJob CRD is not installed
+├── AccessDenied          the user is unknown or lacks a permission
+├── ObjectNotFound        an object does not exist
 │   └── JobNotFound       the job does not exist
-├── ObjectRefused         the API server does not take an object
-│   └── FieldsConflict    somebody else has set fields that a submission would change
-├── JobDeleted            the job was deleted while it was waited for
-├── JobHasEnded           what was asked for needs a job that has not ended
-├── NotConfirmed          a deletion was not confirmed
-├── NothingToRead         the job has not written what is asked for, or it cannot be found
+├── ObjectRefused         the API server rejects an object
+│   └── FieldsConflict    another manager owns fields that would change
+├── JobDeleted            the job was deleted while a command waited for it
+├── JobHasEnded           the command needs a job that has not ended
+├── NotConfirmed          the user did not confirm a deletion
+├── NothingToRead         a file does not exist, or its location is unknown
 ├── ReaderFailed          the pod that reads the job's volume did not start
-├── TransferFailed        a file did not arrive whole
-└── OutputExists          what is fetched would replace what lies there
+├── TransferFailed        a file did not arrive complete
+└── OutputExists          a fetched file would replace an existing one
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from rlhf_api.exits import ExitCode
 
 
 class ClusterError(RlhfError):
-    """The base."""
+    """Base class."""
 
 
 class ExtraMissing(ClusterError):
-    """A package of an extra is not installed."""
+    """A package of an optional extra is not installed."""
 
     reason = "ExtraMissing"
     exit_code = ExitCode.MANIFEST
 
 
 class KubeconfigUnusable(ClusterError):
-    """There is no kubeconfig, it cannot be read, or it has no such context."""
+    """There is no kubeconfig, it cannot be read, or it lacks the context."""
 
     reason = "KubeconfigUnusable"
     exit_code = ExitCode.MANIFEST
@@ -52,21 +52,21 @@ class ClusterUnreachable(ClusterError):
 
 
 class ClusterTooOld(ClusterError):
-    """The API server's version is below the oldest that RLHFJobs need."""
+    """The API server's version is below the minimum for RLHFJobs."""
 
     reason = "ClusterTooOld"
     exit_code = ExitCode.MANIFEST
 
 
 class NotInstalled(ClusterError):
-    """The CustomResourceDefinition is not there."""
+    """The CustomResourceDefinition is not installed."""
 
     reason = "NotInstalled"
     exit_code = ExitCode.MANIFEST
 
 
 class AccessDenied(ClusterError):
-    """The API server does not know the user, or its roles do not allow this."""
+    """The API server does not know the user, or the user's roles do not allow the request."""
 
     reason = "AccessDenied"
     exit_code = ExitCode.MANIFEST
@@ -87,14 +87,14 @@ class JobNotFound(ObjectNotFound):
 
 
 class ObjectRefused(ClusterError):
-    """A rule, a quota, a policy or a webhook is against an object."""
+    """A rule, a quota, a policy or a webhook rejects an object."""
 
     reason = "ObjectRefused"
     exit_code = ExitCode.MANIFEST
 
 
 class FieldsConflict(ObjectRefused):
-    """Another tool owns fields whose values would change."""
+    """Another field manager owns fields whose values would change."""
 
     reason = "FieldsConflict"
     exit_code = ExitCode.MANIFEST
@@ -102,53 +102,54 @@ class FieldsConflict(ObjectRefused):
     def __init__(self, text: str, managers: frozenset[str]) -> None:
         super().__init__(text)
         self.managers = managers
-        """Who has set them; empty where the cluster does not say it."""
+        """The owners of the fields; empty if the API server does not name them."""
 
 
 class JobDeleted(ClusterError):
-    """The job went away before it ended."""
+    """The job was deleted before it ended."""
 
     reason = "JobDeleted"
     exit_code = ExitCode.RETRIABLE
 
 
 class JobHasEnded(ClusterError):
-    """The job has ended already."""
+    """The job has already ended."""
 
     reason = "JobHasEnded"
     exit_code = ExitCode.MANIFEST
 
 
 class NotConfirmed(ClusterError):
-    """Nobody said yes."""
+    """The user did not confirm."""
 
     reason = "NotConfirmed"
     exit_code = ExitCode.MANIFEST
 
 
 class NothingToRead(ClusterError):
-    """There is no such file, or no place to read it from."""
+    """The file does not exist, or its location is unknown."""
 
     reason = "NothingToRead"
     exit_code = ExitCode.MANIFEST
 
 
 class ReaderFailed(ClusterError):
-    """The reader pod could not start, or ended before its time."""
+    """The reader pod did not start, or ended early."""
 
     reason = "ReaderFailed"
     exit_code = ExitCode.RETRIABLE
 
 
 class TransferFailed(ClusterError):
-    """The connection broke too often, a file changed on its way, or could not be written."""
+    """The connection broke too often, or a file changed during the transfer or could not be
+    written."""
 
     reason = "TransferFailed"
     exit_code = ExitCode.RETRIABLE
 
 
 class OutputExists(ClusterError):
-    """Something lies where a fetched file or folder belongs."""
+    """A file or folder already exists where a fetched one belongs."""
 
     reason = "OutputExists"
     exit_code = ExitCode.MANIFEST

@@ -1,4 +1,4 @@
-"""Kubernetes' events about a job, its clusters and their pods."""
+"""Kubernetes events about a job, its RayClusters and their pods."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rlhf_cli.cluster.ages import age
 from rlhf_cli.cluster.client import Cluster, Object
+from rlhf_cli.cluster.job_text import age, align_columns
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.jobs_table import aligned
 from rlhf_kube.kinds import Kind
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, perhaps several times."""
+    """An event, with its number of occurrences."""
 
     last: datetime
     is_warning: bool
     about: str
-    """Kind and name, such as Pod/sort-1-head-x7k2p."""
+    """Kind and name of the object, such as Pod/sort-1-head-x7k2p."""
     reason: str
     message: str
     count: int
 
 
-def events_of(cluster: Cluster, job: Job) -> list[Event]:
-    """Events about a job, those that happened last at the end."""
-    found: list[Object] = []
+def list_events(cluster: Cluster, job: Job) -> list[Event]:
+    """Events about a job, the newest last."""
+    events: list[Object] = []
     for kind in (Kind.JOB, Kind.CLUSTER, Kind.POD):
         fields = f"involvedObject.kind={kind.kind}"
         if kind is Kind.JOB:
             fields += f",involvedObject.name={job.name}"
-        found += cluster.list(Kind.CORE_EVENT, job.namespace, fields=fields).items
-    concerned = [each for each in found if concerns(job, each)]
-    return sorted(map(read_event, concerned), key=lambda event: event.last)
+        events += cluster.list(Kind.CORE_EVENT, job.namespace, fields=fields).items
+    related = [event for event in events if is_about(job, event)]
+    return sorted(map(read_event, related), key=lambda event: event.last)
 
 
-def concerns(job: Job, event: Object) -> bool:
-    """Whether an event is about a job: a namesake of earlier days is another one."""
+def is_about(job: Job, event: Object) -> bool:
+    """True if an event is about the job, not about an earlier job of the same name."""
     about = event["involvedObject"]
+    # An earlier job of the same name had another uid.
     if about["kind"] == Kind.JOB.kind:
         return (about["name"], about.get("uid", job.uid)) == (job.name, job.uid)
+    # Clusters and pods have the names of an earlier job's: only the time tells them apart.
     if read_event(event).last < job.created:
         return False
     if about["kind"] == Kind.CLUSTER.kind:
@@ -52,12 +53,13 @@ def concerns(job: Job, event: Object) -> bool:
 
 
 def _is_pod_of(cluster: str, pod: str) -> bool:
-    """Whether a pod is named as KubeRay names those of a cluster."""
+    """True if the pod's name is one that KubeRay gives to pods of the cluster."""
     return re.fullmatch(rf"{re.escape(cluster)}-(head|.+-worker)-[a-z0-9]+", pod) is not None
 
 
 def read_event(event: Object) -> Event:
-    """Read an event of either of Kubernetes' ways to write one."""
+    """Parse an event of either API (core/v1, events.k8s.io)."""
+    # core/v1 has lastTimestamp and count; events.k8s.io has eventTime and a series.
     series = event.get("series") or {}
     times = (
         series.get("lastObservedTime"),
@@ -78,7 +80,7 @@ def read_event(event: Object) -> Event:
 
 
 def events_table(events: Sequence[Event], now: datetime) -> str:
-    """A line for each event under a line of titles, or a line that says that there is none."""
+    """A header and a line for each event, or a sentence if there are none."""
     if not events:
         return "No events: Kubernetes keeps them for about an hour.\n"
     head = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
@@ -92,4 +94,4 @@ def events_table(events: Sequence[Event], now: datetime) -> str:
         )
         for event in events
     ]
-    return aligned([head, *rows])
+    return align_columns([head, *rows])

@@ -1,4 +1,4 @@
-"""A job as a page for people: what it does, why, how far it is, what it leaves. Pure."""
+"""A job as a page for people: state, reason, progress and artifacts. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
-from rlhf_cli.cluster.ages import age
+from rlhf_cli.cluster.job_text import age, phase_text
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.jobs_table import phase_of
 from rlhf_runtime.telemetry.metric_names import (
     describe,
     format_bytes,
@@ -35,18 +34,19 @@ BAD: Mapping[str, str] = {
     ConditionType.FAILED: ConditionStatus.TRUE,
     ConditionType.ACCEPTED: ConditionStatus.FALSE,
 }
-"""Conditions that a person has to see, by the status that is bad."""
+"""The status of a condition that is shown in red."""
 
 
 def job_page(job: Job, now: datetime, *, short: bool = False) -> RenderableType:
-    """Everything that the cluster says about a job.
+    """Render everything that the cluster reports about a job.
 
     Args:
         now: for ages, in UTC.
-        short: leave conditions and artifacts out while nothing is wrong with them.
+        short: leave out conditions and artifacts until the job has ended.
     """
-    rows: list[RenderableType] = [_title(job, now), *_why(job), *_progress(job), *_plan(job)]
+    rows: list[RenderableType] = [_title(job, now), *_reason(job), *_progress(job), *_plan(job)]
     rows += [*_devices(job), *_restarts(job, now), *_checkpoint(job)]
+    # Redrawn several times a second, the page has to fit on a screen.
     if not short or job.has_ended:
         rows += [*_artifacts(job), *_conditions(job, now)]
     return Group(*rows)
@@ -65,17 +65,20 @@ def _plain(text: str, style: str = "") -> Text:
 
 def _title(job: Job, now: datetime) -> RenderableType:
     text = Text(job.name, style="bold", overflow="fold")
-    text.append(f"   {phase_of(job)}", style=STYLES.get(phase_of(job), "bold"))
+    text.append(f"   {phase_text(job)}", style=STYLES.get(phase_text(job), "bold"))
     text.append(f"   namespace {job.namespace}, {age(job.created, now)} old", style="not bold dim")
     return text
 
 
-def _why(job: Job) -> list[RenderableType]:
+def _reason(job: Job) -> list[RenderableType]:
     status = job.status
+    # An old reason would mislead: it is about the previous spec.
     if not job.is_observed:
-        waits = "the operator has not looked at it yet; is it running?"
-        return [_row("why", _plain(waits, "yellow"))]
-    words = ": ".join(each for each in (status.reason or "", status.message) if each)
+        pending = (
+            "the operator has not reconciled this version of the job yet; does the operator run?"
+        )
+        return [_row("why", _plain(pending, "yellow"))]
+    words = ": ".join(filter(None, (status.reason or "", status.message)))
     style = "red" if status.phase is JobPhase.FAILED else ""
     return [_row("why", _plain(words, style))] if words else []
 
@@ -123,10 +126,10 @@ def _plan(job: Job) -> list[RenderableType]:
 
 def _devices(job: Job) -> list[RenderableType]:
     status = job.status
-    held = f"{status.gpus} held" if status.gpus else "none held"
+    gpus = f"{status.gpus} in use" if status.gpus else "none in use"
     spent = f", {status.gpu_seconds / 3600:.1f} GPU hours so far" if status.gpu_seconds else ""
     where = f", on RayCluster {status.cluster.name}" if status.cluster else ""
-    return [_row("GPUs", _plain(held + spent + where))]
+    return [_row("GPUs", _plain(gpus + spent + where))]
 
 
 def _restarts(job: Job, now: datetime) -> list[RenderableType]:
@@ -141,7 +144,7 @@ def _restarts(job: Job, now: datetime) -> list[RenderableType]:
     words = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
     text = f"{restarts.total}" + (f": {words}" if words else "")
     if restarts.steps_repeated:
-        text += f"; {restarts.steps_repeated} steps done again"
+        text += f"; {restarts.steps_repeated} steps repeated"
     if restarts.next_time is not None and restarts.next_time > now:
         text += f"; the next in {age(now, restarts.next_time)}"
     return [_row("restarts", _plain(text))]
@@ -153,22 +156,28 @@ def _checkpoint(job: Job) -> list[RenderableType]:
 
 
 def _artifacts(job: Job) -> list[RenderableType]:
-    found = job.status.artifacts
-    places = {"model": found.model, "report": found.report, "checkpoints": found.checkpoints}
-    return [_row(name, _plain(place)) for name, place in places.items() if place]
+    artifacts = job.status.artifacts
+    locations = {
+        "model": artifacts.model,
+        "report": artifacts.report,
+        "checkpoints": artifacts.checkpoints,
+    }
+    return [_row(name, _plain(location)) for name, location in locations.items() if location]
 
 
 def _conditions(job: Job, now: datetime) -> list[RenderableType]:
     if not job.status.conditions:
         return []
-    told = job.status.message if job.is_observed else ""  # above, as the reason why
+    # A condition whose message the page already shows as the reason gives its reason only.
+    shown = job.status.message if job.is_observed else ""
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for each in job.status.conditions:
-        style = "red" if BAD.get(each.type) == each.status else ""
-        since = age(each.last_transition_time, now)
-        words = each.reason if each.message in ("", told) else f"{each.reason}: {each.message}"
-        table.add_row(each.type, each.status, since, words, style=style)
+    for condition in job.status.conditions:
+        style = "red" if BAD.get(condition.type) == condition.status else ""
+        since = age(condition.last_transition_time, now)
+        has_message = condition.message not in ("", shown)
+        text = f"{condition.reason}: {condition.message}" if has_message else condition.reason
+        table.add_row(condition.type, condition.status, since, text, style=style)
     return [_row("conditions", table)]

@@ -1,4 +1,4 @@
-"""A job as the cluster has it, and how it is found by its name."""
+"""An RLHFJob on a cluster, and its lookup by name."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, JobNotFound, ObjectNotFound
 from rlhf_kube.kinds import Kind
 
-OF_A_FAILURE = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
-"""Exit codes of a driver that mean the same when a command ends with them."""
+FAILURE_CODES = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
+"""Driver exit codes that a waiting command passes on."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the cluster has it."""
+    """An RLHFJob as the cluster stores it."""
 
     document: Object
-    """The whole object."""
+    """The full object."""
     name: str
     namespace: str
     uid: str
     created: datetime
     is_deleted: bool
-    """Whether it is being deleted."""
+    """True if its deletion has begun."""
     is_suspended: bool
-    """Whether its spec tells it to wait."""
+    """True if spec.suspend is set."""
     status: RLHFJobStatus
 
     @property
-    def arguments(self) -> str:
-        """By which the commands find it, whatever the current namespace is."""
+    def command_arguments(self) -> str:
+        """Command-line arguments that identify the job from any namespace."""
         return f"{self.name} -n {self.namespace}"
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Its spec by wire names, as the user wrote it, with the definition's defaults."""
+        """The spec with the CRD's defaults, by wire names."""
         spec: Mapping[str, Any] = self.document["spec"]
         return spec
 
     @property
     def stalled(self) -> str:
-        """Why it cannot go on without a change; empty if it can, or has ended."""
+        """Reason and message of a Stalled job; else empty."""
         for condition in self.status.conditions:
+            # A condition may also be there with status False.
             holds = condition.status is ConditionStatus.TRUE
             if condition.type is ConditionType.STALLED and holds:
                 return f"{condition.reason}: {condition.message}"
@@ -59,37 +60,40 @@ class Job:
 
     @property
     def is_observed(self) -> bool:
-        """Whether its status is about its newest spec."""
+        """True if the status describes the newest spec."""
         generation: int = self.document["metadata"].get("generation", 0)
         return self.status.observed_generation >= generation
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """True if it has succeeded or failed."""
         return self.status.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
     @property
     def exit_code(self) -> ExitCode | None:
-        """What a command that waited for it ends with; None while it goes on, or may.
+        """Exit code of a command that waited for the job; None if the job may still go on.
 
-        Failed: its driver's, where that says whose fault it was, else 4. Stalled: 2.
+        A failed job gives its driver's code if that names a cause, else 4. A stalled job gives 2.
         """
         if self.status.phase is JobPhase.SUCCEEDED:
             return ExitCode.DONE
         if self.status.phase is JobPhase.FAILED:
             driver = self.status.driver
             code = None if driver is None else driver.exit_code
-            return ExitCode(code) if code in OF_A_FAILURE else ExitCode.RETRIABLE
+            return ExitCode(code) if code in FAILURE_CODES else ExitCode.RETRIABLE
+        # A stall of an older spec may be resolved by the newest.
         return ExitCode.MANIFEST if self.stalled and self.is_observed else None
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Names of the RayClusters that it has and had, the newest last."""
-        return tuple(cluster_name(self.name, each + 1) for each in range(self.status.attempts))
+        """Names of all its RayClusters, the newest last."""
+        return tuple(
+            cluster_name(self.name, attempt + 1) for attempt in range(self.status.attempts)
+        )
 
 
 def read_job(document: Object) -> Job:
-    """Read an RLHFJob. What this version does not know of its status is passed over."""
+    """Parse an RLHFJob. Status fields of other versions are ignored."""
     meta = document["metadata"]
     return Job(
         document=document,
@@ -104,26 +108,26 @@ def read_job(document: Object) -> Job:
 
 
 def plain_name(name: str) -> str:
-    """A job's name, also where it was given as `kubectl get -o name` prints it."""
+    """A job's name without the prefix that `kubectl get -o name` prints."""
     return name.rpartition("/")[2]
 
 
 def find_job(cluster: Cluster, name: str) -> Job:
-    """A job of the namespace that is meant.
+    """Read a job of the default namespace.
 
     Raises:
-        JobNotFound: there is none; the message names what is near.
+        JobNotFound: it does not exist; the message suggests similar names.
     """
     try:
         return read_job(cluster.get(Kind.JOB, cluster.namespace, plain_name(name)))
     except ObjectNotFound as error:
-        raise missing_job(cluster, plain_name(name)) from error
+        raise job_not_found(cluster, plain_name(name)) from error
 
 
-def missing_job(cluster: Cluster, name: str) -> JobNotFound:
-    """The error that says what there is instead of a job."""
+def job_not_found(cluster: Cluster, name: str) -> JobNotFound:
+    """Build the error that lists jobs of similar name and of other namespaces."""
     namespace = cluster.namespace
-    here, elsewhere = _names(cluster, namespace), _places(cluster, name)
+    here, elsewhere = _names(cluster, namespace), _namespaces_with(cluster, name)
     near = nearest(name, here)
     if elsewhere:
         do = f"it is in namespace {' and '.join(elsewhere)}: give -n {elsewhere[0]}"
@@ -132,18 +136,22 @@ def missing_job(cluster: Cluster, name: str) -> JobNotFound:
     elif here:
         do = f"allowed {', '.join(sorted(here)[:10])}; `rlhf status` lists them"
     else:
-        do = "it has none; `rlhf status --all-namespaces` lists those of others"
+        do = "the namespace has no jobs; `rlhf status --all-namespaces` lists those of others"
     return JobNotFound(f"no such job: got {name} in namespace {namespace}; {do}")
 
 
 def _names(cluster: Cluster, namespace: str) -> list[str]:
-    with suppress(ClusterError):  # this only helps
-        return [each["metadata"]["name"] for each in cluster.list(Kind.JOB, namespace).items]
+    # The names only improve an error message, so a failure to list them is ignored.
+    with suppress(ClusterError):
+        return [
+            document["metadata"]["name"] for document in cluster.list(Kind.JOB, namespace).items
+        ]
     return []
 
 
-def _places(cluster: Cluster, name: str) -> list[str]:
-    with suppress(ClusterError):  # most users may not
-        found = cluster.list(Kind.JOB, None, fields=f"metadata.name={name}").items
-        return sorted(each["metadata"]["namespace"] for each in found)
+def _namespaces_with(cluster: Cluster, name: str) -> list[str]:
+    # Most users may not list jobs of other namespaces.
+    with suppress(ClusterError):
+        matches = cluster.list(Kind.JOB, None, fields=f"metadata.name={name}").items
+        return sorted(document["metadata"]["namespace"] for document in matches)
     return []

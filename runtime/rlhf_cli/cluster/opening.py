@@ -1,4 +1,4 @@
-"""How a job's files are reached: by its head, by its address from here, or by a reader pod."""
+"""Open a job's files: through its head pod, at their address, or through a reader pod."""
 
 from __future__ import annotations
 
@@ -11,83 +11,84 @@ from rlhf_api.spec.cluster import ImageSpec
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job
-from rlhf_cli.cluster.place import UriFolder, job_in_force, read_claim
-from rlhf_cli.cluster.pod_problems import is_running
-from rlhf_cli.cluster.reader import START_SECONDS, Tell, new_suffix, reader
-from rlhf_cli.cluster.reader_pod import reader_pod
-from rlhf_cli.cluster.run_files import RAY_LOGS, PodFiles, RunFiles
-from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_cli.cluster.location import UriFolder, find_reader_settings, parse_claim
+from rlhf_cli.cluster.pods import is_running
+from rlhf_cli.cluster.reader import START_SECONDS, Notify, new_suffix, reader_pod, running_reader
+from rlhf_cli.cluster.run_files import RAY_LOGS, PodFiles, RunFiles, UriFiles
 from rlhf_kube.kinds import Kind
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a user may say about how files are read; else it is found out."""
+class ReadOptions:
+    """Options of the user about reading a job's files."""
 
     image: str | None = None
-    """What a reader pod runs. Default: the job's image."""
+    """Image of a reader pod. Default: the job's."""
     claim: str | None = None
     """CLAIM or CLAIM/FOLDER. Default: the job's."""
     start_seconds: float = START_SECONDS
-    """How long a reader pod may take to start."""
+    """Start timeout of a reader pod."""
 
 
 @dataclass(frozen=True)
-class Opened:
+class JobFiles:
     """A job's files."""
 
     run: RunFiles
     """The job's folder."""
     ray: RunFiles | None
-    """The logs of Ray's head, while there is one."""
+    """The logs of Ray's head; None after the head is deleted."""
 
 
 @contextmanager
-def opened_run(cluster: Cluster, job: Job, reading: Reading, tell: Tell) -> Iterator[Opened]:
-    """The files of a job, while they can be reached.
+def open_job_files(
+    cluster: Cluster, job: Job, options: ReadOptions, notify: Notify
+) -> Iterator[JobFiles]:
+    """Open a job's files for the duration of the block.
 
     Args:
-        tell: shows a line to the user.
+        notify: prints a line for the user.
 
     Raises:
-        NothingToRead: where they lie, or what could read them, cannot be found out.
-        ReaderFailed, ExtraMissing: they cannot be reached from here.
+        NothingToRead: the location of the files, or an image to read them, is unknown.
+        ReaderFailed, ExtraMissing: the files cannot be reached.
     """
-    head = None if reading.claim else find_head(cluster, job)
+    # The head is free and sees the newest state. --claim asks for a volume, perhaps another one.
+    head = None if options.claim else find_head(cluster, job)
     if head is not None:
-        yield _of_head(cluster, head)
+        yield _head_files(cluster, head)
         return
-    found = job_in_force(cluster, job)
-    place = read_claim(reading.claim) if reading.claim else found.place
-    if isinstance(place, UriFolder):
-        yield Opened(UriFiles(place.address), None)
+    settings = find_reader_settings(cluster, job)
+    location = parse_claim(options.claim) if options.claim else settings.location
+    if isinstance(location, UriFolder):
+        yield JobFiles(UriFiles(location.address), None)
         return
-    if place is None:
-        raise NothingToRead(_unplaced(job))
-    image = _image(job, found.image, reading.image)
-    pod = reader_pod(job, place, image, new_suffix(), found.tolerations)
-    with reader(cluster, pod, tell, reading.start_seconds) as files:
-        yield Opened(files, None)
+    if location is None:
+        raise NothingToRead(_unknown_location_text(job))
+    image = _reader_image(job, settings.image, options.image)
+    pod = reader_pod(job, location, image, new_suffix(), settings.tolerations)
+    with running_reader(cluster, pod, notify, options.start_seconds) as files:
+        yield JobFiles(files, None)
 
 
-def _unplaced(job: Job) -> str:
-    """Why nobody knows where a job's files lie."""
+def _unknown_location_text(job: Job) -> str:
     phase = job.status.phase
     if job.status.attempts == 0:
         return (
-            f"{job.name} has not begun, so there is nothing to read: got {phase}, "
-            f"{job.status.reason or 'no reason yet'}; `rlhf describe {job.arguments}` says more. "
+            f"{job.name} has not started, so it has no files: got {phase}, "
+            f"{job.status.reason or 'no reason yet'}; `rlhf describe {job.command_arguments}` "
+            "shows more. "
             "If an earlier job of this name left files in a volume, give --claim CLAIM/FOLDER"
         )
     return (
-        f"where the files of {job.name} lie is not known: got {phase}, no pod, no "
-        "spec.checkpoint.storage and no status.artifacts; if they lie in a volume, give --claim "
+        f"the location of the files of {job.name} is unknown: got {phase}, no pod, no "
+        "spec.checkpoint.storage and no status.artifacts; if they are in a volume, give --claim "
         "CLAIM/FOLDER"
     )
 
 
 def find_head(cluster: Cluster, job: Job) -> Object | None:
-    """The head's pod of the cluster that a job has now, if commands can be run in it."""
+    """The head pod of the job's current cluster, if it runs."""
     if job.status.cluster is None:
         return None
     labels = f"ray.io/cluster={job.status.cluster.name},ray.io/node-type=head"
@@ -95,18 +96,18 @@ def find_head(cluster: Cluster, job: Job) -> Object | None:
     return next((pod for pod in pods if is_running(pod)), None)
 
 
-def _of_head(cluster: Cluster, pod: Object) -> Opened:
+def _head_files(cluster: Cluster, pod: Object) -> JobFiles:
     meta, container = pod["metadata"], pod["spec"]["containers"][0]["name"]
-    where = (meta["namespace"], meta["name"], container)
-    return Opened(PodFiles(cluster, *where, RUN_FOLDER), PodFiles(cluster, *where, RAY_LOGS))
+    address = (meta["namespace"], meta["name"], container)
+    return JobFiles(PodFiles(cluster, *address, RUN_FOLDER), PodFiles(cluster, *address, RAY_LOGS))
 
 
-def _image(job: Job, usual: ImageSpec | None, named: str | None) -> ImageSpec:
-    if named is not None:
-        return (usual or ImageSpec(runtime=named)).model_copy(update={"runtime": named})
-    if usual is None:
+def _reader_image(job: Job, default: ImageSpec | None, requested: str | None) -> ImageSpec:
+    if requested is not None:
+        return (default or ImageSpec(runtime=requested)).model_copy(update={"runtime": requested})
+    if default is None:
         raise NothingToRead(
-            f"which image can read the volume of {job.name} is not known: got no spec.image and "
-            "no manifest with the chart's default; give --image: any that has a shell will do"
+            f"no image is known to read the volume of {job.name}: got no spec.image and "
+            "no manifest with the chart's default; give --image, any image with a shell"
         )
-    return usual
+    return default

@@ -1,1 +1,1 @@
-"""Messages between driver and workers: requests, their inputs, reports and memory errors."""
+"""Messages between driver and workers: requests, inputs, reports and out-of-memory errors."""

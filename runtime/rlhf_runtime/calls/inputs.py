@@ -1,4 +1,4 @@
-"""A call's inputs on one rank: which rows are its own, and their columns."""
+"""Inputs of a call on one rank: its own rows and their columns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rlhf_runtime.dataplane.partition import (
     contiguous_rows,
 )
 from rlhf_runtime.dataplane.protocol import Coordinates
-from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge, plan_gather
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge_indices, plan_gather
 
 
 class BatchInputs:
-    """One of the batches that a call reads.
+    """One batch that a call reads.
 
     Args:
-        order: the call.
-        batch: which batch of the order.
-        shards: of its sources, one source after the other.
-        at: the rank's place in the call's mesh.
+        request: the call.
+        batch: one of the request's batches.
+        shards: of the batch's sources, source after source.
+        at: the rank's coordinates in the call's mesh.
     """
 
     def __init__(
@@ -35,29 +35,30 @@ class BatchInputs:
         self.shape = batch.shape
         self._call = request.call
         self._num_mini_batches = request.mini_batches
-        self._is_part = request.subset is not RowSubset.ALL and not request.leaves_rows
+        # Ranks get all shards of a partial subset, and divide the rows that exist by tokens.
+        self._is_partial = request.subset is not RowSubset.ALL and not request.leaves_rows
         self._slice = protocol_of(request.call).distribute(at)
         remaining = iter(shards)
-        self._sources = [self._placed(source, remaining) for source in batch.sources]
+        self._sources = [self._in_batch(source, remaining) for source in batch.sources]
 
     @cached_property
     def index(self) -> ShardIndex:
-        """The rows that were sent, in order: this rank's, and others of the same shards."""
-        return merge([shard.index for shard in self._sources[0]])
+        """All rows that were sent, in order: this rank's, and others of the same shards."""
+        return merge_indices([shard.index for shard in self._sources[0]])
 
     def rows(self) -> Rows:
-        """This rank's rows by the call's protocol, in ascending order."""
-        return self._part_of(range(self.shape.num_groups))
+        """Return this rank's rows by the call's protocol, in ascending order."""
+        return self._own_rows(range(self.shape.num_groups))
 
     def mini_batches(self) -> list[Rows]:
-        """This rank's rows of every mini-batch, in ascending order."""
-        return [self._part_of(g) for g in self.shape.mini_batches(self._num_mini_batches)]
+        """Return this rank's rows of every mini-batch, in ascending order."""
+        return [self._own_rows(g) for g in self.shape.mini_batches(self._num_mini_batches)]
 
     def load(self, rows: Rows) -> dict[str, Column]:
-        """Every column that the call reads, at the given rows.
+        """Load every column that the call reads, at the requested rows.
 
         Raises:
-            ValueError: a row that was not sent.
+            ValueError: a row was not sent.
         """
         return {
             name: column
@@ -66,62 +67,71 @@ class BatchInputs:
             for name, column in _load(shards, rows).items()
         }
 
-    def _placed(self, source: ColumnSource, shards: Iterator[Shard]) -> list[Shard]:
-        """The next shards, of a source, with the rows and names that they have in this batch."""
+    def _in_batch(self, source: ColumnSource, shards: Iterator[Shard]) -> list[Shard]:
         return [
-            _placed(next(shards), part, self.shape.rows_per_group)
-            for part in source.parts
-            for _ in range(part.num_shards)
+            _in_batch(next(shards), segment, self.shape.rows_per_group)
+            for segment in source.segments
+            for _ in range(segment.num_shards)
         ]
 
-    def _part_of(self, groups: range) -> Rows:
-        samples, whole = self.shape.rows_per_group, self._call.compares_responses
-        if self._is_part:
-            return balance_tokens(self.index, self._slice.count, whole)[self._slice.index]
+    def _own_rows(self, groups: range) -> Rows:
+        samples, keep_groups = self.shape.rows_per_group, self._call.compares_responses
+        if self._is_partial:
+            return balance_tokens(self.index, self._slice.count, keep_groups)[self._slice.index]
+        # Whole groups, equally many: generation and scoring cost is not known before.
         if self._call.kind not in BALANCED:
             return contiguous_rows(groups, samples, self._slice).rows()
-        found = balancing_window(groups, samples, self._slice, whole)
-        entries = self.index.find(found.span.rows())
-        return balance_tokens(entries, found.batch_slice.count, whole)[found.batch_slice.index]
+        # Only the window's shards were sent, so tokens are balanced within it.
+        window = balancing_window(groups, samples, self._slice, keep_groups)
+        entries = self.index.find(window.span.rows())
+        return balance_tokens(entries, window.batch_slice.count, keep_groups)[
+            window.batch_slice.index
+        ]
 
 
 class CallInputs(BatchInputs):
-    """What a call may read.
+    """All inputs of a call: the rows of its batch, auxiliary batches and the request's numbers.
 
     Args:
-        order: the call.
-        shards: of the order's sources, one source after the other.
-        at: the rank's place in the call's mesh.
+        request: the call.
+        shards: of the request's sources, source after source.
+        at: the rank's coordinates in the call's mesh.
     """
 
     def __init__(self, request: CallRequest, shards: Sequence[Shard], at: Coordinates) -> None:
-        counts = [sum(source.num_shards for source in each.sources) for each in request.batches]
+        counts = [sum(source.num_shards for source in batch.sources) for batch in request.batches]
         ends = list(accumulate(counts))
-        given = [shards[end - count : end] for count, end in zip(counts, ends, strict=True)]
-        super().__init__(request, request.batches[0], given[0], at)
+        shards_by_batch = [
+            shards[end - count : end] for count, end in zip(counts, ends, strict=True)
+        ]
+        super().__init__(request, request.batches[0], shards_by_batch[0], at)
         self.call = request.call
         self.step = request.step
         self.graph = request.graph
         self.round = request.round
-        self.changes = request.changes
+        self.num_weight_changes = request.num_weight_changes
         self.leaves_rows = request.leaves_rows
         self.at = at
         self.auxiliary = [
-            BatchInputs(request, batch, held, at)
-            for batch, held in zip(request.batches[1:], given[1:], strict=True)
+            BatchInputs(request, batch, batch_shards, at)
+            for batch, batch_shards in zip(request.batches[1:], shards_by_batch[1:], strict=True)
         ]
-        """The batches of auxiliary losses."""
+        """Batches of auxiliary losses."""
 
 
-def _placed(shard: Shard, part: Segment, rows_per_group: int) -> Shard:
-    columns = {name: shard.columns[stored] for name, stored in part.names.items()}
-    if part.repeat > 1:
-        columns = {name: repeat_rows(column, part.repeat) for name, column in columns.items()}
-    index = shard.index.repeat(part.repeat)
-    return Shard(index.behind(part.groups_before, rows_per_group), columns)
+def _in_batch(shard: Shard, segment: Segment, rows_per_group: int) -> Shard:
+    # The columns' names, repetition and row numbers in this batch.
+    columns = {name: shard.columns[stored] for name, stored in segment.names.items()}
+    if segment.repeat > 1:
+        columns = {name: repeat_rows(column, segment.repeat) for name, column in columns.items()}
+    index = shard.index.repeat(segment.repeat)
+    return Shard(index.shifted(segment.groups_before, rows_per_group), columns)
 
 
 def _load(shards: Sequence[Shard], rows: Rows) -> dict[str, Column]:
     location = plan_gather(rows, [shard.index.rows for shard in shards])
-    held = [shards[number].columns for number in location.shards]
-    return {name: location.gather([columns[name] for columns in held]) for name in held[0]}
+    columns_by_shard = [shards[number].columns for number in location.shards]
+    return {
+        name: location.gather([columns[name] for columns in columns_by_shard])
+        for name in columns_by_shard[0]
+    }

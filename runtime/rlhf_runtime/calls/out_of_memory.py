@@ -1,4 +1,4 @@
-"""What to say when a rank runs out of memory: what was expected, and what was used."""
+"""Out-of-memory errors of ranks: recognize them, and compare the plan's estimate with the usage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_flow.step.calls import ModelCall
 
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
-"""Python's error and torch's."""
+"""Names of Python's error and of torch's."""
 CPU_ALLOCATOR = "DefaultCPUAllocator"
-"""In the text of the RuntimeError that torch raises on CPUs."""
+"""Part of the RuntimeError's text that torch raises on CPUs."""
 
 _MORE_DEVICES = "take more devices, which share the training state"
 _LARGER_CUT = (
@@ -46,7 +46,7 @@ _CHANGES_OF_GENERATION: Mapping[MemoryUse, str] = {
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is used up."""
+    """True if an error reports exhausted memory."""
     return type(error).__name__ in NAMES or CPU_ALLOCATOR in str(error)
 
 
@@ -57,26 +57,27 @@ def out_of_memory_text(
     step: int,
     rank: int,
     used_bytes: int,
-    held: Mapping[tuple[str, MemoryUse], int],
+    resident_bytes_by_use: Mapping[tuple[str, MemoryUse], int],
     error: BaseException,
 ) -> str:
-    """Estimate against measurement, and what to change.
+    """Describe estimate, measurement and remedy.
 
     Args:
-        memory: the plan's, of the rank's device.
-        planned: of the call's role; None: it has none.
-        call: during which it happened.
-        step: of training.
-        rank: to which it happened.
-        used_bytes: what the process, or on a GPU its device, held.
-        held: bytes of it that can be told apart, by role and use.
-        error: what was raised.
+        memory: the plan for the rank's device.
+        planned: plan of the call's role; None: the call has no role.
+        call: the call that failed.
+        step: the training step.
+        rank: the global rank.
+        used_bytes: memory in use by the process, on a GPU by its device.
+        resident_bytes_by_use: bytes of engines, by role and use.
+        error: the error that was raised.
     """
     phases = {Phase(role=call.role, kind=call.kind)} if call.role else set()
+    # The largest item comes first: the remedy is about it.
     items = sorted(
         (item for item in memory.items if phases & {*item.phases}), key=lambda item: -item.bytes
     )
-    parts = "; ".join(_compared(item, held) for item in items)
+    parts = "; ".join(_compared(item, resident_bytes_by_use) for item in items)
     todo = _change(items[0], call.kind, planned) if items else "use more devices"
     return (
         f"rank {rank} ran out of memory in {call.id}, step {step}: got {format_bytes(used_bytes)} "
@@ -87,7 +88,7 @@ def out_of_memory_text(
 
 
 def _change(item: MemoryItem, kind: CallKind, planned: RolePlan | None) -> str:
-    """What to change about the item that takes most during a call."""
+    """Return the remedy for the largest item of a call."""
     what = item.what
     if kind is CallKind.GENERATE and what in _CHANGES_OF_GENERATION:
         return _CHANGES_OF_GENERATION[what]
@@ -97,8 +98,7 @@ def _change(item: MemoryItem, kind: CallKind, planned: RolePlan | None) -> str:
     return _CHANGES[what]
 
 
-def _compared(item: MemoryItem, held: Mapping[tuple[str, MemoryUse], int]) -> str:
-    """What the plan counts for a use, and what it really takes where that is known."""
-    measured = held.get((item.role or "", item.what))
+def _compared(item: MemoryItem, resident_bytes_by_use: Mapping[tuple[str, MemoryUse], int]) -> str:
+    measured = resident_bytes_by_use.get((item.role or "", item.what))
     got = "" if measured is None else f", got {format_bytes(measured)}"
     return f"{describe_item(item)} {format_bytes(item.bytes)}{got}"

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.spread import Spread
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Numbers for metrics, in a form that ranks can compute apart and the driver puts together."""
+    """Numbers for metrics, in a form that can be merged over ranks and calls."""
 
     means: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """(weighted sum, sum of weights) by metric name."""
@@ -23,51 +23,51 @@ class Statistics:
     sums: Mapping[str, float] = field(default_factory=dict)
     """Totals by metric name."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
-    """Of what a metric is the standard deviation, by its name."""
+    """Moments by metric name; the metric is the standard deviation."""
 
 
 @dataclass(frozen=True)
 class ScoringReport:
-    """What became of the responses of one order to score."""
+    """Outcome of one scoring request."""
 
     round: int
-    """Of `flow.repeat`, from 0."""
+    """Round of `flow.repeat`, from 0."""
     num_samples: int
     num_valid: int
-    """Those that count."""
+    """Samples with a valid score."""
     failures: Mapping[str, tuple[Failure, ...]]
-    """The foremost of each reward that had some, by its name."""
+    """First failures of every reward that had some, by its name."""
 
 
 @dataclass(frozen=True)
 class CallReport:
-    """How a call went on one worker: all of it that the driver reads, but for saved lines."""
+    """Report of one call from one worker: all that the driver reads, except for saved lines."""
 
     call: str
     statistics: Statistics
     spans: tuple[Span, ...]
     memory_bytes: int
-    """Resident memory of the process afterwards."""
+    """Resident memory of the process after the call."""
     scoring: ScoringReport | None = None
-    """Of a call that scores."""
+    """Only of calls that score."""
 
-    def message(self) -> bytes:
-        """What travels."""
+    def to_bytes(self) -> bytes:
+        """Serialize for the way to the driver."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
-    def read(message: bytes) -> CallReport:
-        """What a worker sent."""
+    def from_bytes(message: bytes) -> CallReport:
+        """Deserialize; the inverse of `to_bytes`."""
         report = pickle.loads(message)
         assert isinstance(report, CallReport)
         return report
 
 
-def merge(reports: Sequence[Statistics]) -> dict[str, float]:
-    """Metrics from the statistics of all ranks and calls of a step.
+def merge_statistics(reports: Sequence[Statistics]) -> dict[str, float]:
+    """Merge the statistics of all ranks and calls of a step into metrics.
 
-    A mean without weight is left out, and a spread of nothing. A maximum over values with a NaN is
-    NaN, whatever the order.
+    Means without weight and empty spreads are left out. A maximum over values with a NaN is NaN, in
+    any order.
     """
     sums: dict[str, tuple[float, float]] = {}
     spreads: dict[str, Spread] = {}
@@ -82,11 +82,12 @@ def merge(reports: Sequence[Statistics]) -> dict[str, float]:
             metrics[name] = metrics.get(name, 0.0) + value
         for name, spread in statistics.spreads.items():
             spreads[name] = spreads[name].joined(spread) if name in spreads else spread
+    # Means and deviations are computed last: only sums of parts can be added.
     metrics.update({name: total / weight for name, (total, weight) in sums.items() if weight})
     metrics.update({name: spread.deviation for name, spread in spreads.items() if spread.count})
     return metrics
 
 
 def larger(one: float, other: float) -> float:
-    """The larger of two numbers, and NaN where one of them is, whatever the order."""
+    """Return the larger number; NaN if one is NaN, in any order."""
     return one if isnan(one) or one > other else other

@@ -1,9 +1,4 @@
-"""What the driver sends to workers and what comes back.
-
-Orders and reports travel as bytes made by the plain pickler, which Ray passes on as they are: its
-own pickler takes ten times as long for an object of many small parts. References stay outside of
-the bytes, where Ray can count them.
-"""
+"""Requests of the driver to workers: the call, its batches, and where their shards are."""
 
 from __future__ import annotations
 
@@ -20,36 +15,36 @@ from rlhf_runtime.dataplane.partition import BatchShape, RowSubset, Slice
 
 
 class Segment(NamedTuple):
-    """Shards of one call: those that a worker can need."""
+    """Shards of one call that a worker may need."""
 
     num_shards: int
     names: Mapping[str, str]
-    """What is read of them: from the batch's name of a column to its call's."""
+    """Column names: from the name in the batch to the name in the call that wrote it."""
     repeat: int = 1
-    """How many rows of the batch have each of its rows' value, one after the other."""
+    """Rows of the batch for each stored row, one after the other."""
     groups_before: int = 0
-    """Groups of the batch before the first of that call's."""
+    """Groups of the batch before this segment's first group."""
 
 
 class ColumnSource(NamedTuple):
-    """Where some columns of a batch are that the same calls wrote."""
+    """Columns of a batch that were written by the same calls."""
 
-    parts: tuple[Segment, ...]
-    """One for each call whose rows are needed: several where batches were concatenated."""
+    segments: tuple[Segment, ...]
+    """One per call whose rows are needed: several where batches were concatenated."""
 
     @property
     def num_shards(self) -> int:
-        """Of all parts."""
-        return sum(part.num_shards for part in self.parts)
+        """Shards in all segments."""
+        return sum(segment.num_shards for segment in self.segments)
 
 
 class InputBatch(NamedTuple):
-    """A batch that a call reads, as far as a worker needs it."""
+    """A batch that a call reads, restricted to the shards that a worker needs."""
 
     shape: BatchShape
-    """All of its rows."""
+    """Shape of the complete batch."""
     sources: tuple[ColumnSource, ...] = ()
-    """Where the rows are that this worker needs, and the columns that the call reads."""
+    """Locations of the needed rows and columns."""
 
 
 @dataclass(frozen=True)
@@ -58,33 +53,36 @@ class CallRequest:
 
     call: ModelCall
     step: int
-    """The training step; from 1."""
+    """The training step, from 1."""
     graph: GraphName
-    """The graph that the call belongs to: each samples with seeds of its own."""
+    """The graph that the call belongs to. Its name is part of the sampling seeds."""
     incarnation: str
-    """Ranks of another incarnation refuse it."""
+    """Ranks of another incarnation reject the request."""
     batches: tuple[InputBatch, ...]
-    """Those that the call reads: its own, then those of auxiliary losses."""
+    """The call's batch, then those of auxiliary losses."""
     mini_batches: int = 1
-    """Parts of each batch, where the call trains."""
+    """Mini-batches per batch, for calls that train."""
     round: int = 0
-    """The round of `flow.repeat`, from 0."""
-    changes: int = 0
-    """Calls of the pass before it that change the weights of its role."""
+    """Round of `flow.repeat`, from 0."""
+    num_weight_changes: int = 0
+    """Earlier calls of this pass that change the weights of the call's role."""
     subset: RowSubset = RowSubset.ALL
-    """The rows that it works on. Of a portion, ranks are sent all rows and share out what there is
-    of them; a call that generates makes it, and leaves the rest."""
+    """Rows that the call works on. Of a partial subset, ranks are sent all rows and divide those
+    that exist. A call that generates with `FINISHED` leaves the other rows unfinished."""
     batch_slice: Slice = Slice(0, 1)
-    """Of the rows, a host's. A rank's follows from its place in the mesh."""
+    """A host's slice of the rows. A rank's slice follows from its coordinates in the mesh."""
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether it leaves rows to another call to finish."""
+        """True if another call finishes some rows."""
         return self.subset is RowSubset.FINISHED and self.call.kind is CallKind.GENERATE
 
     def header(self) -> bytes:
-        """What is the same for all workers of the call."""
-        shapes = [(each.shape.num_groups, each.shape.rows_per_group) for each in self.batches]
+        """Serialize the part that is the same for all workers of the call."""
+        shapes = [(batch.shape.num_groups, batch.shape.rows_per_group) for batch in self.batches]
+        # The plain pickler: for an object of many small parts Ray's own takes ten times as long,
+        # and it passes bytes on as they are. References stay outside of the bytes, where Ray can
+        # count them.
         static = (
             *(
                 pickle.dumps(self.call, pickle.HIGHEST_PROTOCOL),
@@ -92,43 +90,49 @@ class CallRequest:
                 self.graph.value,
                 self.incarnation,
             ),
-            *(shapes, self.mini_batches, self.round, self.changes, self.subset.value),
+            *(shapes, self.mini_batches, self.round, self.num_weight_changes, self.subset.value),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
-    def message(
+    def to_message(
         self,
         shards: Sequence[Any],
         header: bytes | None = None,
         sources: Sequence[Sequence[ColumnSource]] | None = None,
     ) -> tuple[Any, ...]:
-        """Arguments of a worker's `run`: bytes, and references to shards. Ray fetches them before
-        the call begins: no call that runs waits for another.
+        """Return the arguments of a worker's `run`: bytes, then references to shards.
 
         Args:
-            shards: references to those of the sources, one source after the other.
-            header: what `header` gave, if it was asked for.
-            sources: the worker's, of each batch. None: those of the order.
+            shards: references to the shards of all sources, source after source.
+            header: the result of `header`; None: computed here.
+            sources: this worker's sources, per batch. None: those of the request.
         """
         if sources is None:
             sources = [batch.sources for batch in self.batches]
-        own = [[[tuple(part) for part in source.parts] for source in each] for each in sources]
-        told = (own, (self.batch_slice.index, self.batch_slice.count))
-        return (header or self.header(), pickle.dumps(told, pickle.HIGHEST_PROTOCOL), *shards)
+        own = [
+            [[tuple(segment) for segment in source.segments] for source in batch_sources]
+            for batch_sources in sources
+        ]
+        own_part = (own, (self.batch_slice.index, self.batch_slice.count))
+        # Ray fetches the shards before the call begins: no running call waits for another.
+        return (header or self.header(), pickle.dumps(own_part, pickle.HIGHEST_PROTOCOL), *shards)
 
     @staticmethod
-    def read(header: bytes, own: bytes) -> CallRequest:
-        """What the bytes of a message say."""
+    def from_message(header: bytes, own: bytes) -> CallRequest:
+        """Deserialize; the inverse of `header` and `to_message`."""
         (call, step, graph, incarnation, *rest) = pickle.loads(header)
-        shapes, mini_batches, number, changes, subset = rest
-        told, batch_slice = pickle.loads(own)
+        shapes, mini_batches, number, num_weight_changes, subset = rest
+        sources_by_batch, batch_slice = pickle.loads(own)
         sources = (
-            tuple(ColumnSource(tuple(Segment(*part) for part in parts)) for parts in each)
-            for each in told
+            tuple(
+                ColumnSource(tuple(Segment(*segment) for segment in segments))
+                for segments in batch_sources
+            )
+            for batch_sources in sources_by_batch
         )
         batches = tuple(
-            InputBatch(BatchShape(*shape), each)
-            for shape, each in zip(shapes, sources, strict=True)
+            InputBatch(BatchShape(*shape), batch_sources)
+            for shape, batch_sources in zip(shapes, sources, strict=True)
         )
         return CallRequest(
             _read_call(call),
@@ -138,20 +142,20 @@ class CallRequest:
             batches,
             mini_batches,
             number,
-            changes,
+            num_weight_changes,
             RowSubset(subset),
             Slice(*batch_slice),
         )
 
 
+# A call is the same in every step: unpickle it once.
 @lru_cache(maxsize=256)
 def _read_call(message: bytes) -> ModelCall:
-    """A call is the same in every step, and is read once."""
     call = pickle.loads(message)
     assert isinstance(call, ModelCall)
     return call
 
 
 def returned_columns(call: ModelCall) -> tuple[str, ...]:
-    """Fields of a call's result in the order in which they are returned."""
+    """Return the columns of a call's result, in the order in which they are returned."""
     return tuple(sorted({*call.writes, *call.carries}))

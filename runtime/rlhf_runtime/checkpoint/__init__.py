@@ -1,1 +1,1 @@
-"""Saved state of a job: where it lies, whether it is whole, and what is in it."""
+"""Saved state of a job: where it is stored, whether it is complete, and what it contains."""

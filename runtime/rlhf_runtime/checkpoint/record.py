@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: `checkpoint.json`, written last. Pure."""
+"""Description of a checkpoint: `checkpoint.json`, written last. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RECORD_FILE = "checkpoint.json"
 
 
 def new_digest() -> hashlib.blake2b:
-    """The digest that files are known by, of nothing so far."""
+    """Return an empty digest of the kind that identifies files."""
     return hashlib.blake2b(digest_size=16)
 
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A file as it was written."""
+    """Size and digest of a file when it was written."""
 
     num_bytes: int
     digest: str
@@ -29,40 +29,41 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """A checkpoint is whole if this is there and every file is as it says."""
+    """Contents of a checkpoint. A checkpoint is complete if its record exists and every file
+    matches it."""
 
     step: int
-    """Training steps that the state has behind it; 0: the warm start only."""
+    """Training steps that are completed; 0: only the warm start."""
     world_size: int
-    """Ranks that wrote it."""
+    """Number of ranks that wrote it."""
     spec: Mapping[str, Any]
     """The job's spec in force, with defaults."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Held-out metrics of this step, if it was evaluated."""
+    """Evaluation metrics of this step, if it was evaluated."""
     files: Mapping[str, SavedFile] = field(default_factory=dict)
-    """By name, without this record's own."""
+    """By name, without the record itself."""
     policy: str = ""
-    """The role whose model the job leaves; empty in checkpoints that were written before."""
+    """The role whose model is the job's result; empty in checkpoints of earlier releases."""
     precisions: Mapping[str, str] = field(default_factory=dict)
-    """Number formats that roles compute in and models are left in, by role."""
+    """Precision by role: of computation and of exported models."""
     version: int = VERSION
 
     def to_text(self) -> str:
-        """The file's text."""
+        """Serialize to JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @staticmethod
     def from_text(text: str) -> CheckpointRecord:
-        """The record that a file's text is.
+        """Parse JSON.
 
         Raises:
-            ValueError: it is none, or one of another version.
+            ValueError: the text is no record, or has another version.
         """
         try:
-            given = json.loads(text)
-            if given["version"] != VERSION:
-                raise ValueError(f"of version {given['version']}, this is {VERSION}")
-            files = {name: SavedFile(**file) for name, file in given.pop("files").items()}
-            return CheckpointRecord(**given, files=files)
+            fields = json.loads(text)
+            if fields["version"] != VERSION:
+                raise ValueError(f"of version {fields['version']}, this is {VERSION}")
+            files = {name: SavedFile(**file) for name, file in fields.pop("files").items()}
+            return CheckpointRecord(**fields, files=files)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error

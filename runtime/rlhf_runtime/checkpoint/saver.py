@@ -1,7 +1,6 @@
 """A rank's part in saving and loading: torch.distributed.checkpoint over fsspec.
 
-State is copied first; the copy is written in a thread while training goes on. The collectives of
-that thread use a group of their own, so that they cannot meet those of training.
+The state is copied first. A thread writes the copy while training goes on.
 """
 
 from __future__ import annotations
@@ -30,18 +29,14 @@ State = dict[str, Any]
 """Nested dictionaries of tensors and plain values."""
 
 
-MISFITS = (KeyError, RuntimeError, TypeError, ValueError)
-"""What torch raises when a checkpoint is of another model."""
-LONGEST_SAVE = timedelta(days=1)
-"""How much longer one rank may write than another. Who does nothing is noticed by others."""
+MISMATCH_ERRORS = (KeyError, RuntimeError, TypeError, ValueError)
+"""Errors that torch raises if a checkpoint is of another model."""
+MAX_SAVE_TIME = timedelta(days=1)
+"""Time limit for the slowest rank. Ranks without progress are noticed elsewhere."""
 
 
 class StagerPool:
-    """Gives torch's stagers memory for copies, one copy at a time.
-
-    Pinning memory takes long, so what is pinned is kept for the next copy: as much as the state, as
-    long as what was copied lives. Other memory is given back once a copy is written.
-    """
+    """Provides torch's stagers with memory for copies, one copy at a time."""
 
     def __init__(self, options: StagingOptions, keeps_memory: bool) -> None:
         self._options = options
@@ -49,8 +44,8 @@ class StagerPool:
         self._kept: DefaultStager | None = None
 
     @staticmethod
-    def on(device_type: str) -> StagerPool:
-        """For state that is on devices of this type: "cuda" or "cpu"."""
+    def for_device(device_type: str) -> StagerPool:
+        """Return a pool for state on devices of this type: "cuda" or "cpu"."""
         pinned = device_type == "cuda"
         options = StagingOptions(
             use_pinned_memory=pinned,
@@ -60,13 +55,14 @@ class StagerPool:
         )
         return StagerPool(options, keeps_memory=pinned)
 
-    def take(self) -> DefaultStager:
-        """A stager for one copy; it belongs to the caller until it is given back."""
-        taken, self._kept = self._kept, None
-        return taken or DefaultStager(self._options)
+    def acquire(self) -> DefaultStager:
+        """Return a stager for one copy; `release` must follow."""
+        stager, self._kept = self._kept, None
+        return stager or DefaultStager(self._options)
 
-    def give_back(self, stager: DefaultStager) -> None:
-        """The copy is written, or never will be."""
+    def release(self, stager: DefaultStager) -> None:
+        """Take a stager back after its copy was written or has failed."""
+        # Pinning takes long, so pinned memory is kept for the next copy: as much as the state.
         if self._keeps_memory:
             self._kept = stager
         else:
@@ -74,15 +70,19 @@ class StagerPool:
 
 
 class PartwiseStager(AsyncStager):
-    """Copies state that need not be in one place at the same time."""
+    """Copies state part by part, so that its parts need not be in memory at the same time."""
 
     def __init__(self, parts: Iterable[Mapping[str, Any]], stager: DefaultStager) -> None:
-        """The parts have no name in common; the stager makes the copies."""
+        """
+        Args:
+            parts: without a common name.
+            stager: makes the copies.
+        """
         self._parts = parts
         self._stager = stager
 
     def stage(self, state_dict: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Copies of all parts, beside the state that torch has got."""
+        """Copy all parts, and add them to torch's own state."""
         staged = dict(state_dict)
         for part in self._parts:
             copied = self._stager.stage(dict(part))
@@ -91,31 +91,32 @@ class PartwiseStager(AsyncStager):
         return staged
 
     def synchronize_staging(self) -> None:
-        """Nothing is left to wait for."""
+        """Do nothing: copies are complete when `stage` returns."""
 
     def close(self) -> None:
-        """The stager is its owner's."""
+        """Do nothing: the pool owns the stager."""
 
 
 class Saver:
     """Writes checkpoints of this rank's state, one at a time. Every rank of the world has one."""
 
     def __init__(self, world: World) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
-        self._staging = StagerPool.on(world.device.type)
+        # A group for the thread's collectives: they must not meet those of training.
+        self._group = dist.new_group(backend="gloo", timeout=MAX_SAVE_TIME)
+        self._staging = StagerPool.for_device(world.device.type)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._written: Future[dict[str, SavedFile]] | None = None
 
     def begin(self, parts: Iterable[State], address: str) -> None:
-        """Copy the state and begin to write the copy; collective. `finish` tells of failures, and
-        comes before the next one.
+        """Copy the state and begin to write the copy. Collective. `finish` must follow, and reports
+        failures.
 
         Args:
-            parts: of the state; each is copied before the next is asked for.
-            address: where.
+            parts: of the state; each is copied before the next is requested.
+            address: destination.
         """
         assert self._written is None, "finish comes before begin"
-        stager, writer = self._staging.take(), DigestingWriter(address)
+        stager, writer = self._staging.acquire(), DigestingWriter(address)
         writing = async_save(
             {},
             storage_writer=writer,
@@ -126,10 +127,13 @@ class Saver:
         self._written = self._thread.submit(self._files, writing, stager, writer)
 
     def finish(self) -> dict[str, SavedFile]:
-        """Wait until it is written; returns the files that this rank wrote, if any was begun.
+        """Wait until the copy is written.
+
+        Returns:
+            The files that this rank wrote; empty if nothing was begun.
 
         Raises:
-            CheckpointFailed: it could not be written, on any rank.
+            CheckpointFailed: any rank could not write.
         """
         if self._written is None:
             return {}
@@ -139,7 +143,6 @@ class Saver:
     def _files(
         self, writing: Future[Any], stager: DefaultStager, writer: DigestingWriter
     ) -> dict[str, SavedFile]:
-        """In the thread: what this rank has written, when it is there."""
         try:
             writing.result()
             return writer.written
@@ -148,25 +151,27 @@ class Saver:
         except Exception as error:  # every file system has errors of its own
             raise _not_written(f"{type(error).__name__}: {error}") from error
         finally:
-            self._staging.give_back(stager)
+            self._staging.release(stager)
 
 
 def pool_addresses(address: str) -> list[str]:
-    """Addresses of what each pool of ranks has written of a checkpoint, sorted.
+    """Return the sorted addresses of the pools' folders in a checkpoint.
 
     Raises:
         StorageFailed: it cannot be read.
     """
-    place = resolve_storage(address)
+    location = resolve_storage(address)
     try:
-        names = [path.rstrip("/").rsplit("/", 1)[-1] for path in place.fs.ls(place.path, False)]
+        names = [
+            path.rstrip("/").rsplit("/", 1)[-1] for path in location.fs.ls(location.path, False)
+        ]
     except Exception as error:  # every file system has errors of its own
         raise _not_read(address, f"{type(error).__name__}: {error}") from error
     return [f"{address}/{name}" for name in sorted(names) if name != RECORD_FILE]
 
 
 def saved_keys(address: str) -> frozenset[str]:
-    """Names of everything in a checkpoint, nested names joined by dots.
+    """Return all names in a checkpoint, nested names joined by dots.
 
     Raises:
         StorageFailed: it cannot be read.
@@ -175,7 +180,7 @@ def saved_keys(address: str) -> frozenset[str]:
 
 
 def saved_shapes(address: str) -> dict[str, tuple[int, ...] | None]:
-    """The full shape of every tensor in a checkpoint, by its name; None for what is no tensor.
+    """Return the full shape of every tensor in a checkpoint by name; None for other values.
 
     Raises:
         StorageFailed: it cannot be read.
@@ -191,18 +196,18 @@ def saved_shapes(address: str) -> dict[str, tuple[int, ...] | None]:
 
 
 def load(state: State, address: str) -> None:
-    """Overwrite tensors in place, and plain values in their dictionaries; collective.
+    """Load tensors in place, and plain values into their dictionaries. Collective.
 
     Raises:
-        CheckpointFailed: it is not that of such a state.
+        CheckpointFailed: the checkpoint is of another state.
         StorageFailed: it cannot be read.
     """
     _load(state, address, alone=False)
 
 
 def load_without_world(state: State, address: str) -> None:
-    """The same by one process, whether it is in a world or not. Tensors may have another dtype than
-    was saved; of what was saved one box is held at a time."""
+    """Load in one process, inside or outside of a world. Dtypes may differ from the saved ones; one
+    saved chunk is in memory at a time."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
         _load(state, address, alone=True)
@@ -217,7 +222,7 @@ def _load(state: State, address: str, alone: bool) -> None:
         for cause in causes:
             if not isinstance(cause, Exception):  # an interruption, which torch catches as well
                 raise cause from None
-        if all(isinstance(cause, MISFITS) for cause in causes):
+        if all(isinstance(cause, MISMATCH_ERRORS) for cause in causes):
             raise CheckpointFailed(f"{address} does not fit: {_causes(error)}") from error
         raise _not_read(address, _causes(error)) from error
 
@@ -231,5 +236,5 @@ def _not_read(address: str, got: str) -> StorageFailed:
 
 
 def _causes(error: CheckpointException) -> str:
-    """What the ranks raised, each text once; torch's own text has all of their stacks."""
+    # Each text once; torch's own text has the stacks of all ranks.
     return "; ".join(dict.fromkeys(f"{type(e).__name__}: {e}" for e, _ in error.failures.values()))

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: any address that fsspec understands, seen without caches."""
+"""Storage of checkpoints: any address that fsspec understands, accessed without caches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fsspec.utils import get_protocol
 from rlhf_runtime.errors import StorageUnusable
 
 OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
-"""Their folders are only names: to make one could make a bucket."""
+"""Their folders are only name prefixes."""
+# With both retries, each call would wait more than six minutes for a server that does not answer.
 S3_OPTIONS = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
-"""s3fs tries five times by itself. With botocore's retries on top, a server that does not answer
-would be waited for more than six minutes in every call."""
+"""One attempt per request of botocore, as s3fs itself tries five times."""
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,28 @@ class StorageLocation:
     fs: AbstractFileSystem
     path: str
     is_local: bool
-    """Whether files are on this machine, where folders can be renamed."""
+    """True for files on this machine, whose folders can be renamed."""
     has_folders: bool
-    """Whether a folder must be made before something is put into it."""
+    """True if a folder must be created before its files."""
 
 
 def resolve_storage(address: str) -> StorageLocation:
-    """Where an address is.
+    """Resolve an address to its file system and path.
 
     Raises:
-        ValueError, ImportError: nobody knows its protocol, or its package is missing.
+        ValueError, ImportError: the protocol is not supported, or its package is missing.
     """
     fs, path = url_to_fs(address, **filesystem_options(address))
+    # In an object store, creating a folder could create a bucket.
     has_folders = get_protocol(address) not in OBJECT_STORES
     return StorageLocation(fs, path, isinstance(fs, LocalFileSystem), has_folders)
 
 
 def require_persistent(address: str) -> None:
-    """Check, without looking there, that what is saved at an address can be found again.
+    """Check, without access, that data saved at an address outlives the process.
 
     Raises:
-        StorageUnusable: it ends with the process, or has no protocol that is known here.
+        StorageUnusable: it ends with the process, or the protocol is not supported here.
     """
     protocol, _, path = address.rpartition("://")
     if protocol == "memory":
@@ -61,7 +62,7 @@ def require_persistent(address: str) -> None:
 
 
 def storage_unusable(address: str, error: BaseException) -> StorageUnusable:
-    """That nothing can be kept at an address."""
+    """Return the error for an address that cannot store checkpoints."""
     return StorageUnusable(
         f"checkpoints cannot be kept there: got {address} ({type(error).__name__}: {error}), "
         "allowed a folder or an address that fsspec can read and write with the packages that are "
@@ -71,6 +72,7 @@ def storage_unusable(address: str, error: BaseException) -> StorageUnusable:
 
 
 def filesystem_options(address: str) -> dict[str, Any]:
-    """What its file system is made with. What was listed before says nothing: others write too."""
+    """Return the options of an address's file system."""
     is_s3 = get_protocol(address) in ("s3", "s3a")
+    # Other processes write, too: a listing may be outdated at once.
     return {"use_listings_cache": False, **(S3_OPTIONS if is_s3 else {})}

@@ -1,12 +1,12 @@
 """The checkpoints of a job under one address: begun, committed, found again, pruned.
 
-A local checkpoint is written aside and renamed when it is whole. Object stores cannot rename: there
-the record, which is written last, makes it one. The driver is the only writer of names; ranks write
-files where `begin` says.
+A local checkpoint is written to a working folder, which is renamed once complete. Object stores
+cannot rename: there the record, written last, makes it complete. The driver is the only writer of
+names; ranks write files where `begin` says.
 
-Where two runs are given the same address, the one that has come last has it (`claim`): the other
-one's next checkpoint is refused. Every run writes into folders of its own, so what a predecessor
-that still lives writes meanwhile is in nobody's checkpoint. One that was killed leaves no lock.
+If two runs have the same address, the later one owns it (`claim`): the next checkpoint of the other
+one is refused. Every run writes into folders of its own, so late files of a predecessor are in no
+checkpoint. A killed run leaves no lock.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageTaken
 
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
-"""With the run in object stores, without it where folders are renamed."""
-_ASIDE = ".saving-"
+"""In object stores with the run's id; without it where folders are renamed."""
+_WORKING_PREFIX = ".saving-"
 OWNER_FILE = "owner.json"
 """Names the run that saves here."""
 _BLOCK_BYTES = 1 << 22
 _READERS = 4
-"""Files that are checked at the same time."""
-_FAULTS = (AssertionError, AttributeError, NameError, TypeError)
-"""Errors of this software's, not of a file system."""
+"""Files that are checked concurrently."""
+_OWN_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
+"""Programming errors, which are not the file system's."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a folder is called as those of checkpoints are."""
+    """True if a folder has the name of a checkpoint."""
     return _NAME.fullmatch(name) is not None
 
 
 class CheckpointDamaged(ValueError):
-    """A checkpoint is not whole; the text names the file and what is wrong with it."""
+    """A checkpoint is incomplete; the text names the file and what is wrong with it."""
 
 
 def damaged_text(step: int, error: CheckpointDamaged) -> str:
-    """That another one is looked for."""
+    """Return the notice that an older checkpoint is tried instead."""
     return f"the checkpoint of step {step} cannot be used: {error}; looking for the one before it"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint."""
+    """A complete checkpoint."""
 
     address: str
-    """Where its files are."""
+    """Its folder."""
     record: CheckpointRecord
 
 
-def _reaching(
+def _converting_storage_errors(
     method: Callable[Concatenate[CheckpointStore, Parameters], Result],
 ) -> Callable[Concatenate[CheckpointStore, Parameters], Result]:
-    """Every file system has errors of its own: make one of ours of them."""
+    """Convert errors of file systems, which have their own types, to StorageFailed."""
 
     @functools.wraps(method)
-    def told(
+    def wrapper(
         store: CheckpointStore, /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         try:
             return method(store, *args, **kwargs)
-        except (RuntimeFailure, CheckpointDamaged, *_FAULTS):
+        except (RuntimeFailure, CheckpointDamaged, *_OWN_ERRORS):
             raise
         except Exception as error:
             raise StorageFailed(
@@ -85,41 +85,41 @@ def _reaching(
                 "or space"
             ) from error
 
-    return told
+    return wrapper
 
 
 class CheckpointStore:
     """All checkpoints of one job.
 
     Raises, in every method:
-        StorageFailed: the place cannot be reached, read or written, or is full.
+        StorageFailed: the address cannot be reached, read or written, or is full.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        place = resolve_storage(self.address)
-        self._fs, self._root = place.fs, place.path
-        self._renames, self._has_folders = place.is_local, place.has_folders
+        location = resolve_storage(self.address)
+        self._fs, self._root = location.fs, location.path
+        self._renames, self._has_folders = location.is_local, location.has_folders
         self._run = uuid.uuid4().hex[:8]
         self._own = {"run": self._run, "host": socket.gethostname(), "process": os.getpid()}
 
-    @_reaching
-    def probe(self) -> None:
-        """Find out whether something can be written here."""
+    @_converting_storage_errors
+    def check_writable(self) -> None:
+        """Check that something can be written here."""
         probe = f"{self._root}/.probe-{self._run}"
         self._make_folder(self._root)
         self._fs.pipe_file(probe, b"")
         self._fs.rm(probe)
 
-    @_reaching
+    @_converting_storage_errors
     def claim(self) -> None:
-        """Save here from now on, and nobody who has claimed it before."""
+        """Become the only run that saves here."""
         self._make_folder(self._root)
         self._fs.pipe_file(f"{self._root}/{OWNER_FILE}", json.dumps(self._own).encode())
 
-    @_reaching
+    @_converting_storage_errors
     def begin(self, step: int) -> str:
-        """The address for the files of a new checkpoint; what an earlier attempt left is gone.
+        """Prepare an empty folder for a new checkpoint, and return its address.
 
         Raises:
             StorageTaken: another run saves here.
@@ -130,9 +130,9 @@ class CheckpointStore:
         self._make_folder(f"{self._root}/{name}")
         return f"{self.address}/{name}"
 
-    @_reaching
+    @_converting_storage_errors
     def commit(self, record: CheckpointRecord) -> Checkpoint:
-        """Make what was written since `begin` the checkpoint of its step.
+        """Turn the files written since `begin` into the checkpoint of its step.
 
         Raises:
             StorageTaken: another run saves here.
@@ -145,70 +145,73 @@ class CheckpointStore:
                 file.flush()
                 os.fsync(file.fileno())
         if self._renames:
-            for each, saved in record.files.items():
-                self._require_written(f"{name}/{each}", saved)
+            for file_name, saved in record.files.items():
+                # Somebody may have deleted files while others were written.
+                self._require_written(f"{name}/{file_name}", saved)
             for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
+            # After the rename a crash leaves either the old checkpoint or the new one.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
             _sync_folder(self._root)
             return Checkpoint(f"{self.address}/{final}", record)
-        for other in others:  # an earlier save of the same step
+        # An earlier save of the same step, by another run.
+        for other in others:
             if other != name:
                 self._remove(other)
         return Checkpoint(f"{self.address}/{name}", record)
 
-    @_reaching
+    @_converting_storage_errors
     def abandon(self, step: int) -> None:
-        """Remove what was written since `begin`."""
+        """Remove the files written since `begin`."""
         self._remove(self._working_name(step))
 
-    @_reaching
+    @_converting_storage_errors
     def steps(self) -> list[int]:
-        """Steps with a checkpoint, whole or not, the newest first."""
+        """Return the steps with a checkpoint, complete or not, newest first."""
         return sorted(self._names(), reverse=True)
 
-    @_reaching
+    @_converting_storage_errors
     def read(self, step: int) -> Checkpoint:
-        """The checkpoint of a step, after a look at every byte.
+        """Return the checkpoint of a step, after checking every byte.
 
         Raises:
-            Damaged: it is not whole.
+            CheckpointDamaged: it is incomplete.
         """
-        faults = []
+        errors = []
         for name in self._names().get(step, []):
             try:
                 return self._read(name)
             except CheckpointDamaged as error:
-                faults.append(str(error))
-        raise CheckpointDamaged("; ".join(dict.fromkeys(faults)) or "it is gone")
+                errors.append(str(error))
+        raise CheckpointDamaged("; ".join(dict.fromkeys(errors)) or "it was deleted")
 
-    def newest(self, tell: Callable[[int, CheckpointDamaged], None]) -> Checkpoint | None:
-        """The newest whole checkpoint, after a look at every byte; None if there is none.
+    def newest(self, report: Callable[[int, CheckpointDamaged], None]) -> Checkpoint | None:
+        """Return the newest complete checkpoint, after checking every byte; None if there is none.
 
         Args:
-            tell: hears of each newer one that is not whole.
+            report: called with each newer one that is incomplete.
         """
         for step in self.steps():
             try:
                 return self.read(step)
             except CheckpointDamaged as error:
-                tell(step, error)
+                report(step, error)
         return None
 
-    @_reaching
-    def named(self, name: str) -> Checkpoint:
-        """The checkpoint in the folder of this name, after a look at every byte.
+    @_converting_storage_errors
+    def read_folder(self, name: str) -> Checkpoint:
+        """Return the checkpoint in a folder, after checking every byte.
 
         Raises:
-            Damaged: it is not whole.
+            CheckpointDamaged: it is incomplete.
         """
         return self._read(name)
 
-    @_reaching
+    @_converting_storage_errors
     def record(self, step: int) -> CheckpointRecord | None:
-        """What the checkpoint of a step says about itself; None if it is damaged or not whole."""
+        """Return the record of a step's checkpoint; None if it is damaged or incomplete."""
         for name in self._names().get(step, []):
             try:
                 return self._record(name)
@@ -216,32 +219,33 @@ class CheckpointStore:
                 continue
         return None
 
-    @_reaching
+    @_converting_storage_errors
     def remove(self, step: int) -> None:
-        """Delete the checkpoint of a step; the record goes first, so that no half counts.
+        """Delete the checkpoint of a step.
 
         Raises:
             StorageTaken: another run saves here.
         """
         self._require_claim()
         for name in self._names().get(step, []):
+            # The record first: half a checkpoint must not count.
             self._remove(f"{name}/{RECORD_FILE}")
             self._remove(name)
 
-    @_reaching
-    def sweep(self, step: int) -> None:
-        """Remove what attempts to save earlier steps have left."""
+    @_converting_storage_errors
+    def remove_unfinished(self, step: int) -> None:
+        """Remove the working folders of earlier steps."""
         if self._renames:
             for name in self._entries():
-                saving = name.startswith(_ASIDE) and _NAME.search(name)
+                saving = name.startswith(_WORKING_PREFIX) and _NAME.search(name)
                 if saving and int(saving[1]) < step:
                     self._remove(name)
 
     def _require_claim(self) -> None:
-        """Check that nobody has claimed it since.
+        """Check that no other run has claimed the address since.
 
         Raises:
-            StorageTaken: somebody has.
+            StorageTaken: another run has.
         """
         try:
             owner = json.loads(self._fs.cat_file(f"{self._root}/{OWNER_FILE}"))
@@ -255,15 +259,14 @@ class CheckpointStore:
             )
 
     def _working_name(self, step: int) -> str:
-        """The folder of this run's attempt to save a step."""
-        return (_ASIDE if self._renames else "") + f"step-{step:08d}-{self._run}"
+        return (_WORKING_PREFIX if self._renames else "") + f"step-{step:08d}-{self._run}"
 
     def _names(self) -> dict[int, list[str]]:
-        """Folders of checkpoints, whole or not, by step."""
+        """Return the folders of checkpoints, complete or not, by step."""
         names: dict[int, list[str]] = {}
         for name in self._entries():
-            if found := _NAME.fullmatch(name):
-                names.setdefault(int(found[1]), []).append(name)
+            if match := _NAME.fullmatch(name):
+                names.setdefault(int(match[1]), []).append(name)
         return names
 
     def _entries(self) -> list[str]:
@@ -277,14 +280,14 @@ class CheckpointStore:
         record = self._record(name)
         with ThreadPoolExecutor(_READERS) as readers:
             checks = readers.map(
-                lambda item: self._fault(f"{self._root}/{name}/{item[0]}", item[1]),
+                lambda item: self._file_error(f"{self._root}/{name}/{item[0]}", item[1]),
                 record.files.items(),
             )
-            faults = [
+            errors = [
                 f"{file} {fault}" for file, fault in zip(record.files, checks, strict=True) if fault
             ]
-        if faults:
-            raise CheckpointDamaged("; ".join(faults))
+        if errors:
+            raise CheckpointDamaged("; ".join(errors))
         return Checkpoint(f"{self.address}/{name}", record)
 
     def _record(self, name: str) -> CheckpointRecord:
@@ -298,10 +301,10 @@ class CheckpointStore:
             raise CheckpointDamaged(f"{RECORD_FILE} is damaged: {error}") from error
 
     def _require_written(self, name: str, saved: SavedFile) -> None:
-        """Let no checkpoint lack a file that somebody has deleted while it was written.
+        """Check that a written file still exists with its size.
 
         Raises:
-            FileNotFoundError, OSError: it does.
+            FileNotFoundError, OSError: it does not.
         """
         size = self._fs.size(f"{self._root}/{name}")
         if size != saved.num_bytes:
@@ -315,8 +318,8 @@ class CheckpointStore:
         with suppress(FileNotFoundError):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
 
-    def _fault(self, path: str, saved: SavedFile) -> str:
-        """What is wrong with a file; empty if nothing is."""
+    def _file_error(self, path: str, saved: SavedFile) -> str:
+        """Return what is wrong with a file; empty if nothing is."""
         try:
             size = self._fs.size(path)
             if size != saved.num_bytes:

@@ -1,4 +1,4 @@
-"""torch's writer of checkpoints over fsspec, with digests taken while it writes."""
+"""torch's writer of checkpoints over fsspec, with digests computed while writing."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlhf_runtime.checkpoint.storage import filesystem_options, resolve_storage
 
 
 class DigestingWriter(FsspecWriter):
-    """Knows the sizes and digests of what it has written: nothing is read back."""
+    """Records sizes and digests of the files it writes: nothing is read back."""
 
     def __init__(self, address: str) -> None:
-        place, options = resolve_storage(address), filesystem_options(address)
+        location, options = resolve_storage(address), filesystem_options(address)
         # Where a file has no descriptor, torch would sync the whole machine.
-        super().__init__(address, sync_files=place.is_local, **options)
+        super().__init__(address, sync_files=location.is_local, **options)
         self.written: dict[str, SavedFile] = {}
         """This rank's files, by name."""
-        files = _DigestingFileSystem(self.written, place.has_folders)
+        files = _DigestingFileSystem(self.written, location.has_folders)
         files.init_path(address, **options)
         self.fs = files  # type: ignore[assignment]
 
 
 class _DigestingFileSystem(FileSystem):
-    """Files are written from their beginning to their end, and may then be renamed."""
+    """Files are written once, from beginning to end, and may then be renamed."""
 
     def __init__(self, written: dict[str, SavedFile], has_folders: bool) -> None:
         super().__init__()
@@ -47,6 +47,7 @@ class _DigestingFileSystem(FileSystem):
             try:
                 yield digesting
             except Exception as error:
+                # torch drops the error of a write and complains about its own position instead.
                 raise digesting.failure or error from error
         self._written[_name(path)] = digesting.saved()
 
@@ -56,14 +57,14 @@ class _DigestingFileSystem(FileSystem):
 
 
 class _DigestingStream(io.IOBase):
-    """A stream to write to, once through."""
+    """A stream that is written once."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._digest = new_digest()
         self._num_bytes = 0
         self.failure: Exception | None = None
-        """Why it could not be written: torch forgets it and complains of its own position."""
+        """The first error of a write."""
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
@@ -82,7 +83,7 @@ class _DigestingStream(io.IOBase):
         self._stream.flush()
 
     def fileno(self) -> int:
-        """For torch to sync the file, which it does without flushing it."""
+        """Return the descriptor, which torch syncs without flushing the file."""
         self.flush()
         number: int = self._stream.fileno()
         return number

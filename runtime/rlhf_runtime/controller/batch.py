@@ -57,7 +57,7 @@ class ColumnSegment:
         """All that were sent so far."""
         return self.early if self.late is None else (*self.early, *self.late.shards)
 
-    def part(self, shards: Shards) -> ColumnSegment:
+    def with_shards(self, shards: Shards) -> ColumnSegment:
         """Some of the shards."""
         return replace(self, early=shards, late=None)
 
@@ -125,26 +125,26 @@ class Batch:
         before = self.shape.num_groups
         columns = {
             name: ColumnLocation(
-                (*column.segments, *_behind(before, other.columns[name].segments)),
+                (*column.segments, *_shifted(before, other.columns[name].segments)),
                 (*column.names, *other.columns[name].names),
             )
             for name, column in self.columns.items()
             if name in other.columns
         }
-        base = (*self.base, *_behind(before, other.base))
-        return Batch(base, columns, self.shape.then(other.shape))
+        base = (*self.base, *_shifted(before, other.base))
+        return Batch(base, columns, self.shape.concatenated(other.shape))
 
-    def of(self, subset: RowSubset) -> Batch:
+    def with_subset(self, subset: RowSubset) -> Batch:
         """The same columns, as far as they are of a portion of the rows."""
         return self._with(lambda shard: shard.subset is subset)
 
-    def only(self, kept: ShardRef) -> Batch:
+    def with_shard(self, kept: ShardRef) -> Batch:
         """The same columns, as far as they are in a shard."""
         return self._with(lambda shard: shard is kept)
 
     def _with(self, keeps: Callable[[ShardRef], bool]) -> Batch:
         def part(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
-            return tuple(each.part(tuple(filter(keeps, each.shards))) for each in segments)
+            return tuple(each.with_shards(tuple(filter(keeps, each.shards))) for each in segments)
 
         columns = {
             name: replace(column, segments=part(column.segments))
@@ -152,7 +152,7 @@ class Batch:
         }
         return replace(self, base=part(self.base), columns=columns)
 
-    def pieces(self, field: str) -> list[ShardRef]:
+    def nonempty_shards(self, field: str) -> list[ShardRef]:
         """The shards that a column comes in, but those without rows."""
         return [
             shard
@@ -202,7 +202,7 @@ def as_batch(
     return Batch(segments, {name: ColumnLocation(segments, (name,)) for name in names}, shape)
 
 
-def _behind(groups: int, segments: Sequence[ColumnSegment]) -> list[ColumnSegment]:
+def _shifted(groups: int, segments: Sequence[ColumnSegment]) -> list[ColumnSegment]:
     return [replace(each, groups_before=each.groups_before + groups) for each in segments]
 
 
@@ -221,18 +221,18 @@ class _SegmentIndex:
         self._starts = [shard.rows.start for shard in self._shards]
         self._stops = [shard.rows.stop for shard in self._shards]
 
-    def within(self, rows: range) -> Shards:
+    def for_rows(self, rows: range) -> Shards:
         """Those that may hold a row of the batch between these bounds."""
         begin, end = rows.start - self._rows_before, rows.stop - self._rows_before
         first = bisect_right(self._stops, max(0, begin) // self._repeat)
         last = bisect_left(self._starts, -(-max(0, end) // self._repeat))
         return self._shards[first:last]
 
-    def any(self) -> Shards:
+    def first(self) -> Shards:
         """One, for who has no rows: from it it learns of what kind columns are."""
         return self._shards[:1]
 
-    def part(self, shards: Shards) -> Segment:
+    def describe(self, shards: Shards) -> Segment:
         """What a worker is told of these."""
         return Segment(len(shards), self._names, self._repeat, self._groups_before)
 
@@ -243,24 +243,24 @@ class InputSources:
 
     sources: tuple[tuple[_SegmentIndex, ...], ...]
 
-    def within(self, rows: range) -> tuple[list[ColumnSource], list[Any]]:
+    def for_rows(self, rows: range) -> tuple[list[ColumnSource], list[Any]]:
         """What a worker needs for some rows: the shards that may have them, at least one of each
         source, and Ray's references.
 
         Args:
             rows: bounds of the batch's rows.
         """
-        told: list[ColumnSource] = []
+        sources: list[ColumnSource] = []
         references: list[Any] = []
         for source in self.sources:
             parts = []
             for each in source:
-                if shards := each.within(rows):
-                    parts.append(each.part(shards))
+                if shards := each.for_rows(rows):
+                    parts.append(each.describe(shards))
                     references += [shard.reference for shard in shards]
             if not parts:
-                shards = source[0].any()
-                parts.append(source[0].part(shards))
+                shards = source[0].first()
+                parts.append(source[0].describe(shards))
                 references += [shard.reference for shard in shards]
-            told.append(ColumnSource(tuple(parts)))
-        return told, references
+            sources.append(ColumnSource(tuple(parts)))
+        return sources, references

@@ -23,7 +23,7 @@ from rlhf_runtime.calls.reports import Statistics
 
 COMPUTE = "compute"
 """The site of `flow.compute`."""
-WHOLE_STEP = "batch/"
+STEP_TOTALS = "batch/"
 """Totals that are of the whole step, whoever adds to them."""
 
 
@@ -38,15 +38,15 @@ class MetricNaming:
     totals_suffix: str = ""
     """The same for totals, to which several calls add."""
 
-    def named(self, own: Statistics) -> Statistics:
+    def rename(self, own: Statistics) -> Statistics:
         """A call's statistics under the names that they have in the step."""
 
         def name(metric: str) -> str:
             return f"{self.prefix}{metric}{self.suffix}"
 
         def total(metric: str) -> str:
-            is_whole = metric.startswith(WHOLE_STEP)
-            return metric if is_whole else f"{self.prefix}{metric}{self.totals_suffix}"
+            is_step_total = metric.startswith(STEP_TOTALS)
+            return metric if is_step_total else f"{self.prefix}{metric}{self.totals_suffix}"
 
         return Statistics(
             {name(metric): value for metric, value in own.means.items()},
@@ -62,7 +62,7 @@ class CallNames:
     def __init__(self, graph: Graph) -> None:
         self._names = dict(_names(graph))
 
-    def of(self, call_id: str) -> MetricNaming:
+    def for_call(self, call_id: str) -> MetricNaming:
         """Of a call. Bringing weights and finishing responses are named as the generate call that
         they are for; whatever else the graph does not have has nothing to tell apart."""
         generates = re.sub(rf"\.({RESHARD}|{FINISH})\b", ".generate", call_id, count=1)
@@ -79,12 +79,12 @@ class _Site(NamedTuple):
 def _names(graph: Graph) -> Iterator[tuple[str, MetricNaming]]:
     main = trained_generate_call(graph)
     labels = _labels(graph, main)
-    plain = _plain(graph, _site, main)
-    plain_totals = _plain(graph, _site_of_totals, main)
+    plain = _plain_calls(graph, _site, main)
+    plain_totals = _plain_calls(graph, _site_of_totals, main)
     seen: Counter[tuple[_Site, str]] = Counter()
     for call in graph.calls:
         site = _site(call)
-        responses = _told_apart(graph, call)
+        responses = _naming_calls(graph, call)
         suffix = _label(responses, plain.get(site), labels)
         seen[site, suffix] += 1
         count = seen[site, suffix]
@@ -106,12 +106,12 @@ def trained_generate_call(graph: Graph) -> str | None:
     trainings = graph.of_kind(CallKind.TRAIN)
     policy = policy_of(graph) if trainings else None
     ordered = sorted(trainings, key=lambda call: call.role != policy)
-    found = [each for call in ordered for each in graph.responses.get(call.id, ())]
-    found += [call.id for call in graph.of_kind(CallKind.GENERATE)]
-    return next(iter(found), None)
+    candidates = [each for call in ordered for each in graph.responses.get(call.id, ())]
+    candidates += [call.id for call in graph.of_kind(CallKind.GENERATE)]
+    return next(iter(candidates), None)
 
 
-def _told_apart(graph: Graph, call: ModelCall) -> tuple[str, ...]:
+def _naming_calls(graph: Graph, call: ModelCall) -> tuple[str, ...]:
     """The generate calls after which a call's metrics may be named. Those of a training are named
     after nothing but its role, whatever it is trained on."""
     return () if call.kind is CallKind.TRAIN else graph.responses.get(call.id, ())
@@ -121,27 +121,27 @@ def _site(call: ModelCall) -> _Site:
     region, _, site = call.id.rpartition("/")
     # What calls report is named after their role, but for responses, whoever generates.
     what = call.method if call.kind is CallKind.GENERATE else site.partition("#")[0]
-    return _Site(_shown(region), what)
+    return _Site(_region_text(region), what)
 
 
 def _site_of_totals(call: ModelCall) -> _Site:
     return _Site(_site(call).region, call.kind.value)
 
 
-def _shown(region: str) -> str:
+def _region_text(region: str) -> str:
     """A region in names: rounds of a step's first `flow.repeat` are a part of the step."""
     first, _, rest = region.partition("/")
     return rest if first == REPEAT else region
 
 
-def _plain(
+def _plain_calls(
     graph: Graph, site_of: Callable[[ModelCall], _Site], main: str | None
 ) -> Mapping[_Site, str]:
     """The generate call whose responses have the plain names at each site: that which is trained
     on, or where nothing is about it the first."""
     plain: dict[_Site, str] = {}
     for call in graph.calls:
-        for each in _told_apart(graph, call):
+        for each in _naming_calls(graph, call):
             if each == main or site_of(call) not in plain:
                 plain[site_of(call)] = each
     return plain

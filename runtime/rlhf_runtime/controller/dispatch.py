@@ -55,14 +55,14 @@ class StepBackend:
     """How many each `flow.repeat` took."""
     _num_checked: int = 0
     """Reports of which is known that their calls have scores."""
-    _changes: Counter[str | None] = field(default_factory=Counter)
+    _weight_changes: Counter[str | None] = field(default_factory=Counter)
     """Calls so far that change the weights of each role."""
     _round: int = 0
     """The one whose calls are sent."""
     _prompts: list[Batch] = field(default_factory=list)
     """Those that were asked for, one batch after the other."""
     _pretraining: Batch | None = None
-    _late_parts: list[Callable[[], None]] = field(default_factory=list)
+    _deferred_sends: list[Callable[[], None]] = field(default_factory=list)
     """What sends the second parts of calls that began with some rows."""
 
     @property
@@ -77,7 +77,7 @@ class StepBackend:
     def pretraining(self) -> Batch:
         """The step's rows of data.pretraining."""
         if self._pretraining is None:
-            self._pretraining = self._received(self.data.pretraining())
+            self._pretraining = self._record_report(self.data.pretraining())
         return self._pretraining
 
     def run(
@@ -87,7 +87,7 @@ class StepBackend:
         batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
         if self._begins_early(call):
             return self._send_in_two_parts(call, batches[0])
-        self.send_late_parts()
+        self.send_deferred()
         before, after = self._transitions(call)
         for planned in before:
             self._send_transition(planned)
@@ -100,12 +100,12 @@ class StepBackend:
             self._send_transition(planned)
         return result
 
-    def send_late_parts(self) -> None:
+    def send_deferred(self) -> None:
         """Send what calls that began with some rows have left to do; no call of the step follows
         that begins so, or the step is over."""
-        for send in self._late_parts:
+        for send in self._deferred_sends:
             send()
-        self._late_parts.clear()
+        self._deferred_sends.clear()
 
     def _begins_early(self, call: ModelCall) -> bool:
         """Whether it begins before all responses have ended."""
@@ -118,19 +118,19 @@ class StepBackend:
         """Send a call that leaves the last responses to few engines, and what these do."""
         mesh = self._planned(call).mesh
         assert mesh is not None and finish.mesh is not None
-        begun = self._submit(call, [batch], RowSubset.FINISHED)
+        finished = self._submit(call, [batch], RowSubset.FINISHED)
         engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
         moved = [
             shard
-            for rank, shard in zip(engines, begun.left, strict=True)
+            for rank, shard in zip(engines, finished.unfinished, strict=True)
             if rank not in finish.mesh.ranks
         ]
         fields = returned_columns(call)
         rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
-        ended = begun.rows
+        ended = finished.rows
         # Where nothing moves, an empty shard says of what kind columns are.
-        left = as_batch(fields, moved or begun.left[:1], ended.shape)
-        done = self._submit(rest, [left], RowSubset.UNFINISHED).rows
+        unfinished = as_batch(fields, moved or finished.unfinished[:1], ended.shape)
+        done = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
         return as_batch(fields, (*ended.shards, *done.shards), ended.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
@@ -138,12 +138,16 @@ class StepBackend:
         late = LateShards()
 
         def send_rest() -> None:
-            rest = self._submit(call, [batch.of(RowSubset.UNFINISHED)], RowSubset.UNFINISHED)
+            rest = self._submit(
+                call, [batch.with_subset(RowSubset.UNFINISHED)], RowSubset.UNFINISHED
+            )
             late.shards = rest.rows.shards
 
-        begun = self._submit(call, [batch.of(RowSubset.FINISHED)], RowSubset.FINISHED).rows
-        self._late_parts.append(send_rest)
-        return as_batch(returned_columns(call), begun.shards, batch.shape, late)
+        finished = self._submit(
+            call, [batch.with_subset(RowSubset.FINISHED)], RowSubset.FINISHED
+        ).rows
+        self._deferred_sends.append(send_rest)
+        return as_batch(returned_columns(call), finished.shards, batch.shape, late)
 
     def _transitions(self, call: ModelCall) -> tuple[Sequence[CallPlan], Sequence[CallPlan]]:
         if self.plan.call(self.graph, call.id) is None:
@@ -179,11 +183,11 @@ class StepBackend:
             tuple(InputBatch(each.shape) for each in batches),
             planned.mini_batches,
             self._round,
-            self._changes[call.role],
+            self._weight_changes[call.role],
             subset,
         )
         if call.role is not None and call.changes(call.role):
-            self._changes[call.role] += 1
+            self._weight_changes[call.role] += 1
         if call.kind is CallKind.SAVE:
             self.saves.append(SaveCall(request, batches[0]))
             return SubmittedCall([], None)
@@ -210,11 +214,11 @@ class StepBackend:
         rows: Batch | None = None
         for number in range(max_rounds):
             self._round = number
-            made = body(self.prompts if number == 0 else self._fresh_prompts())
-            assert isinstance(made, Batch)
-            rows = made if rows is None else rows.concat(made)
+            result = body(self.prompts if number == 0 else self._fresh_prompts())
+            assert isinstance(result, Batch)
+            rows = result if rows is None else rows.concat(result)
             self.rounds[region] = number + 1
-            if number + 1 < max_rounds and self._says_enough(until(rows)):
+            if number + 1 < max_rounds and self._is_enough(until(rows)):
                 break
         self._round = 0
         assert rows is not None
@@ -222,21 +226,21 @@ class StepBackend:
 
     def _fresh_prompts(self) -> Batch:
         """Prompts that the step was not given yet."""
-        self._prompts.append(self._received(self.data.prompts(len(self._prompts))))
+        self._prompts.append(self._record_report(self.data.prompts(len(self._prompts))))
         return self._prompts[-1]
 
-    def _says_enough(self, answer: BatchValue) -> bool:
+    def _is_enough(self, answer: BatchValue) -> bool:
         """Wait for a condition's answer, which is the same in all rows."""
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
         shard = next(each for each in column.segments[0].shards if each.rows)
-        *messages, found = wait_for([*self.reports, shard.reference], self.poll)
+        *messages, answer_shard = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
-        require_scores([CallReport.read(message) for message in fresh], self.step)
+        require_scores([CallReport.from_bytes(message) for message in fresh], self.step)
         self._num_checked = len(messages)
-        return bool(found.columns[column.names[0]].values.all())
+        return bool(answer_shard.columns[column.names[0]].values.all())
 
-    def _received(self, sent: tuple[Any, Batch]) -> Batch:
+    def _record_report(self, sent: tuple[Any, Batch]) -> Batch:
         report, batch = sent
         self.reports.append(report)
         return batch
@@ -247,7 +251,7 @@ class StepBackend:
         Raises:
             NothingScored: no response of a call could be scored.
         """
-        reports = [CallReport.read(message) for message in wait_for(self.reports, self.poll)]
+        reports = [CallReport.from_bytes(message) for message in wait_for(self.reports, self.poll)]
         self.reports.clear()
         self._num_checked = 0
         require_scores(reports, self.step)

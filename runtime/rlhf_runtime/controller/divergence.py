@@ -17,7 +17,7 @@ class Divergence:
     limit: int
     _in_a_row: int = 0
 
-    def note(self, step: int, metrics: Mapping[str, float]) -> str:
+    def record_step(self, step: int, metrics: Mapping[str, float]) -> str:
         """A step is over.
 
         Returns:

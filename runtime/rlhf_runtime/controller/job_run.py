@@ -39,7 +39,7 @@ from rlhf_runtime.controller.steps import PassResult, PassRunner
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
-from rlhf_runtime.models.files import copy_tokenizer
+from rlhf_runtime.models.folder import copy_tokenizer
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -66,19 +66,21 @@ class JobRun:
         plan: Plan,
         settings: WorkerSettings,
         journal: Journal,
-        saves: CheckpointManager,
+        checkpoints: CheckpointManager,
         stop: StopRequest,
         site: Site,
     ) -> None:
         self._spec = job.spec
         self._plan = plan
         self._journal = journal
-        self._saves = saves
+        self._checkpoints = checkpoints
         self._stop = stop
         traced = trace_algorithms(job, plan.device)
-        graphs = {name: each.graph for name, each in traced.items()}
+        graphs = {name: traced_algorithm.graph for name, traced_algorithm in traced.items()}
         self._graph = graphs[GraphName.STEP]
-        self._algorithms = {name: each.algorithm for name, each in traced.items()}
+        self._algorithms = {
+            name: traced_algorithm.algorithm for name, traced_algorithm in traced.items()
+        }
         self._rewards = {name: rewards_of(graph) for name, graph in graphs.items()}
         self._workers = Workers(job, plan, settings, site)
         self._stepper = PassRunner(self._workers, graphs)
@@ -95,9 +97,9 @@ class JobRun:
         self._journal.notice_data(self._workers.counts)
         self._stop.raise_if_requested()
         self._journal.require_folder()
-        self._saves.claim()
+        self._checkpoints.claim()
         if checkpoint is None and GraphName.WARM_START in self._algorithms:
-            self._try_generation()
+            self._generate_first_token()
             self._run_warm_start(self._algorithms[GraphName.WARM_START])
         self._begin_training(fresh=checkpoint is None)
         if checkpoint is not None:
@@ -125,7 +127,7 @@ class JobRun:
         """End the workers at once, whatever they are doing."""
         self._workers.kill()
 
-    def _try_generation(self) -> None:
+    def _generate_first_token(self) -> None:
         """Generate one token, before a warm start spends minutes: engines say then what they cannot
         do. Also pays for what they put off until then."""
         if not self._plan.generations:
@@ -150,7 +152,7 @@ class JobRun:
             if settings.stop_at_exact_match is not None and (
                 last or step % settings.evaluate_every_steps == 0
             ):
-                metrics |= self._held_out()
+                metrics |= self._evaluate()
             self._journal.warm_start(WarmStartRecord(step, metrics))
             goal = settings.stop_at_exact_match
             if goal is not None and metrics.get(EXACT_MATCH, -1.0) >= goal:
@@ -178,23 +180,23 @@ class JobRun:
         )
         evaluates = GraphName.EVALUATION in self._algorithms
         passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
-        wanted = until_stopped(passes, lambda: self._stop.requested)
-        keep_ahead(map(self._send, wanted), self._finish, self._plan.passes_ahead)
+        scheduled = until_stopped(passes, lambda: self._stop.requested)
+        keep_ahead(map(self._send, scheduled), self._finish, self._plan.passes_ahead)
 
-    def _send(self, wanted: ScheduledPass) -> InFlightPass:
-        step = wanted.step
+    def _send(self, scheduled: ScheduledPass) -> InFlightPass:
+        step = scheduled.step
         self._journal.require_folder()  # else a checkpoint would make it anew
-        match wanted.kind:
+        match scheduled.kind:
             case PassKind.TRAIN:
                 algorithm = self._algorithms[GraphName.STEP]
-                return InFlightPass(wanted, self._stepper.train(algorithm, step))
+                return InFlightPass(scheduled, self._stepper.train(algorithm, step))
             case PassKind.EVALUATE:
                 algorithm = self._algorithms[GraphName.EVALUATION]
-                return InFlightPass(wanted, self._stepper.evaluate(algorithm, step))
+                return InFlightPass(scheduled, self._stepper.evaluate(algorithm, step))
             case PassKind.SAVE:
-                return InFlightPass(wanted, self._saves.begin(self._workers.ranks, step))
+                return InFlightPass(scheduled, self._checkpoints.begin(self._workers.ranks, step))
             case PassKind.COMMIT:
-                return InFlightPass(wanted, self._saves.finish(self._workers.ranks, step))
+                return InFlightPass(scheduled, self._checkpoints.finish(self._workers.ranks, step))
 
     def _finish(self, sent: InFlightPass) -> None:
         step = sent.scheduled.step
@@ -203,42 +205,42 @@ class JobRun:
                 done = self._wait(sent)
                 self._journal.lines(step, done.lines)
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
-                if notice := self._divergence.note(step, done.metrics):
+                if notice := self._divergence.record_step(step, done.metrics):
                     self._journal.notice(notice)
                 self._step = step
                 self._stop.has_state_to_save = True
             case PassKind.EVALUATE:
                 metrics = self._evaluation_metrics(self._wait(sent))
-                self._saves.measured(step, metrics)
+                self._checkpoints.record_evaluation(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
             case PassKind.SAVE:
-                self._saves.wait(sent.handle, self._workers.poll)
+                self._checkpoints.wait(sent.handle, self._workers.poll)
             case PassKind.COMMIT:
-                self._saves.commit(sent.handle, self._workers.poll)
+                self._checkpoints.commit(sent.handle, self._workers.poll)
 
     def _wait(self, sent: InFlightPass) -> PassResult:
         done = self._stepper.wait(sent.handle)
-        self._note_first_tokens(done)
-        self._tell_unscored(sent.scheduled.step, done)
+        self._record_first_generation(done)
+        self._report_unscored(sent.scheduled.step, done)
         return done
 
-    def _tell_unscored(self, step: int, done: PassResult) -> None:
+    def _report_unscored(self, step: int, done: PassResult) -> None:
         for reward, failure in done.unscored:
             self._journal.unscored(step, reward, failure)
 
-    def _held_out(self) -> Mapping[str, float]:
+    def _evaluate(self) -> Mapping[str, float]:
         """Held-out metrics now, before reinforcement learning."""
         algorithm = self._algorithms[GraphName.EVALUATION]
         done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
-        self._note_first_tokens(done)
-        self._tell_unscored(0, done)
+        self._record_first_generation(done)
+        self._report_unscored(0, done)
         return self._evaluation_metrics(done)
 
     def _evaluation_metrics(self, done: PassResult) -> dict[str, float]:
         roles = self._rewards[GraphName.EVALUATION]
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured)
 
-    def _note_first_tokens(self, done: PassResult) -> None:
+    def _record_first_generation(self, done: PassResult) -> None:
         """The first generation pays for what engines put off until then: a part of the start-up."""
         if not self._has_generated and "generate" in done.phases:
             self._has_generated = True
@@ -249,13 +251,13 @@ class JobRun:
         assert policy is not None and policy.precision is not None
         self._journal.require_folder()
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
-        aside = folder.with_name(folder.name + ".new")
-        shutil.rmtree(aside, ignore_errors=True)
-        self._workers.call_role(policy.role, "save", policy.role, aside, dtype)
+        new_folder = folder.with_name(folder.name + ".new")
+        shutil.rmtree(new_folder, ignore_errors=True)
+        self._workers.call_role(policy.role, "save", policy.role, new_folder, dtype)
         try:
-            copy_tokenizer(self._workers.folders[policy.role], aside)
+            copy_tokenizer(self._workers.folders[policy.role], new_folder)
             shutil.rmtree(folder, ignore_errors=True)
-            aside.rename(folder)
+            new_folder.rename(folder)
         except OSError as error:
             raise model_not_saved(folder, error) from error
 
@@ -303,7 +305,7 @@ def evaluation_metrics(
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
         shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
-    metrics = {name: done.metrics[held] for name, held in shown.items()}
+    metrics = {name: done.metrics[source] for name, source in shown.items()}
     for reward in rewards:
         name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
         if reward.name in measured and name in done.metrics:

@@ -35,7 +35,7 @@ START_SECONDS = 180.0
 """How long Ray's own processes may take to start."""
 POLL_SECONDS = 0.05
 """How often it is seen whether they have."""
-SAID_BY_US = re.compile("A worker died or was killed while executing a task")
+SUPPRESSED_OUTPUT = re.compile("A worker died or was killed while executing a task")
 """What Ray writes to the terminal by itself, although it also raises it."""
 _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
 _AGENT_PORT = re.compile(
@@ -81,7 +81,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # the driver says what a worker raised
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    stdout_deduplicator.skip_re = SAID_BY_US
+    stdout_deduplicator.skip_re = SUPPRESSED_OUTPUT
     try:
         _init(num_workers, fork_server)
     except Exception as error:  # Ray raises that itself where one of its processes is missing
@@ -95,7 +95,11 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
 
 def _init(num_workers: int, fork_server: str | None) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    with _started_our_way(fork_server, started), _waited_for(started), _only_what_runs_workers():
+    with (
+        _patched_process_start(fork_server, started),
+        _patched_node_wait(started),
+        _without_unused_services(),
+    ):
         ray.init(
             address="local",
             num_cpus=num_workers,
@@ -109,7 +113,7 @@ def _init(num_workers: int, fork_server: str | None) -> None:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+def _patched(owner: Any, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -118,7 +122,7 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _started_our_way(
+def _patched_process_start(
     fork_server: str | None, started: list[subprocess.Popen[bytes]]
 ) -> AbstractContextManager[None]:
     """Let Ray's processes end when the driver has ended, and not before; and workers be forked.
@@ -146,7 +150,7 @@ def _started_our_way(
         started.append(popen(words, **options, process_group=0))
         return started[-1]
 
-    return _replaced(services, "ConsolePopen", start)
+    return _patched(services, "ConsolePopen", start)
 
 
 def _without_agents(command: Sequence[str]) -> list[str]:
@@ -161,7 +165,7 @@ def _without_agents(command: Sequence[str]) -> list[str]:
     return [*words, f"--dashboard_agent_listen_port={_NO_PORT}"]
 
 
-def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
+def _patched_node_wait(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
     """Let a busy machine take longer than the 30 seconds that Ray waits for its raylet, and a dead
     process be noticed sooner.
 
@@ -183,11 +187,11 @@ def _waited_for(started: list[subprocess.Popen[bytes]]) -> AbstractContextManage
                     raise ChildProcessError(f"{words[:80]} ended with {process.returncode}")
             time.sleep(POLL_SECONDS)
 
-    return _replaced(services, "get_node", wait)
+    return _patched(services, "get_node", wait)
 
 
 @contextmanager
-def _only_what_runs_workers() -> Iterator[None]:
+def _without_unused_services() -> Iterator[None]:
     """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard.
 
     Nobody asks them anything here, and they are half of the time that a start and an end take.
@@ -198,11 +202,11 @@ def _only_what_runs_workers() -> Iterator[None]:
     """
     without = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
-        _replaced(parameter, "RayParams", without),
-        _replaced(services, "start_api_server", _no_server),
+        _patched(parameter, "RayParams", without),
+        _patched(services, "start_api_server", _no_server),
         # It is called; any answer but None means that there is no dashboard.
-        _replaced(ray_utils, "get_dashboard_dependency_error", ImportError),
-        _replaced(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
+        _patched(ray_utils, "get_dashboard_dependency_error", ImportError),
+        _patched(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
     ):
         yield
 

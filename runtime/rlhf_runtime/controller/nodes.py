@@ -57,21 +57,21 @@ def missing_nodes(pool: Pool, nodes: Sequence[Mapping[str, Any]]) -> str:
     first, *_ = cluster_bundles(pool)
     living = [node["Resources"] for node in nodes if node["Alive"]]
     living = [offered for offered in living if pool_resource(pool.name) in offered]
-    fitting = [resources for resources in living if _has(resources, first)]
+    fitting = [resources for resources in living if _covers(resources, first)]
     if len(fitting) >= pool.nodes:
         return ""
-    others = [_shown(offered) for offered in living if any(map(offered.get, first))]
+    others = [_resources_text(offered) for offered in living if any(map(offered.get, first))]
     others = [] if fitting else others  # too small, all of them
     return (
-        f"{len(fitting)} of {pool.nodes} nodes with {_shown(first)} are there"
+        f"{len(fitting)} of {pool.nodes} nodes with {_resources_text(first)} are there"
         + (f", besides {len(others)} with {'; '.join(sorted(set(others)))}" if others else "")
         + f"; missing {pool.nodes - len(fitting)}"
     )
 
 
-def _has(resources: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    return all(resources.get(name, 0.0) >= amount for name, amount in wanted.items())
+def _covers(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= amount for name, amount in needed.items())
 
 
-def _shown(resources: Mapping[str, float]) -> str:
+def _resources_text(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))

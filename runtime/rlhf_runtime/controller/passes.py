@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rlhf_api.spec.schedule import ScheduleSpec
 
-Sent = TypeVar("Sent")
+InFlight = TypeVar("InFlight")
 
 
 class PassKind(StrEnum):
@@ -116,7 +116,7 @@ def until_stopped(
         last[one.kind] = one.step
 
 
-def keep_ahead(sending: Iterable[Sent], wait: Callable[[Sent], None], ahead: int) -> None:
+def keep_ahead(sending: Iterable[InFlight], wait: Callable[[InFlight], None], ahead: int) -> None:
     """Send one thing after the other and wait for each, in order, `ahead` of them later.
 
     Args:
@@ -124,7 +124,7 @@ def keep_ahead(sending: Iterable[Sent], wait: Callable[[Sent], None], ahead: int
         wait: returns when a thing that was sent is over.
         ahead: things that are sent before the one that is waited for is over.
     """
-    in_flight: deque[Sent] = deque()
+    in_flight: deque[InFlight] = deque()
     for sent in sending:
         in_flight.append(sent)
         if len(in_flight) > ahead:

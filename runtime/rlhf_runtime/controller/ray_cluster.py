@@ -39,7 +39,7 @@ may need a new machine, and the machine the image."""
 NAMESPACE = "rlhf"
 INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 """Where Ray's Jobs API keeps an actor for every submission."""
-COUNTED = ("CPU", "GPU")
+COUNTED_RESOURCES = ("CPU", "GPU")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class RayCluster:
     """Of Ray's GCS; auto: as the environment says."""
     nodes_deadline_seconds: float
     """How long nodes are waited for."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Hears what is waited for."""
     check_stop: Hook
     """Raises when the driver is to end; called while it waits."""
-    tell_alive: Hook
+    heartbeat: Hook
     """Hears that the driver lives, every few seconds while workers compute."""
     one_machine = False
 
@@ -82,19 +82,19 @@ class RayCluster:
             DirtyCluster: something is left for too long.
         """
         self._connect()
-        left = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
+        obstacle = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
             cluster_leftovers
         )
-        if left:
+        if obstacle:
             raise DirtyCluster(
-                f"an earlier driver's workers are still in the cluster: got {left} after "
+                f"an earlier driver's workers are still in the cluster: got {obstacle} after "
                 f"{CLEAN_SECONDS:g} s, allowed none; delete the cluster's worker pods, or the "
                 "whole cluster: the job goes on from its newest checkpoint"
             )
 
     def report_alive(self) -> None:
         """Tell the operator."""
-        self.tell_alive()
+        self.heartbeat()
 
     def require_ray(self) -> None:
         """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
@@ -107,8 +107,8 @@ class RayCluster:
         """
         deadline = time.monotonic() + self.nodes_deadline_seconds
         for pool in pools:
-            left = max(0.0, deadline - time.monotonic())
-            patience = self._patience(left, f"waiting for nodes of pool {pool.name}")
+            remaining = max(0.0, deadline - time.monotonic())
+            patience = self._patience(remaining, f"waiting for nodes of pool {pool.name}")
             try:
                 yield (
                     pool,
@@ -148,7 +148,7 @@ class RayCluster:
             ) from error
 
     def _patience(self, seconds: float, what: str) -> Patience:
-        return Patience(seconds, lambda text: self.tell(f"{what}: {text}"), self.check_stop)
+        return Patience(seconds, lambda text: self.report(f"{what}: {text}"), self.check_stop)
 
 
 def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> list[Any]:
@@ -181,12 +181,12 @@ def cluster_leftovers() -> str:
         group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
     ]
     total, free = ray.cluster_resources(), ray.available_resources()
-    taken = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED}
-    found = [f"actor {name}" for name in sorted(actors)]
-    found += [f"{len(groups)} placement groups"] if groups else []
-    found += [
+    used = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED_RESOURCES}
+    leftovers = [f"actor {name}" for name in sorted(actors)]
+    leftovers += [f"{len(groups)} placement groups"] if groups else []
+    leftovers += [
         f"{amount:g} {name} taken"
-        for name, amount in taken.items()
+        for name, amount in used.items()
         if not math.isclose(amount, 0.0, abs_tol=1e-6)
     ]
-    return ", ".join(found)
+    return ", ".join(leftovers)

@@ -23,7 +23,7 @@ from rlhf_runtime.telemetry.errors import CannotRecord
 MAX_BACKOFF_SECONDS = 600.0
 MAX_DOUBLINGS = 64
 """Beyond any wait; a job that is always restarted must not overflow."""
-DECIDED = (
+NOT_RETRIED = (
     CannotRecord,
     CheckpointFailed,
     DirtyCluster,
@@ -49,9 +49,9 @@ class Restarts:
     _in_a_row: int = 0
     """All since the last new checkpoint."""
     _from_step: int = -2
-    _last: str = field(default="")
+    _last_signature: str = field(default="")
 
-    def seconds_before(self, error: RlhfError, from_step: int) -> float | None:
+    def next_delay(self, error: RlhfError, from_step: int) -> float | None:
         """How long to wait before the next start; None: there is none.
 
         The first one after a new checkpoint, or after the beginning, waits for nothing: that job
@@ -63,9 +63,14 @@ class Restarts:
             from_step: the step of the checkpoint that the next one would go on from; -1: none.
         """
         if from_step > self._from_step:
-            self._from_step, self.counted, self._in_a_row, self._last = from_step, 0, 0, ""
-        action = self._by_rule(error) or self._by_itself(error)
-        self._last = _gist(error)
+            self._from_step, self.counted, self._in_a_row, self._last_signature = (
+                from_step,
+                0,
+                0,
+                "",
+            )
+        action = self._rule_action(error) or self._default_action(error)
+        self._last_signature = _error_signature(error)
         if action is FailureAction.FAIL:
             return None
         if action is FailureAction.RESTART:
@@ -82,23 +87,23 @@ class Restarts:
         doublings = min(self._in_a_row - 2, MAX_DOUBLINGS)
         return min(self.policy.backoff_seconds * 2.0**doublings, MAX_BACKOFF_SECONDS)
 
-    def _by_rule(self, error: RlhfError) -> FailureAction | None:
+    def _rule_action(self, error: RlhfError) -> FailureAction | None:
         for rule in self.policy.rules:
             if rule.on_reason == error.reason or error.exit_code in (rule.on_exit_codes or ()):
                 return rule.action
         return None
 
-    def _by_itself(self, error: RlhfError) -> FailureAction:
+    def _default_action(self, error: RlhfError) -> FailureAction:
         """What the manifest has no rule for."""
         if isinstance(error, WorkerRaised | OutOfMemory):
             # What came twice at the same place will come again.
-            again = _gist(error) != self._last
+            again = _error_signature(error) != self._last_signature
         else:
-            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, DECIDED)
+            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, NOT_RETRIED)
         return FailureAction.RESTART if again else FailureAction.FAIL
 
 
-def _gist(error: RlhfError) -> str:
+def _error_signature(error: RlhfError) -> str:
     """What two errors of the same cause have in common."""
     first, _, _ = str(error).partition("\n")
     return f"{error.reason}: {_NUMBER.sub('#', first)}"

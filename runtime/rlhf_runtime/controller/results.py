@@ -25,7 +25,7 @@ from rlhf_runtime.hooks import Hook, nothing
 
 POLL_SECONDS = 5.0
 """From one look at the workers to the next, while they are waited for."""
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 """What Ray colours its stacks with."""
 DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
@@ -115,7 +115,7 @@ def unwrap_error(error: RayError) -> RlhfError:
             "or a machine with more memory; `rlhf plan` shows what was expected"
         )
     if isinstance(error, RayTaskError):
-        stack = COLOURS.sub("", str(error))
+        stack = COLOR_CODES.sub("", str(error))
         return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{stack}")
     if isinstance(error, UnserializableException):
         return WorkerRaised(_raised_text(error))
@@ -126,7 +126,7 @@ def _raised_text(error: UnserializableException) -> str:
     """What a worker raised that cannot be made again from what was sent, as some errors with
     arguments of their own cannot: its last line first, then the stack of the worker."""
     _, _, sent = str(error).partition("Original exception:\n")
-    stack = COLOURS.sub("", sent).strip()
+    stack = COLOR_CODES.sub("", sent).strip()
     return f"a worker raised {stack.splitlines()[-1].strip() if stack else error}\n{stack}"
 
 
@@ -138,12 +138,12 @@ def _death_text(error: RayError) -> str:
     lines = str(error).strip().splitlines()
     properties: dict[str, str] = {}
     for line in lines:
-        if found := re.fullmatch(r"\t(\w+): (.*)", line):
-            properties[found[1]] = found[2]
+        if match := re.fullmatch(r"\t(\w+): (.*)", line):
+            properties[match[1]] = match[2]
     who = properties.get("name", "").partition(" in ")[0] or "a worker"
     process = f" (process {properties['pid']})" if "pid" in properties else ""
-    known = [line for line in lines if not line.startswith("\t")]
-    said, _, _ = "\n".join(known[1:] or known).partition(" Some common causes")
+    details = [line for line in lines if not line.startswith("\t")]
+    said, _, _ = "\n".join(details[1:] or details).partition(" Some common causes")
     return f"{who}{process} died: {said}"
 
 

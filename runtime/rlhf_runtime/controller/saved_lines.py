@@ -33,8 +33,8 @@ class SaveCall:
     def lines(self, poll: Hook) -> bytes:
         """Its rows' lines, in the order of the rows. Waits for who makes them."""
         shape = self.batch.shape
-        told, references = self.batch.sources((LINES,)).within(range(shape.num_rows))
-        request = replace(self.request, batches=(InputBatch(shape, tuple(told)),))
+        sources, references = self.batch.sources((LINES,)).for_rows(range(shape.num_rows))
+        request = replace(self.request, batches=(InputBatch(shape, tuple(sources)),))
         shards = wait_for(references, poll)
         inputs = CallInputs(request, shards, Coordinates(data=0, data_size=1))
         texts = inputs.load(inputs.rows())[LINES].runs()
@@ -48,7 +48,7 @@ def lines_by_name(saves: Sequence[SaveCall], poll: Hook) -> Mapping[str, bytes]:
         saves: in the order of the calls.
         look: called every few seconds of waiting.
     """
-    found: dict[str, bytes] = {}
-    for each in saves:
-        found[each.name] = found.get(each.name, b"") + each.lines(poll)
-    return found
+    lines: dict[str, bytes] = {}
+    for call in saves:
+        lines[call.name] = lines.get(call.name, b"") + call.lines(poll)
+    return lines

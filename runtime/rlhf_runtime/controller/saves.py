@@ -45,9 +45,9 @@ class CheckpointManager:
     journal: Journal
     plan: Plan | None = None
     """Where checkpoints say what the plan knows of their models."""
-    _measured: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
+    _evaluation: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
     """The last evaluation: after which step, and its metrics."""
-    reached: int = -1
+    newest_step: int = -1
     """The step of the last checkpoint that is known to be whole; -1: none is."""
     _damaged: set[int] = field(default_factory=set)
     _has_claimed: bool = False
@@ -66,40 +66,40 @@ class CheckpointManager:
         Raises:
             StorageFailed: nobody knows, because they cannot be read now.
         """
-        checkpoint = self.store.newest(self._tell_damaged)
+        checkpoint = self.store.newest(self._report_damaged)
         if checkpoint is not None:
-            self.reached = checkpoint.record.step
-            self._kept = {self.reached}
+            self.newest_step = checkpoint.record.step
+            self._kept = {self.newest_step}
         return checkpoint
 
-    def _tell_damaged(self, step: int, error: CheckpointDamaged) -> None:
+    def _report_damaged(self, step: int, error: CheckpointDamaged) -> None:
         self._damaged.add(step)
         self.journal.notice_once(damaged_text(step, error))
 
-    def measured(self, step: int, metrics: Mapping[str, float]) -> None:
+    def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Held-out metrics after a step; they belong to its checkpoint."""
-        self._measured = (step, metrics)
+        self._evaluation = (step, metrics)
 
     def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
         """Have all ranks copy their state and begin to write it."""
         try:
             address = self.store.begin(step)
-            self._tell_deleted()
+            self._report_deleted()
         except StorageFailed as error:
-            self._failed(step, error)
+            self._handle_failure(step, error)
             return []
         return [rank.begin_save.remote(address, step) for rank in ranks]
 
-    def _tell_deleted(self) -> None:
+    def _report_deleted(self) -> None:
         """Say so where somebody has deleted checkpoints that stay: what follows is written as
         ever."""
-        gone = self._kept - {*self.store.steps()}
-        if not gone:
+        deleted = self._kept - {*self.store.steps()}
+        if not deleted:
             return
-        self._kept -= gone
-        self.reached = max(self._kept, default=-1)
-        steps = ", ".join(map(str, sorted(gone)))
-        begins = f"from step {self.reached}" if self._kept else "at the job's start"
+        self._kept -= deleted
+        self.newest_step = max(self._kept, default=-1)
+        steps = ", ".join(map(str, sorted(deleted)))
+        begins = f"from step {self.newest_step}" if self._kept else "at the job's start"
         self.journal.notice(
             f"checkpoints in {self.store.address} were deleted while the job ran: got none of step "
             f"{steps} any more; until the next one is written, a restart begins {begins}"
@@ -130,26 +130,26 @@ class CheckpointManager:
             written: list[dict[str, SavedFile]] = wait_for(finishing.files, poll)
         except CheckpointFailed as error:
             wait_for_end(finishing.files, poll)  # ranks of other pools may write there still
-            self._failed(step, error)
+            self._handle_failure(step, error)
             return
         files = {name: file for part in written for name, file in part.items()}
         if not files:
             return  # it was never begun, which has been told
-        measured, metrics = self._measured
+        evaluated_step, metrics = self._evaluation
         record = CheckpointRecord(
             step=step,
             world_size=finishing.world_size,
             spec=self.spec,
-            metrics=dict(metrics) if measured == step else {},
+            metrics=dict(metrics) if evaluated_step == step else {},
             files=files,
-            **_models_in(self.plan),
+            **_model_fields(self.plan),
         )
         try:
             checkpoint = self.store.commit(record)
         except StorageFailed as error:
-            self._failed(step, error)
+            self._handle_failure(step, error)
             return
-        self.reached = step
+        self.newest_step = step
         self._damaged.discard(step)
         self._kept.add(step)
         self.journal.saved(step, checkpoint.address)
@@ -162,24 +162,24 @@ class CheckpointManager:
         """
         try:
             records = {saved: self.store.record(saved) for saved in self.store.steps()}
-            whole = [
+            complete = [
                 record
                 for saved, record in records.items()
                 if record and saved <= step and saved not in self._damaged
             ]
-            kept = steps_to_keep(whole, self.settings.keep_last, self.settings.keep_best.metric)
+            kept = steps_to_keep(complete, self.settings.keep_last, self.settings.keep_best.metric)
             self._kept = kept & records.keys()
             for saved, record in records.items():
                 is_being_written = record is None and saved > step
                 if saved not in kept and not is_being_written:
                     self.store.remove(saved)
-            self.store.sweep(step)
+            self.store.remove_unfinished(step)
         except StorageFailed as error:
             self.journal.notice_once(
                 f"old checkpoints could not be deleted: got {error}; they stay there"
             )
 
-    def _failed(self, step: int, error: RuntimeFailure) -> None:
+    def _handle_failure(self, step: int, error: RuntimeFailure) -> None:
         text = (
             f"the checkpoint of step {step} could not be written: {error}; older "
             "checkpoints are untouched"
@@ -191,7 +191,7 @@ class CheckpointManager:
         self.journal.notice(f"{text}; training goes on (checkpoint.onError)")
 
 
-def _models_in(plan: Plan | None) -> dict[str, Any]:
+def _model_fields(plan: Plan | None) -> dict[str, Any]:
     """What a record says of the models of a plan."""
     if plan is None:
         return {}
@@ -208,6 +208,6 @@ def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str 
         best_by: a held-out metric; None: no best one is kept.
     """
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
-    measured = [(record.metrics.get(best_by or "", nan), record.step) for record in records]
-    best = max(((value, step) for value, step in measured if not isnan(value)), default=None)
+    scores = [(record.metrics.get(best_by or "", nan), record.step) for record in records]
+    best = max(((value, step) for value, step in scores if not isnan(value)), default=None)
     return {*newest, *([] if best is None else [best[1]])}

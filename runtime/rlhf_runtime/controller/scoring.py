@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from rlhf_runtime.calls.reports import CallReport, ScoringReport
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.rewards.failures import MOST_NAMED, Failure
+from rlhf_runtime.rewards.scores import MAX_NAMED, Failure
 
 
 def require_scores(reports: Sequence[CallReport], step: int) -> None:
@@ -39,26 +39,27 @@ def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure]
     return tuple(
         (name, failure)
         for parts in _calls(reports)
-        for name, found in _failures(parts).items()
-        for failure in found[:MOST_NAMED]
+        for name, failures in _failures(parts).items()
+        for failure in failures[:MAX_NAMED]
     )
 
 
 def _calls(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
     """The parts of each call in each of its rounds."""
-    found: dict[tuple[str, int], list[ScoringReport]] = {}
+    by_call: dict[tuple[str, int], list[ScoringReport]] = {}
     for report in reports:
         if report.scoring is not None:
-            found.setdefault((report.call, report.scoring.round), []).append(report.scoring)
-    return list(found.values())
+            by_call.setdefault((report.call, report.scoring.round), []).append(report.scoring)
+    return list(by_call.values())
 
 
 def _failures(parts: Sequence[ScoringReport]) -> dict[str, tuple[Failure, ...]]:
     """Those of every reward, the foremost first; last what has scores after all."""
-    found: dict[str, tuple[Failure, ...]] = {}
+    failures_by_reward: dict[str, tuple[Failure, ...]] = {}
     for part in parts:
         for name, failures in part.failures.items():
-            found[name] = (*found.get(name, ()), *failures)
+            failures_by_reward[name] = (*failures_by_reward.get(name, ()), *failures)
     return {
-        name: tuple(sorted(each, key=attrgetter("only_together"))) for name, each in found.items()
+        name: tuple(sorted(each, key=attrgetter("only_together")))
+        for name, each in failures_by_reward.items()
     }

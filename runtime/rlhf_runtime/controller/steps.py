@@ -12,7 +12,7 @@ from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
-from rlhf_runtime.calls.reports import CallReport, merge
+from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.dispatch import StepBackend
@@ -21,7 +21,7 @@ from rlhf_runtime.controller.saved_lines import lines_by_name
 from rlhf_runtime.controller.scoring import unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.process import resident_bytes
@@ -125,7 +125,7 @@ class PassRunner:
         flow = Flow(algorithm.roles(), backend, samples, rewards)
         with flow.step():
             algorithm.step(flow, backend.prompts)
-        backend.send_late_parts()
+        backend.send_deferred()
         return SubmittedPass(backend, start, self._names[graph])
 
 
@@ -175,7 +175,9 @@ def summarize(
     reports: Sequence[CallReport], start: float, end: float, names: CallNames
 ) -> PassResult:
     """Put the reports of a pass together."""
-    metrics = merge([names.of(report.call).named(report.statistics) for report in reports])
+    metrics = merge_statistics(
+        [names.for_call(report.call).rename(report.statistics) for report in reports]
+    )
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}

@@ -48,7 +48,7 @@ def supervise(
             if stop.requested and not isinstance(error, RunFolderGone):
                 journal.notice(f"{error.reason}: {error}")
                 return False
-            seconds = restarts.seconds_before(error, saves.reached)
+            seconds = restarts.next_delay(error, saves.newest_step)
             if seconds is None:
                 raise
             journal.restarting(restarts.number, seconds, error.reason, str(error))

@@ -24,7 +24,7 @@ class StallDetector:
     """Who does nothing for too long. Pure: the clock is the caller's."""
 
     deadline_seconds: float
-    _silent_since: dict[str, float] = field(default_factory=dict)
+    _unreachable_since: dict[str, float] = field(default_factory=dict)
 
     def observe(self, statuses: Mapping[str, WorkerStatus | None], now: float) -> dict[str, float]:
         """Seconds without progress of those that are beyond the deadline.
@@ -34,13 +34,13 @@ class StallDetector:
         """
         for name, status in statuses.items():
             if status is not None:
-                self._silent_since.pop(name, None)
+                self._unreachable_since.pop(name, None)
             else:
-                self._silent_since.setdefault(name, now)
-        silent = {name: now - since for name, since in self._silent_since.items()}
+                self._unreachable_since.setdefault(name, now)
+        unreachable = {name: now - since for name, since in self._unreachable_since.items()}
         busy = {name: s.seconds for name, s in statuses.items() if s is not None and s.call}
         still = busy if min(busy.values(), default=0.0) >= self.deadline_seconds else {}
-        return still | {name: s for name, s in silent.items() if s >= self.deadline_seconds}
+        return still | {name: s for name, s in unreachable.items() if s >= self.deadline_seconds}
 
 
 class WorkerWatch:

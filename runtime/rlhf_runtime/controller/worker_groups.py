@@ -20,7 +20,7 @@ Handle = Any
 """A Ray actor handle."""
 
 
-Sending = tuple[int, Coordinates, CallRequest]
+Assignment = tuple[int, Coordinates, CallRequest]
 """A worker's number in its group, its place, and what it is to do."""
 
 
@@ -31,7 +31,7 @@ class SubmittedCall(NamedTuple):
     """References to those of its workers."""
     result: Batch | None
     """What it writes. None: nothing."""
-    left: tuple[ShardRef, ...] = ()
+    unfinished: tuple[ShardRef, ...] = ()
     """What it leaves to another call to finish, of each engine."""
 
     @property
@@ -69,7 +69,7 @@ class WorkerGroup:
             source: the ranks that it brings weights from, where it does; they run it, too.
         """
         call, shape = request.call, batches[0].shape
-        names, samples = returned_columns(call), _samples(call)
+        names, samples = returned_columns(call), _rows_per_input_row(call)
         reads = zip(batches, (call.reads, *call.auxiliary_reads), strict=True)
         read = [(batch.shape, batch.sources(fields)) for batch, fields in reads]
         header = request.header()
@@ -79,29 +79,29 @@ class WorkerGroup:
             returning = [worker.run.options(num_returns=3) for worker in self.workers]
         reports: list[Any] = []
         shards: list[ShardRef] = []
-        left: list[ShardRef] = []
-        for worker, at, own in self._sendings(request, batches[0], mesh, source):
-            picked, references = _pick(request, read, at)
-            message = own.message(references, header, picked)
+        unfinished: list[ShardRef] = []
+        for worker, at, own in self._assignments(request, batches[0], mesh, source):
+            sources_by_batch, references = _inputs_for(request, read, at)
+            message = own.to_message(references, header, sources_by_batch)
             if not names or not protocol_of(call).collect(at):
                 reports.append(self._running[worker].remote(*message))
                 continue
             report, shard, *rest = returning[worker].remote(*message)
             reports.append(report)
-            held = row_bounds(call, shape, at, everything)
+            bounds = row_bounds(call, shape, at, everything)
             if request.subset is not RowSubset.ALL:
-                held = range(shape.num_rows)
-            rows = range(held.start * samples, held.stop * samples)
+                bounds = range(shape.num_rows)
+            rows = range(bounds.start * samples, bounds.stop * samples)
             node = self.nodes[worker]
             shards.append(ShardRef(shard, rows, node, request.subset))
-            left += [ShardRef(each, rows, node, RowSubset.UNFINISHED) for each in rest]
+            unfinished += [ShardRef(each, rows, node, RowSubset.UNFINISHED) for each in rest]
         shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
-        result = as_batch(names, shards, shape.times(samples)) if names else None
-        return SubmittedCall(reports, result, tuple(left))
+        result = as_batch(names, shards, shape.repeated(samples)) if names else None
+        return SubmittedCall(reports, result, tuple(unfinished))
 
-    def _sendings(
+    def _assignments(
         self, request: CallRequest, batch: Batch, mesh: Mesh | None, source: Mesh | None
-    ) -> Iterator[Sending]:
+    ) -> Iterator[Assignment]:
         """To every rank of the call's meshes."""
         assert mesh is not None
         for rank in mesh.ranks if source is None else union_ranks(mesh, source):
@@ -124,8 +124,8 @@ class HostGroup(WorkerGroup):
             return super().submit(request, batches, mesh, source)
         (batch,) = batches
         sent = [
-            super(HostGroup, self).submit(request, [batch.only(piece)], mesh, source)
-            for piece in self._pieces(request, batch)
+            super(HostGroup, self).submit(request, [batch.with_shard(shard)], mesh, source)
+            for shard in self._main_shards(request, batch)
         ]
         results = [each.result for each in sent if each.result is not None]
         shards = [shard for each in results for shard in each.shards]
@@ -136,16 +136,16 @@ class HostGroup(WorkerGroup):
         super().__init__(workers, nodes)
         self._turns = cycle(range(len(self.workers)))
 
-    def _sendings(
+    def _assignments(
         self, request: CallRequest, batch: Batch, mesh: Mesh | None, source: Mesh | None
-    ) -> Iterator[Sending]:
+    ) -> Iterator[Assignment]:
         """Parts are those of the read column that comes in most, as by a mesh with a data axis of
         as many ranks: whoever generated cut whole groups by the same rule. Each goes to the host on
         the node where it was made; where none is, hosts take turns."""
-        nodes = [piece.node for piece in self._pieces(request, batch)] or [None]
+        nodes = [shard.node for shard in self._main_shards(request, batch)] or [None]
         for number, node in enumerate(nodes):
-            known = node is not None and node in self.nodes
-            host = self.nodes.index(node) if known else next(self._turns)
+            has_host = node is not None and node in self.nodes
+            host = self.nodes.index(node) if has_host else next(self._turns)
             batch_slice = Slice(number, len(nodes))
             yield (
                 host,
@@ -154,22 +154,22 @@ class HostGroup(WorkerGroup):
             )
 
     @staticmethod
-    def _pieces(request: CallRequest, batch: Batch) -> list[ShardRef]:
+    def _main_shards(request: CallRequest, batch: Batch) -> list[ShardRef]:
         """The shards of the column that comes in most."""
-        return max((batch.pieces(field) for field in request.call.reads), key=len)
+        return max((batch.nonempty_shards(field) for field in request.call.reads), key=len)
 
 
-def _pick(
+def _inputs_for(
     request: CallRequest, read: Sequence[tuple[BatchShape, InputSources]], at: Coordinates
 ) -> tuple[list[Sequence[ColumnSource]], list[Any]]:
     """What a rank is told of each batch that the call reads, and references to its shards."""
-    told: list[Sequence[ColumnSource]] = []
+    sources_by_batch: list[Sequence[ColumnSource]] = []
     references: list[Any] = []
     for shape, sources in read:
-        picked, found = sources.within(_rows_needed(request, shape, at))
-        told.append(picked)
-        references += found
-    return told, references
+        needed, shard_references = sources.for_rows(_rows_needed(request, shape, at))
+        sources_by_batch.append(needed)
+        references += shard_references
+    return sources_by_batch, references
 
 
 def _rows_needed(request: CallRequest, shape: BatchShape, at: Coordinates) -> range:
@@ -184,6 +184,6 @@ def _rows_needed(request: CallRequest, shape: BatchShape, at: Coordinates) -> ra
     return range(min(each.start for each in bounds), max(each.stop for each in bounds))
 
 
-def _samples(call: ModelCall) -> int:
+def _rows_per_input_row(call: ModelCall) -> int:
     """Rows of a call's result for each row that it reads."""
     return call.options.samples if isinstance(call.options, GenerateOptions) else 1

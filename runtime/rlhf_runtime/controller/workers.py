@@ -28,7 +28,7 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.rewards.measured import check_measured
+from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
@@ -40,7 +40,7 @@ CLOSE_SECONDS = 10.0
 MAX_CONCURRENT_CALLS = 64
 """Parts of batches that a reward host scores at a time, at most."""
 
-FROM_THE_BEGINNING = ("libraries", "verifiers")
+INDEPENDENT_PHASES = ("libraries", "verifiers")
 """Phases of the start-up that wait for no other."""
 
 Started = Callable[[str, float], None]
@@ -91,7 +91,7 @@ class Workers:
         try:
             self._reserve()
         except BaseException:
-            self._give_back()
+            self._release_nodes()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", 0, plan)
@@ -117,23 +117,23 @@ class Workers:
         Everything is sent at once; workers wait for each other's results, the driver for the first
         error of any.
         """
-        watched = self._watched()
-        places = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
+        addresses = self._activity_addresses()
+        stores = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
         first, *_ = self._ranks[self.plan.policy_pool.name]
         folders = first.resolve.remote(self._settings.models)
         joined = [
-            rank.join.remote(places[name][0]) for name, r in self._ranks.items() for rank in r
+            rank.join.remote(stores[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         built = [rank.build.remote(folders) for rank in self.ranks]
         data = self.data.load.remote(folders)
         verifiers = [host.start.remote() for host in self.rewards.values()]
         phases = {
-            "libraries": [place for of_pool in places.values() for place in of_pool],
+            "libraries": [store for of_pool in stores.values() for store in of_pool],
             "data": [data],
             "verifiers": verifiers,
             "models and engines": [*joined, *built],
         }
-        self._watch = self._make_watch(wait_for(watched, self._start_deadline()))
+        self._watch = self._make_watch(wait_for(addresses, self._start_deadline()))
         libraries = self._begin
         for phase in iterate_completed(phases, self.poll):
             now = time.monotonic()
@@ -141,8 +141,8 @@ class Workers:
                 libraries = now
             if phase == "verifiers":
                 self.measured, *_ = wait_for(verifiers)
-                check_measured(self.job.spec, self.measured)
-            started(phase, now - (self._begin if phase in FROM_THE_BEGINNING else libraries))
+                check_metrics(self.job.spec, self.measured)
+            started(phase, now - (self._begin if phase in INDEPENDENT_PHASES else libraries))
         if not self.plan.standby:
             self._site.unload_libraries(self._nodes, self.poll)
         self.folders, self.counts = wait_for([folders, data])
@@ -195,7 +195,7 @@ class Workers:
         """End the workers at once."""
         for worker in (*self.ranks, *self.rewards.values(), self.data):
             ray.kill(worker)
-        self._give_back()
+        self._release_nodes()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
             segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
 
@@ -205,7 +205,7 @@ class Workers:
             self._reserved[pool.name] = bundles
         self._site.import_libraries(self._nodes, self._start_deadline())
 
-    def _give_back(self) -> None:
+    def _release_nodes(self) -> None:
         for bundles in self._reserved.values():
             remove_placement_group(bundles)
 
@@ -237,7 +237,7 @@ class Workers:
 
         return poll
 
-    def _watched(self) -> list[Any]:
+    def _activity_addresses(self) -> list[Any]:
         """References to where each worker answers; the ranks' come first."""
         everyone = [*self.ranks, self.data, *self.rewards.values()]
         return [
@@ -288,20 +288,22 @@ class Workers:
         """One of so many."""
         node = reward_hosts(self.plan)[name].number
         faults = () if node else self._settings.faults  # the first host has all
-        at_once = min(
+        max_concurrency = min(
             MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
         )  # of two roles, or passes
         more = (name, Slice(node, count), faults)
-        return self._start_host(RewardHost, name, node, *more, at_once=at_once)
+        return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 
-    def _start_host(self, kind: type, name: str, node: int, *more: Any, at_once: int = 1) -> Any:
+    def _start_host(
+        self, kind: type, name: str, node: int, *more: Any, max_concurrency: int = 1
+    ) -> Any:
         """A host on a node of the policy's pool, which runs so many calls at a time: if several, as
         their shards come."""
         log = self._settings.logs / f"{name.replace(' ', '-')}.log"
         options = ray.remote(kind).options(
             name=self._actor_name(name),
             num_cpus=1,
-            max_concurrency=at_once,
+            max_concurrency=max_concurrency,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=self._on_node(self.plan.policy_pool, node),

@@ -1,1 +1,1 @@
-"""What moves between processes: packed columns, cut in row shards. Pure numpy."""
+"""Data between processes: packed columns, cut in row shards. Pure numpy."""

@@ -1,6 +1,6 @@
-"""The protocol of a call, and among which rows it lets a rank work.
+"""Transfer protocol of a call, and the bounds of the rows that it gives a rank.
 
-The driver uses it to send a rank what it needs, the rank to find its rows in it.
+The driver uses it to send a rank what it needs, the rank to find its rows in that.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.LOAD: "one_to_all",
     CallKind.OFFLOAD: "one_to_all",
 }
-"""Which protocol a kind of call uses, unless the call names one of the user's own."""
+"""Default protocol of a kind of call; a call may name a user's protocol instead."""
 
 BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
 """Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
 
 
 def protocol_of(call: ModelCall) -> Protocol:
-    """The protocol of a call.
+    """Return the protocol of a call.
 
     Raises:
-        UserCodeFailed: it is one of the user's own that cannot be imported.
+        UserCodeFailed: a user's protocol cannot be imported.
     """
     if call.protocol is not None:
         return user_protocol(call.protocol)
@@ -43,13 +43,16 @@ def protocol_of(call: ModelCall) -> Protocol:
 
 
 def row_bounds(call: ModelCall, shape: BatchShape, at: Coordinates, groups: range) -> range:
-    """Among which rows a rank's part of some groups is: what its calls read and write there.
+    """Return bounds that contain all rows that a rank reads and writes of some groups.
 
     Raises:
-        UserCodeFailed: the call's protocol is the user's own, and gives no share.
+        UserCodeFailed: the user's protocol returns no slice.
     """
     batch_slice = protocol_of(call).distribute(at)
     if call.kind in BALANCED:
-        found = balancing_window(groups, shape.rows_per_group, batch_slice, call.compares_responses)
-        return found.span.bounds
+        # Which rows of the window a rank gets depends on lengths, which the driver does not know.
+        window = balancing_window(
+            groups, shape.rows_per_group, batch_slice, call.compares_responses
+        )
+        return window.span.bounds
     return contiguous_rows(groups, shape.rows_per_group, batch_slice).bounds

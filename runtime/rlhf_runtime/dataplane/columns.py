@@ -1,6 +1,6 @@
-"""A column of a batch: one value, or a run of values of its own length, for every row.
+"""Columns of a batch: per row one value, or a run of values of its own length.
 
-Producers make columns, consumers take rows from them; nobody changes one. Variable length stays
+Columns are immutable: producers build them, consumers take rows from them. Variable length stays
 packed. Pure numpy.
 """
 
@@ -18,8 +18,7 @@ Rows = NDArray[np.int64]
 """Row numbers, or positions of rows."""
 
 LONG_RUN = 128
-"""From this average length on, runs are copied one by one: faster than by position, and without
-the memory of 8 bytes of position for every value. Measured on 512 and 20,000 runs."""
+"""Average length from which runs are copied one by one."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Column:
     holds the rows' runs one after the other, row i being `lengths[i]` long.
 
     Raises:
-        ValueError: lengths that do not sum to the number of values, or a negative one.
+        ValueError: lengths are negative, or do not sum to the number of values.
     """
 
     values: Array
@@ -48,12 +47,11 @@ class Column:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call: what Ray's pickler is quickest at."""
+        # Ray's pickler is quickest with calls.
         return Column, (self.values, self.lengths)
 
     @property
     def num_rows(self) -> int:
-        """Rows held."""
         return len(self.values) if self.lengths is None else len(self.lengths)
 
     @property
@@ -62,15 +60,16 @@ class Column:
         return int(self.values.nbytes + (0 if self.lengths is None else self.lengths.nbytes))
 
     def take(self, rows: Rows) -> Column:
-        """The given rows in the given order.
+        """Return the requested rows in the requested order.
 
-        All rows in order are the column itself, neighbours in order a view: neither is copied.
+        All rows in order are the column itself, consecutive rows a view: neither is copied.
 
         Raises:
-            IndexError: a row that the column does not have.
+            IndexError: the column does not have a row.
         """
         if is_range(rows, self.num_rows):
             return self
+        # Most ranks read neighbouring rows: these are views.
         if _are_neighbours(rows) and rows[0] >= 0 and rows[-1] < self.num_rows:
             return self._slice(int(rows[0]), int(rows[-1]) + 1)
         if self.lengths is None:
@@ -79,17 +78,17 @@ class Column:
         return Column(_take_runs(self.values, self.starts()[rows], lengths), lengths)
 
     def starts(self) -> Rows:
-        """Where each row's run begins in `values`."""
+        """Return the start of each row's run in `values`."""
         assert self.lengths is not None
         starts: Rows = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
         return starts
 
     def runs(self) -> list[Array]:
-        """The rows' runs as views."""
+        """Return the rows' runs as views."""
         return [self.values[start:end] for start, end in self._bounds()]
 
     def texts(self) -> list[str]:
-        """The rows of a packed uint8 column as texts."""
+        """Decode the rows of a packed uint8 column."""
         encoded = self.values.tobytes()
         return [encoded[start:end].decode() for start, end in self._bounds()]
 
@@ -107,12 +106,12 @@ class Column:
 
 
 def is_range(rows: Rows, size: int) -> bool:
-    """Whether `rows` is 0, 1, ..., size - 1."""
+    """True if `rows` is 0, 1, ..., size - 1."""
     return len(rows) == size and (size == 0 or (int(rows[0]) == 0 and _are_neighbours(rows)))
 
 
 def run_positions(starts: Rows, lengths: NDArray[np.int32]) -> Rows:
-    """Positions of runs with the given starts and lengths, one run after the other."""
+    """Return the positions of runs with these starts and lengths, one run after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     positions: Rows = np.repeat(starts - ends + lengths, lengths)
     positions += np.arange(len(positions), dtype=np.int64)
@@ -122,24 +121,24 @@ def run_positions(starts: Rows, lengths: NDArray[np.int32]) -> Rows:
 def pack(
     runs: Sequence[Sequence[int] | Sequence[float] | Array], dtype: type[np.generic]
 ) -> Column:
-    """A packed column from one sequence per row."""
+    """Pack one sequence per row into a column."""
     lengths = np.fromiter(map(len, runs), dtype=np.int32, count=len(runs))
     values = np.concatenate([np.empty(0, dtype), *(np.asarray(run, dtype) for run in runs)])
     return Column(values, lengths)
 
 
 def pack_texts(texts: Sequence[str]) -> Column:
-    """A packed uint8 column from texts."""
+    """Encode texts as a packed uint8 column."""
     encoded = [text.encode() for text in texts]
     lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
     return Column(np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths)
 
 
 def concatenate(columns: Sequence[Column]) -> Column:
-    """The rows of several columns, one column after the other.
+    """Concatenate the rows of several columns.
 
     Raises:
-        ValueError: no columns, or some packed and some not.
+        ValueError: there are no columns, or some are packed and some are not.
     """
     if len(columns) == 1:
         return columns[0]
@@ -154,10 +153,10 @@ def concatenate(columns: Sequence[Column]) -> Column:
 
 
 def concatenate_rows(columns: Sequence[Column], positions: Sequence[Rows]) -> Column:
-    """Rows of columns that are not packed, one column's after the other's, each copied once.
+    """Concatenate selected rows of columns that are not packed; each value is copied once.
 
     Raises:
-        IndexError: a row that its column does not have.
+        IndexError: a column does not have a row.
     """
     ends = np.cumsum([len(rows) for rows in positions])
     first = columns[0].values
@@ -165,6 +164,7 @@ def concatenate_rows(columns: Sequence[Column], positions: Sequence[Rows]) -> Co
         (int(ends[-1]), *first.shape[1:]), np.result_type(*(c.values for c in columns))
     )
     for column, rows, part in zip(columns, positions, np.split(values, ends[:-1]), strict=True):
+        # mode="clip" below does not check bounds.
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < column.num_rows:
             raise IndexError(
                 f"rows that a column does not have: got {int(rows.min())} to {int(rows.max())}, "
@@ -176,12 +176,12 @@ def concatenate_rows(columns: Sequence[Column], positions: Sequence[Rows]) -> Co
 
 
 def repeat_rows(column: Column, times: int) -> Column:
-    """Every row `times` times, copies next to each other."""
+    """Repeat every row `times` times, copies next to each other."""
     return column.take(np.repeat(np.arange(column.num_rows, dtype=np.int64), times))
 
 
 def _are_neighbours(rows: Rows) -> bool:
-    """Whether every row is the one after its predecessor; no rows are not."""
+    """True if every row follows its predecessor; False without rows."""
     count = len(rows)
     if count == 0 or int(rows[-1]) - int(rows[0]) != count - 1:
         return False
@@ -190,9 +190,11 @@ def _are_neighbours(rows: Rows) -> bool:
 
 def _take_runs(values: Array, starts: Rows, lengths: NDArray[np.int32]) -> Array:
     total = int(lengths.sum())
+    # Long runs are copied faster one by one, and without 8 bytes of position for every value.
+    # Measured on 512 and 20,000 runs.
     if total < LONG_RUN * len(lengths) or total == 0:
-        taken: Array = values[run_positions(starts, lengths)]
-        return taken
+        result: Array = values[run_positions(starts, lengths)]
+        return result
     ends = (starts + lengths).tolist()
     return np.concatenate(
         [values[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]

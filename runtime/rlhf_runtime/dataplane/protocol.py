@@ -1,8 +1,8 @@
-"""The one transfer rule: which rows a rank gets, and which ranks' outputs count.
+"""The transfer rule: the rows that a rank gets, and the ranks whose outputs count.
 
 distribute = rows cut by a coordinate of the mesh, equal along its other axes; collect = the ranks
-of a mask. HybridFlow's protocols are instances; so is a pair of the user's own (`own_protocol`).
-Source: HybridFlow, table 3.
+of a mask. HybridFlow's protocols are instances; so are pairs of users (`user_protocol`). Source:
+HybridFlow, table 3.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlhf_runtime.dataplane.partition import Slice
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's place in the mesh of a call."""
+    """Coordinates of a rank in the mesh of a call."""
 
     data: int
     data_size: int
@@ -25,17 +25,17 @@ class Coordinates:
     pipeline: int = 0
     pipeline_size: int = 1
     tensor_stride: int = 1
-    """Of the mesh: how far apart the ranks of a tensor group are."""
+    """Distance between the ranks of a tensor group."""
 
     @staticmethod
-    def of(rank: int, mesh: Mesh) -> Coordinates:
-        """A rank's place: tensor ranks are consecutive or a stride apart, then come pipeline
-        stages, then replicas.
+    def in_mesh(rank: int, mesh: Mesh) -> Coordinates:
+        """Return a rank's coordinates in a mesh.
 
         Args:
-            rank: as the pool numbers it; one of the mesh's.
+            rank: rank within the pool; one of the mesh's.
             mesh: of the call.
         """
+        # Tensor ranks are consecutive or a stride apart; then come pipeline stages, then replicas.
         inner, offset = divmod(mesh.ranks.index(rank), mesh.tensor_stride)
         stage, tensor = divmod(inner, mesh.tensor)
         block, pipeline = divmod(stage, mesh.pipeline)
@@ -51,44 +51,44 @@ class Coordinates:
 
     @staticmethod
     def in_call(rank: int, mesh: Mesh, source: Mesh | None) -> Coordinates:
-        """A rank's place in a call. Between two meshes there are no common axes: each of their
-        ranks is a part of its own.
+        """Return a rank's coordinates in a call.
 
         Args:
-            rank: as the pool numbers it; one of either mesh's.
+            rank: rank within the pool; one of either mesh's.
             mesh: of the call.
-            source: what it brings weights from; None: it brings none.
+            source: the mesh that weights come from; None: the call transfers no weights.
         """
         if source is None:
-            return Coordinates.of(rank, mesh)
+            return Coordinates.in_mesh(rank, mesh)
+        # Two meshes have no common axes: each of their ranks is a slice of its own.
         ranks = union_ranks(mesh, source)
         return Coordinates(ranks.index(rank), len(ranks))
 
     @property
     def rank(self) -> int:
-        """Its number within the mesh, from 0."""
+        """Rank within the mesh, from 0."""
         block, offset = divmod(self.data, self.tensor_stride)
         inner = (block * self.pipeline_size + self.pipeline) * self.tensor_size + self.tensor
         return inner * self.tensor_stride + offset
 
     @property
     def num_ranks(self) -> int:
-        """Ranks in the mesh."""
+        """Number of ranks in the mesh."""
         return self.data_size * self.pipeline_size * self.tensor_size
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A pair (distribute, collect). Driver and ranks each ask it, so an answer depends on nothing
-    but the place."""
+    """A pair (distribute, collect). Answers depend on the coordinates only: driver and ranks each
+    compute them."""
 
     distribute: Callable[[Coordinates], Slice]
-    """The part of the rows that a rank gets."""
+    """Return the slice of the rows that a rank gets."""
     collect: Callable[[Coordinates], bool]
-    """Whether a rank's output counts."""
+    """True if a rank's output counts."""
 
 
-def _everything(at: Coordinates) -> Slice:
+def _all_rows(at: Coordinates) -> Slice:
     return Slice(0, 1)
 
 
@@ -100,7 +100,7 @@ def _by_rank(at: Coordinates) -> Slice:
     return Slice(at.rank, at.num_ranks)
 
 
-def _all(at: Coordinates) -> bool:
+def _all_ranks(at: Coordinates) -> bool:
     return True
 
 
@@ -112,17 +112,17 @@ def _first_of_replica(at: Coordinates) -> bool:
     return at.tensor == 0 and at.pipeline == 0
 
 
-def _each_stage(at: Coordinates) -> bool:
+def _first_of_stage(at: Coordinates) -> bool:
     return at.tensor == 0 and at.data == 0
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "one_to_all": Protocol(_everything, _all),
+    "one_to_all": Protocol(_all_rows, _all_ranks),
     "3d": Protocol(_by_data, _last_stage),
     "3d_all_micro_dp": Protocol(_by_data, _first_of_replica),
-    "3d_pp_only": Protocol(_everything, _each_stage),
-    "dp": Protocol(_by_rank, _all),
-    "all_to_all": Protocol(_by_rank, _all),
+    "3d_pp_only": Protocol(_all_rows, _first_of_stage),
+    "dp": Protocol(_by_rank, _all_ranks),
+    "all_to_all": Protocol(_by_rank, _all_ranks),
 }
 """By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
-`data` are the micro-DP groups' members."""
+`data` are the members of micro-DP groups."""

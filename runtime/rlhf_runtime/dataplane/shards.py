@@ -1,4 +1,4 @@
-"""Which rows a shard holds, and how rows are gathered from shards.
+"""Shards of a batch, and how rows are gathered from them.
 
 A batch has global row numbers 0 .. n-1. Every producing rank holds a shard: some of these rows,
 listed by a `ShardIndex`. Consumers gather the rows they need from whichever shards hold them, so
@@ -22,7 +22,7 @@ class ShardIndex:
     """The rows of one shard: global numbers, the group of each, and its length in tokens.
 
     Raises:
-        ValueError: arrays of different lengths.
+        ValueError: the arrays have different lengths.
     """
 
     rows: Rows
@@ -37,29 +37,31 @@ class ShardIndex:
                 "row"
             )
 
-    def message(self) -> bytes:
-        """What travels: bytes, which no pickler looks into."""
+    def to_bytes(self) -> bytes:
+        """Serialize the three arrays."""
+        # Bytes: no pickler has to inspect them.
         return self.rows.tobytes() + self.groups.tobytes() + self.lengths.tobytes()
 
     @staticmethod
-    def read(message: bytes) -> ShardIndex:
-        """What was sent; the arrays are read-only."""
+    def from_bytes(message: bytes) -> ShardIndex:
+        """Deserialize; the arrays are read-only."""
+        # 8 bytes for a row number, 8 for a group, 4 for a length.
         count = len(message) // 20
         numbers = np.frombuffer(message, np.int64, 2 * count)
         lengths = np.frombuffer(message, np.int32, count, 16 * count)
         return ShardIndex(numbers[:count], numbers[count:], lengths)
 
     def take(self, positions: Rows) -> ShardIndex:
-        """The entries at the given positions; the index itself if that is all of it."""
+        """Return the entries at some positions; the index itself if these are all."""
         if is_range(positions, len(self.rows)):
             return self
         return ShardIndex(self.rows[positions], self.groups[positions], self.lengths[positions])
 
     def find(self, rows: Rows) -> ShardIndex:
-        """The entries of the given rows, in their order; the index lists its rows in order.
+        """Return the entries of some rows, in their order. This index must be in ascending order.
 
         Raises:
-            ValueError: a row that it does not have.
+            ValueError: the index does not have a row.
         """
         positions = np.searchsorted(self.rows, rows)
         missing = positions >= len(self.rows)
@@ -72,14 +74,14 @@ class ShardIndex:
         return self.take(positions)
 
     def repeat(self, times: int) -> ShardIndex:
-        """Every row so many times, one after the other; the index itself if once."""
+        """Repeat every row, copies next to each other; the index itself for one time."""
         if times == 1:
             return self
         rows = (self.rows[:, None] * times + np.arange(times)).reshape(-1)
         return ShardIndex(rows, np.repeat(self.groups, times), np.repeat(self.lengths, times))
 
-    def behind(self, groups: int, rows_per_group: int) -> ShardIndex:
-        """The same rows behind so many groups of others; the index itself if behind none."""
+    def shifted(self, groups: int, rows_per_group: int) -> ShardIndex:
+        """Return the index behind `groups` other groups; the index itself for none."""
         if groups == 0:
             return self
         return ShardIndex(self.rows + groups * rows_per_group, self.groups + groups, self.lengths)
@@ -87,34 +89,35 @@ class ShardIndex:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one worker wrote in one call: one object, however many columns it has."""
+    """Result of one call on one worker: one object, however many columns it has."""
 
     index: ShardIndex
     columns: Mapping[str, Column]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call: what Ray's pickler is quickest at."""
-        return _read_shard, (self.index.message(), dict(self.columns))
+        # Ray's pickler is quickest with calls.
+        return _read_shard, (self.index.to_bytes(), dict(self.columns))
 
 
 def _read_shard(index: bytes, columns: Mapping[str, Column]) -> Shard:
-    return Shard(ShardIndex.read(index), columns)
+    return Shard(ShardIndex.from_bytes(index), columns)
 
 
-def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
-    """The rows of some shards in the order of their global numbers.
+def merge_indices(shards: Sequence[ShardIndex]) -> ShardIndex:
+    """Merge indices in the order of global row numbers.
 
     Raises:
-        ValueError: a row that two shards hold.
+        ValueError: two shards have the same row.
     """
+    # The usual case: a rank reads one shard.
     if len(shards) == 1 and bool((np.diff(shards[0].rows) > 0).all()):
         return shards[0]
     rows = np.concatenate([shard.rows for shard in shards])
     order = np.argsort(rows, kind="stable")
-    twice = np.flatnonzero(np.diff(rows[order]) == 0)
-    if len(twice):
+    duplicates = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(duplicates):
         raise ValueError(
-            f"shards hold a row twice: got row {int(rows[order][twice[0]])} among {len(rows)} "
+            f"shards hold a row twice: got row {int(rows[order][duplicates[0]])} among {len(rows)} "
             f"entries of {len(shards)} shards; have the shards of one call list each row once"
         )
     groups = np.concatenate([shard.groups for shard in shards])
@@ -124,19 +127,19 @@ def merge(shards: Sequence[ShardIndex]) -> ShardIndex:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """Where some wanted rows lie among shards. Serves every column that is cut in this way."""
+    """Locations of requested rows among shards. Valid for every column that is cut in this way."""
 
     shards: tuple[int, ...]
-    """Shards with at least one of the rows; the first shard if no row is wanted."""
+    """Shards with at least one of the rows; without rows the first shard."""
     positions: tuple[Rows, ...]
-    """For each of these shards the positions of its wanted rows."""
+    """Positions of the requested rows in each of these shards."""
     order: Rows
-    """For every wanted row its place among these positions, put one after the other."""
+    """For every requested row its index among these positions, put one after the other."""
 
     def gather(self, columns: Sequence[Column]) -> Column:
-        """The wanted rows in order, from the column's parts in `shards`.
+        """Gather the requested rows in order, from the column's parts in `shards`.
 
-        A part of which everything is wanted is not copied if it is the only one.
+        If all rows of a single part are requested, it is not copied.
         """
         if (
             len(columns) > 1
@@ -148,25 +151,27 @@ class GatherPlan:
         return concatenate([column.take(positions) for column, positions in parts]).take(self.order)
 
 
-def plan_gather(rows: Rows, held: Sequence[Rows]) -> GatherPlan:
-    """Find rows by global number; `held[i]` lists the rows of shard i.
+def plan_gather(rows: Rows, shard_rows: Sequence[Rows]) -> GatherPlan:
+    """Find rows by global number. `shard_rows[i]` lists the rows of shard i.
 
     Raises:
-        ValueError: a row that no shard holds.
+        ValueError: no shard has a row.
     """
-    size = 1 + max((int(shard.max()) for shard in held if len(shard)), default=-1)
+    size = 1 + max((int(shard.max()) for shard in shard_rows if len(shard)), default=-1)
+    # A dense table: looking up many rows is quicker than a search.
     owner = np.full(size + 1, -1, dtype=np.int64)  # the last entry: of rows that nobody can hold
     position = np.zeros(size, dtype=np.int64)
-    for number, shard in enumerate(held):
+    for number, shard in enumerate(shard_rows):
         owner[shard] = number
         position[shard] = np.arange(len(shard))
     owners = owner[np.where((rows >= 0) & (rows < size), rows, size)]
     if (owners < 0).any():
         raise ValueError(
             f"rows that no shard holds: got {rows[owners < 0][:8].tolist()}, allowed the "
-            f"{sum(map(len, held))} rows of {len(held)} shards; ask for rows of the same batch"
+            f"{sum(map(len, shard_rows))} rows of {len(shard_rows)} shards; ask for rows of the "
+            "same batch"
         )
-    counts = np.bincount(owners, minlength=len(held))
+    counts = np.bincount(owners, minlength=len(shard_rows))
     shards = np.flatnonzero(counts) if len(rows) else np.zeros(1, dtype=np.int64)
     by_shard = np.argsort(owners, kind="stable")
     order = np.empty(len(rows), dtype=np.int64)

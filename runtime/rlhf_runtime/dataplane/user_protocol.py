@@ -1,6 +1,6 @@
-"""A transfer protocol of the user's own: looked up by its entry point, and held to the rule.
+"""Transfer protocols of users: loaded by entry point, and checked.
 
-Custom(protocol="mine:PAIR") -> own_protocol("mine:PAIR") -> Protocol(distribute, collect)
+Custom(protocol="mine:PAIR") -> user_protocol("mine:PAIR") -> Protocol(distribute, collect)
                                 check_cover, before a job starts: every row once on a mesh
 """
 
@@ -17,37 +17,37 @@ from rlhf_runtime.dataplane.protocol import Coordinates, Protocol
 from rlhf_runtime.errors import UserCodeFailed
 
 SHOWN_RANKS = 8
-"""Of so many ranks a message says what each has."""
+"""Number of ranks whose slices a message shows."""
 
 
 def user_protocol(entrypoint: str) -> Protocol:
-    """The protocol of an entry point, whose answers are checked.
+    """Load a protocol whose answers are checked.
 
     Args:
         entrypoint: `package.module:NAME`.
 
     Raises:
-        UserCodeFailed: it cannot be imported; later, when it is asked: it raises, or answers
-            something else than a share, or than whether a rank's output counts.
+        UserCodeFailed: it cannot be imported. Later, in its calls: it raises, or returns no `Slice`
+            or no bool.
     """
-    found = user_code.load("the protocol", entrypoint)
+    protocol = user_code.load("the protocol", entrypoint)
 
     def distribute(at: Coordinates) -> Slice:
-        named = f"distribute of the protocol {entrypoint}"
-        batch_slice = user_code.call(named, found.distribute, at)
-        if not (isinstance(batch_slice, Slice) and _is_part(batch_slice)):
+        method = f"distribute of the protocol {entrypoint}"
+        batch_slice = user_code.call(method, protocol.distribute, at)
+        if not (isinstance(batch_slice, Slice) and _is_slice(batch_slice)):
             raise UserCodeFailed(
-                f"{named} gives rank {at.rank} no part of the rows: got {batch_slice!r}, allowed "
+                f"{method} gives rank {at.rank} no part of the rows: got {batch_slice!r}, allowed "
                 "Slice(index, count) of integers with 0 <= index < count; return one"
             )
         return batch_slice
 
     def collect(at: Coordinates) -> bool:
-        named = f"collect of the protocol {entrypoint}"
-        counts = user_code.call(named, found.collect, at)
+        method = f"collect of the protocol {entrypoint}"
+        counts = user_code.call(method, protocol.collect, at)
         if not isinstance(counts, bool):
             raise UserCodeFailed(
-                f"{named} does not say whether the output of rank {at.rank} counts: got "
+                f"{method} does not say whether the output of rank {at.rank} counts: got "
                 f"{counts!r}, allowed True or False; return one"
             )
         return counts
@@ -56,38 +56,37 @@ def user_protocol(entrypoint: str) -> Protocol:
 
 
 def check_cover(entrypoint: str, mesh: Mesh) -> None:
-    """Check that the collected ranks' parts are every row exactly once, however many rows a batch
-    has.
+    """Check that the slices of collected ranks are every row exactly once, for any number of rows.
 
     Args:
         entrypoint: of the protocol.
         mesh: of a call that uses it.
 
     Raises:
-        UserCodeFailed: they are not, or the protocol gives no answers.
+        UserCodeFailed: they are not, or the protocol fails.
     """
     protocol = user_protocol(entrypoint)
-    places = [Coordinates.of(rank, mesh) for rank in mesh.ranks]
-    slices = {at: protocol.distribute(at) for at in places}
+    positions = [Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks]
+    slices = {at: protocol.distribute(at) for at in positions}
     counted = {at.rank: batch_slice for at, batch_slice in slices.items() if protocol.collect(at)}
-    if wrong := next(_wrong(counted), None):
+    if error := next(_coverage_errors(counted), None):
         raise UserCodeFailed(
-            f"the protocol {entrypoint} collects {wrong}, on {mesh.num_devices} ranks "
+            f"the protocol {entrypoint} collects {error}, on {mesh.num_devices} ranks "
             f"(data={mesh.data}, tensor={mesh.tensor}, pipeline={mesh.pipeline}): got "
-            f"{_told(counted)}, allowed parts of the collected ranks that are every row once; "
-            "change distribute or collect"
+            f"{_slices_text(counted)}, allowed slices of the collected ranks that are every row "
+            "once; change distribute or collect"
         )
 
 
-def _is_part(batch_slice: Slice) -> bool:
-    is_whole = all(type(each) is int for each in (batch_slice.index, batch_slice.count))
-    return is_whole and 0 <= batch_slice.index < batch_slice.count
+def _is_slice(batch_slice: Slice) -> bool:
+    are_integers = all(type(number) is int for number in (batch_slice.index, batch_slice.count))
+    return are_integers and 0 <= batch_slice.index < batch_slice.count
 
 
-def _wrong(counted: dict[int, Slice]) -> Iterator[str]:
-    """Rows that are missing, or there twice. A part's bounds are fractions of the rows: where these
-    meet, so do the rows of any batch."""
-    parts = [
+def _coverage_errors(counted: dict[int, Slice]) -> Iterator[str]:
+    """Describe rows that are missing or there twice."""
+    # Fractions of the rows: where these meet, so do the rows of any batch.
+    bounds_by_rank = [
         (
             Fraction(batch_slice.index, batch_slice.count),
             Fraction(batch_slice.index + 1, batch_slice.count),
@@ -95,8 +94,12 @@ def _wrong(counted: dict[int, Slice]) -> Iterator[str]:
         )
         for rank, batch_slice in counted.items()
     ]
-    whole = [(Fraction(0), Fraction(0), -1), *sorted(parts), (Fraction(1), Fraction(1), -1)]
-    for (_, end, before), (begin, stop, rank) in pairwise(whole):
+    bounds = [
+        (Fraction(0), Fraction(0), -1),
+        *sorted(bounds_by_rank),
+        (Fraction(1), Fraction(1), -1),
+    ]
+    for (_, end, before), (begin, stop, rank) in pairwise(bounds):
         if end < begin:
             yield f"{_rows(end, begin)} from no rank"
         if begin < end:
@@ -104,15 +107,13 @@ def _wrong(counted: dict[int, Slice]) -> Iterator[str]:
 
 
 def _rows(begin: Fraction, end: Fraction) -> str:
-    """Rows of any batch in words."""
     return "all rows" if end - begin == 1 else f"the rows from {begin} to {end} of a batch"
 
 
-def _told(counted: dict[int, Slice]) -> str:
-    """What each collected rank has."""
-    told = [
+def _slices_text(counted: dict[int, Slice]) -> str:
+    texts = [
         f"rank {rank}: part {batch_slice.index} of {batch_slice.count}"
         for rank, batch_slice in list(counted.items())[:SHOWN_RANKS]
     ]
     more = [f"{len(counted) - SHOWN_RANKS} more"] if len(counted) > SHOWN_RANKS else []
-    return ", ".join([*told, *more]) or "no collected rank"
+    return ", ".join([*texts, *more]) or "no collected rank"

@@ -1,1 +1,1 @@
-"""What holds weights and computes with them: training engines and generation engines."""
+"""Engines: train models (FSDP2, Megatron-core) and generate with them (vLLM)."""

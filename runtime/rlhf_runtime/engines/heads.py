@@ -1,4 +1,4 @@
-"""Heads of models: whether files have the one that a role needs, and what a scalar one changes."""
+"""Model heads: checks that a folder has the head that its role needs; scalar heads in configs."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 from rlhf_runtime.models.errors import WrongHead
 
 SCORE = "score.weight"
-"""A classifier's head in files: a scalar model is saved as a sequence classifier of one label."""
+"""Name of a classifier's head in files: a scalar model is saved as a sequence classifier of one
+label."""
 
 UNCHANGED_OUTPUTS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
-"""Settings of models by which logits are changed after the output layer, and their neutral values
-(Gemma, Granite, Cohere)."""
+"""Settings that change logits after the output layer, and their neutral values (Gemma, Granite,
+Cohere)."""
 
 
-def as_scalar(config: Any) -> None:
-    """Make a config that of a model with a scalar head: it has a head of its own, and its class
-    does to outputs what a classifier's does, which is nothing. Some cap logits or scale them, which
-    are no logits here."""
+def make_scalar_config(config: Any) -> None:
+    """Change a config in place to that of a model with a scalar head."""
     config.tie_word_embeddings = False
+    # A scalar is no logit: the model class must not cap or scale it.
     for name, neutral in UNCHANGED_OUTPUTS.items():
         if hasattr(config, name):
             setattr(config, name, neutral)
 
 
 def is_classifier(config: Any) -> bool:
-    """Whether a transformers config is of a sequence classifier."""
+    """True if a transformers config is that of a sequence classifier."""
     return any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
 
 
 def check_head(folder: Path, config: Any, *, value_head: bool, needs_head: bool) -> None:
-    """Refuse a folder without the head that is wanted of it.
+    """Refuse a folder without the required head.
 
     Args:
         folder: of the model.
         config: its config, of transformers.
-        value_head: whether a scalar head is wanted, instead of one over the vocabulary.
-        needs_head: whether it must be there: a scalar head that is trained may start at zero.
+        value_head: True if the role needs a scalar head instead of one over the vocabulary.
+        needs_head: True if files must have the head: a trained scalar head may start at zero.
 
     Raises:
-        WrongHead: a classifier where a language model is wanted, one of several labels, or a
-            language model where a reward model is needed.
+        WrongHead: a classifier instead of a language model, one of several labels, or a language
+            model instead of a reward model.
     """
     if is_classifier(config):
         _check_classifier(folder, config, value_head, needs_head)
@@ -54,11 +54,11 @@ def check_head(folder: Path, config: Any, *, value_head: bool, needs_head: bool)
         )
 
 
-def without_head(folder: Path, missing: str) -> WrongHead:
-    """That a classifier's files lack its head."""
+def missing_head_error(folder: Path, missing: str) -> WrongHead:
+    """The error for a classifier without its head in the files."""
     return WrongHead(
         f"a reward model without its output's weights: got {folder} without {missing}, "
-        "allowed one that was saved with its head; copy it again, or choose another"
+        "allowed one with its head; copy it again, or choose another"
     )
 
 

@@ -1,4 +1,4 @@
-"""A model's folder in Hugging Face format, written file by file: no whole model is held for it."""
+"""Model folders in Hugging Face format: reads configs, and writes models file by file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,73 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
-from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, GenerationConfig
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from rlhf_runtime.engines.heads import as_scalar
+from rlhf_runtime.engines.heads import make_scalar_config
 from rlhf_runtime.errors import UnsupportedModel
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FILE_BYTES = 5 << 30
-"""Size of a file of weights, as transformers writes them; more only where one weight is larger."""
+"""Maximum bytes of a file of weights, unless a single weight is larger; as transformers writes
+them."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Gather = Callable[[Shapes], Mapping[str, torch.Tensor]]
-"""Gives some weights whole, in the files' dtype, or nothing where this rank does not write."""
+"""Collects some full weights in the files' dtype; nothing on ranks that do not write."""
+
+
+def read_config(folder: Path) -> PreTrainedConfig:
+    """A folder's configuration.
+
+    Raises:
+        UnsupportedModel: transformers does not support this kind of model, or these settings.
+    """
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        first, *_ = str(error.__cause__ or error).splitlines()
+        raise UnsupportedModel(
+            f"transformers cannot read the model: got {folder}: {first} Choose a model of a kind "
+            "that it supports, or correct config.json"
+        ) from error
+    return config
+
+
+def meta_model(config: PreTrainedConfig, **options: object) -> PreTrainedModel:
+    """A causal language model without weights, on torch's meta device.
+
+    Args:
+        config: of the model.
+        options: of transformers' `from_config`.
+
+    Raises:
+        UnsupportedModel: transformers has no causal language model of this kind.
+    """
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, **options)
+    except ValueError as error:
+        first, *_ = str(error).splitlines()
+        raise UnsupportedModel(
+            f"not a causal language model: got model_type {config.model_type!r}: {first} Choose a "
+            "decoder"
+        ) from error
+    return model
+
+
+def output_weight_name(model: PreTrainedModel) -> str:
+    """Name of the weight of a model's output layer."""
+    head = model.get_output_embeddings()
+    return next(f"{name}.weight" for name, module in model.named_modules() if module is head)
 
 
 def write_weights(
@@ -35,34 +89,35 @@ def write_weights(
     writes: bool = True,
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Write all weights, and an index where there are several files.
+    """Write all weights, and an index if there are several files.
 
     Args:
         shapes: of all weights, by name.
-        gather: called for one file after the other, on ranks that do not write, too.
-        folder: is there. What it holds under the same names is overwritten.
+        gather: called for one file after the other, also on ranks that do not write.
+        folder: an existing one. Files of the same names are overwritten.
         dtype: of the weights in the files.
-        saved_names: what weights are called in files, for those that have another name there.
-        writes: whether this rank writes.
-        file_bytes: what is held at a time.
+        saved_names: names in files, for weights with another name there.
+        writes: True if this rank writes.
+        file_bytes: maximum size of a file.
     """
+    # File by file, so that no rank ever has the full model in memory.
     groups = list(_by_file(shapes, file_bytes // dtype.itemsize))
     files = _file_names(len(groups))
     for file, own in zip(files, groups, strict=True):
         _write_file(folder / file if writes else None, gather(own), saved_names)
     if writes and len(files) > 1:
-        places = {
+        file_by_weight = {
             saved_names.get(name, name): file
             for file, own in zip(files, groups, strict=True)
             for name in own
         }
-        _write_index(folder, shapes, places, dtype)
+        _write_index(folder, shapes, file_by_weight, dtype)
 
 
 def _write_file(
     file: Path | None, weights: Mapping[str, torch.Tensor], saved_names: Mapping[str, str]
 ) -> None:
-    """Write one file, on the rank that does; they are given back when this returns."""
+    # A function of its own, so that its references end and the weights are freed on return.
     if file is not None:
         named = {saved_names.get(name, name): tensor for name, tensor in weights.items()}
         save_file(named, file, metadata={"format": "pt"})
@@ -71,16 +126,16 @@ def _write_file(
 def write_configs(
     config: Any, source: Path, folder: Path, dtype: torch.dtype, *, is_scalar: bool
 ) -> None:
-    """Write `config.json`, and for a model that generates `generation_config.json`.
+    """Write `config.json`, and for a generating model `generation_config.json`.
 
-    One with a scalar head becomes a sequence classifier of one label, as reward models are.
+    A model with a scalar head becomes a sequence classifier of one label, as reward models are.
 
     Args:
-        config: of the model, of transformers; it is left as it is.
-        source: the folder that it was trained from.
-        folder: is there.
+        config: of the model, of transformers; not modified.
+        source: the folder that training began with.
+        folder: an existing one.
         dtype: of the weights in the files.
-        is_scalar: whether a scalar head is in the place of the output projection.
+        is_scalar: True if a scalar head replaces the output projection.
 
     Raises:
         UnsupportedModel: transformers has no sequence classifier of its family.
@@ -89,9 +144,9 @@ def write_configs(
     config.dtype = dtype
     config.use_cache = True
     if is_scalar:
-        as_scalar(config)
+        make_scalar_config(config)
         config.num_labels = 1
-        config.architectures = [_classifier_of(config)]
+        config.architectures = [_classifier_class(config)]
         config.save_pretrained(folder)
         return  # it does not generate
     config.save_pretrained(folder)
@@ -102,7 +157,7 @@ def write_configs(
     generation.save_pretrained(folder)
 
 
-def _classifier_of(config: Any) -> str:
+def _classifier_class(config: Any) -> str:
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise UnsupportedModel(
             "transformers has no sequence classifier of this family, as which a model with a "
@@ -112,7 +167,7 @@ def _classifier_of(config: Any) -> str:
 
 
 def _by_file(shapes: Shapes, max_elements: int) -> Iterator[Shapes]:
-    """Neighbouring weights, as many as fit into a file."""
+    """Groups of consecutive weights that fit into a file."""
     group: dict[str, tuple[int, ...]] = {}
     elements = 0
     for name, shape in shapes.items():
@@ -131,11 +186,11 @@ def _file_names(count: int) -> list[str]:
 
 
 def _write_index(
-    folder: Path, shapes: Shapes, places: Mapping[str, str], dtype: torch.dtype
+    folder: Path, shapes: Shapes, file_by_weight: Mapping[str, str], dtype: torch.dtype
 ) -> None:
     elements = sum(map(math.prod, shapes.values()))
     index = {
         "metadata": {"total_parameters": elements, "total_size": elements * dtype.itemsize},
-        "weight_map": dict(sorted(places.items())),
+        "weight_map": dict(sorted(file_by_weight.items())),
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""AdamW with warm-up and decay, and the clipping of gradients."""
+"""Optimizer: AdamW with warm-up, decay and gradient clipping."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SCHEDULERS = {
     LearningRateDecay.LINEAR: "linear",
     LearningRateDecay.COSINE: "cosine",
 }
-"""By the names of transformers; all of them warm up."""
+"""Names of transformers' schedules; all of them warm up."""
 
 STEP = "step"
-"""What Adam calls the number of its steps; everything else that it keeps is like the parameter."""
+"""Adam's key of the number of steps; all other state has the parameter's shape."""
 GlobalNorm = Callable[[], torch.Tensor]
-"""The norm of all gradients of all ranks, equal on all of them."""
+"""Returns the norm over all gradients of all ranks, equal on all of them."""
 
 
 class Optimizer:
@@ -36,19 +36,19 @@ class Optimizer:
         settings: OptimizerSettings,
         global_norm: GlobalNorm | None = None,
     ) -> None:
-        """Begin to optimize.
+        """Create Adam and its schedule.
 
         Args:
-            parameters: by name: what is stepped by its `grad`, in float32.
+            parameters: by name; in float32, stepped by their `grad`.
             settings: of the optimizer.
-            global_norm: collective. None: torch knows it of its own tensors.
+            global_norm: collective. None: torch computes the norm of its own tensors.
         """
         self._named = dict(parameters)
         self._parameters = list(self._named.values())
         self._settings = settings
         self._global_norm = global_norm or self._norm_of_gradients
         self.adam = torch.optim.AdamW(
-            # A rank may have no part of any: torch refuses an optimizer of nothing.
+            # A rank may have no part of any parameter: torch refuses an empty optimizer.
             self._parameters or [torch.zeros(0)],
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
@@ -65,12 +65,12 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the next step uses."""
+        """Learning rate of the next step."""
         return float(self.scheduler.get_last_lr()[0])
 
     @property
     def updates(self) -> int:
-        """Steps so far, those that were left out among them."""
+        """Steps so far, including skipped ones."""
         return int(self.scheduler.last_epoch)
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -79,15 +79,16 @@ class Optimizer:
         return {name: dict(state) for name, state in states.items() if state}
 
     def state(self) -> dict[str, Any]:
-        """What the next step depends on, beside weights and settings; tensors are its own."""
+        """State of the next step, without weights and settings; its tensors are not copies."""
         return {"adam": self.moments(), "updates": self.updates}
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """Everything that it holds beside the parameters."""
+        """All state tensors."""
         return [tensor for state in self.adam.state.values() for tensor in state.values()]
 
     def expect_state(self, parameters: Collection[str]) -> None:
-        """Make room for the state of the parameters with these names, and of no others."""
+        """Allocate the state of exactly the parameters with these names."""
+        # A restored checkpoint overwrites these tensors in place.
         self.adam.state.clear()
         for name in parameters:
             parameter = self._named[name]
@@ -98,7 +99,8 @@ class Optimizer:
             }
 
     def resume(self, updates: int) -> None:
-        """Go on after so many steps, at the rate of the next one."""
+        """Continue after so many steps, at the learning rate of the next one."""
+        # Not scheduler.step(): it would count, and cannot jump.
         self.scheduler.last_epoch = updates
         rates = [
             base * factor(updates)
@@ -111,7 +113,7 @@ class Optimizer:
     def step(self) -> float:
         """Clip, update and clear the gradients; returns their global norm before clipping.
 
-        With a norm that is not finite nothing is updated; the learning rate moves on all the same.
+        A norm that is not finite skips the update, but not the step of the schedule.
         """
         norm = self._global_norm()
         clip_grads_with_norm_(self._parameters, self._settings.gradient_clip, norm)

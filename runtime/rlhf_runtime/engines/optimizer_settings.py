@@ -1,4 +1,4 @@
-"""Settings of an optimizer. Plain data: the driver makes it without importing torch."""
+"""Settings of an optimizer. Plain data: the driver creates it without importing torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_api.spec.models import LearningRateDecay
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Settings of AdamW; `total_updates` is where linear and cosine decay reach zero."""
+    """Settings of AdamW; linear and cosine decay reach zero at `total_updates`."""
 
     learning_rate: float
     beta1: float

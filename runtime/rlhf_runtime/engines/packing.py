@@ -1,9 +1,9 @@
-"""Micro-batches: prompts and responses laid out for one forward pass.
+"""Micro-batches: prompts and responses packed into sequences for one forward pass.
 
 Responses to the same prompt share it: a sequence is a prompt followed by one or more of its
-responses, each of which sees the prompt and itself only. The prompt is then computed once instead
-of once per response. Sequences are padded on the right to the longest of the micro-batch; no real
-token ever sees padding.
+responses, each of which attends to the prompt and to itself only. The prompt is then computed once
+instead of once per response. Sequences are padded on the right to the longest of the micro-batch;
+no real token ever attends to padding.
 """
 
 from __future__ import annotations
@@ -20,49 +20,50 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.partition import micro_batches
 from rlhf_runtime.devices import to_device
-from rlhf_runtime.engines.sequences import group_into_sequences
 from rlhf_sizing.costs import SequenceCost
+from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Sequences for one forward pass, and where their responses are.
-
-    With n response tokens to be predicted: `token_ids[sequences, longest]`; `position_ids` alike
-    and `attention_mask[sequences, 1, longest, longest]` (True: may be seen), both None where every
-    sequence has one response and plain causal attention does; `predictors[n]`: for each of the n
-    the position, in the flattened `token_ids`, whose output predicts it; `targets[n]`: these
-    tokens; `rows[responses]`: positions in the batch it was cut from;
-    `response_lengths[responses]`: how many of the n are of each; `ends[responses]`: in the
-    flattened `token_ids`, the last token of each response, or of its prompt where it is empty;
-    `tokens[n]`: where each target lies in the batch's packed response column.
-    """
+    """Sequences for one forward pass, and the positions of their n response tokens."""
 
     token_ids: torch.Tensor
+    """int64[sequences, longest]."""
     position_ids: torch.Tensor | None
+    """int64[sequences, longest]; None if every sequence has one response: 0, 1, 2, ..."""
     attention_mask: torch.Tensor | None
+    """bool[sequences, 1, longest, longest], true where attention is allowed; None if every sequence
+    has one response: plain causal attention."""
     predictors: torch.Tensor
+    """int64[n]: the position, in the flattened `token_ids`, whose output predicts the token."""
     targets: torch.Tensor
+    """int64[n]: the response tokens."""
     rows: torch.Tensor
+    """int64[responses]: row of each response in the batch that the micro-batch was cut from."""
     response_lengths: torch.Tensor
+    """int64[responses]: number of predicted tokens of each response; the sum is n."""
     ends: torch.Tensor
+    """int64[responses]: position, in the flattened `token_ids`, of the last token of each response,
+    or of its prompt if the response is empty."""
     tokens: torch.Tensor
+    """int64[n]: index of each target in the batch's packed response column."""
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device."""
+        """Copy to another device."""
         if device.type == "cpu":
             return self
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        moved = {n: to_device(field, device) for n, field in given.items() if field is not None}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        moved = {n: to_device(field, device) for n, field in fields.items() if field is not None}
         return replace(self, **moved)
 
-    def only(self, kept: torch.Tensor) -> MicroBatch:
-        """The same sequences, of whose response tokens only some are predicted.
+    def select(self, kept: torch.Tensor) -> MicroBatch:
+        """The same sequences with fewer predicted tokens.
 
         Args:
-            kept: bool[n], which ones.
+            kept: bool[n], true for tokens that are still predicted.
         """
         row_of = torch.repeat_interleave(torch.arange(len(self.rows)), self.response_lengths)
         return replace(
@@ -76,14 +77,14 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Packing:
-    """How sequences and micro-batches are made."""
+    """Settings of packing rows into sequences and micro-batches."""
 
     max_padded_tokens: int
-    """Padded tokens of a micro-batch; a longer sequence is alone."""
+    """Maximum padded tokens of a micro-batch; a longer sequence is alone."""
     cost: SequenceCost
-    """How dear a token is compared with seeing another one."""
+    """Cost of a token relative to the cost of attending to another token."""
     share_prompts: bool
-    """Whether responses to one prompt may share it."""
+    """True if responses to one prompt may share it."""
 
 
 def cut(
@@ -92,11 +93,17 @@ def cut(
     groups: NDArray[np.int64],
     packing: Packing,
     rows: Rows | None = None,
-    whole_groups: bool = False,
+    keep_groups: bool = False,
 ) -> list[MicroBatch]:
-    """Rows, by default all, as micro-batches. Rows of equal `groups` have the same prompt.
+    """Pack rows into micro-batches.
 
-    With `whole_groups` those of a group are in one micro-batch.
+    Args:
+        prompts: packed prompt of every row.
+        responses: packed response of every row.
+        groups: int64[all rows]; rows of one group have the same prompt.
+        packing: settings.
+        rows: rows to pack; None: all.
+        keep_groups: True to keep the rows of a group in one micro-batch.
     """
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
@@ -111,10 +118,10 @@ def cut(
     if not packing.share_prompts:
         sequences = [np.asarray([row]) for row in chosen]
     lengths = np.asarray(
-        [prompts.lengths[held[0]] + responses.lengths[held].sum() for held in sequences],
+        [prompts.lengths[members[0]] + responses.lengths[members].sum() for members in sequences],
         dtype=np.int64,
     )
-    units = np.asarray([groups[held[0]] for held in sequences]) if whole_groups else None
+    units = np.asarray([groups[members[0]] for members in sequences]) if keep_groups else None
     return [
         _lay_out(prompts, responses, [sequences[number] for number in part])
         for part in micro_batches(lengths, packing.max_padded_tokens, units)
@@ -122,21 +129,22 @@ def cut(
 
 
 def empty_micro_batch() -> MicroBatch:
-    """One token and no response: takes part in collectives without contributing anything."""
+    """One token and no response: takes part in collectives and contributes nothing."""
     nothing = torch.zeros(0, dtype=torch.long)
     token = torch.zeros(1, 1, dtype=torch.long)
     return MicroBatch(token, None, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
 
-def in_step(items: Sequence[T], count: int, nothing: T) -> Iterator[T]:
-    """The items, followed by `nothing` until there are `count`: forward passes of a rank that has
-    fewer than others."""
+def pad_batches(items: Sequence[T], count: int, filler: T) -> Iterator[T]:
+    """The items, followed by fillers up to a total of `count`."""
+    # For ranks with fewer forward passes than others, whose collectives they must join.
     yield from items
-    yield from repeat(nothing, count - len(items))
+    yield from repeat(filler, count - len(items))
 
 
 def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> MicroBatch:
-    """Prompts first, then their responses one after the other, all of it vectorised."""
+    """Lay out sequences: each prompt, then its responses one after the other."""
+    # Vectorized over all tokens: a loop over rows would dominate the time of small models.
     counts = np.asarray([len(rows) for rows in sequences])
     rows = np.concatenate(sequences)
     first = np.cumsum(counts) - counts
@@ -146,30 +154,32 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
     offsets = np.repeat(prompt.lengths - before[first], counts) + before
     longest = int((prompt.lengths + np.add.reduceat(response.lengths, first)).max())
     bases = np.arange(len(sequences), dtype=np.int64) * longest
-    prompt_places = run_positions(bases, prompt.lengths)
-    places = run_positions(np.repeat(bases, counts) + offsets, response.lengths)
+    prompt_positions = run_positions(bases, prompt.lengths)
+    response_positions = run_positions(np.repeat(bases, counts) + offsets, response.lengths)
     token_ids = np.zeros(len(sequences) * longest, dtype=np.int64)
-    token_ids[prompt_places] = prompt.values
-    token_ids[places] = response.values
-    predictors = places - 1
+    token_ids[prompt_positions] = prompt.values
+    token_ids[response_positions] = response.values
+    predictors = response_positions - 1
     starts = before[response.lengths > 0]
     ends_of_prompts = np.repeat(bases + prompt.lengths - 1, counts)
     predictors[starts] = ends_of_prompts[response.lengths > 0]
     ends = ends_of_prompts.copy()
-    ends[response.lengths > 0] = places[(before + response.lengths - 1)[response.lengths > 0]]
+    ends[response.lengths > 0] = response_positions[
+        (before + response.lengths - 1)[response.lengths > 0]
+    ]
     shape = (len(sequences), longest)
     position_ids = attention_mask = None
     if (counts > 1).any():
-        within = np.arange(len(places)) - np.repeat(before, response.lengths)
+        within = np.arange(len(response_positions)) - np.repeat(before, response.lengths)
         position_ids = np.zeros(len(token_ids), dtype=np.int64)
-        position_ids[prompt_places] = prompt_places - np.repeat(bases, prompt.lengths)
-        position_ids[places] = within + np.repeat(
+        position_ids[prompt_positions] = prompt_positions - np.repeat(bases, prompt.lengths)
+        position_ids[response_positions] = within + np.repeat(
             np.repeat(prompt.lengths, counts), response.lengths
         )
         number = np.arange(len(rows)) - np.repeat(first, counts)
         segments = np.full(len(token_ids), -1, dtype=np.int64)
-        segments[prompt_places] = 0
-        segments[places] = np.repeat(number + 1, response.lengths)
+        segments[prompt_positions] = 0
+        segments[response_positions] = np.repeat(number + 1, response.lengths)
         attention_mask = _visible(torch.from_numpy(segments.reshape(shape)))
     return MicroBatch(
         token_ids=torch.from_numpy(token_ids.reshape(shape)),
@@ -187,12 +197,60 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
 
 
 def _visible(segments: torch.Tensor) -> torch.Tensor:
-    """bool[sequences, 1, longest, longest]: who sees whom.
+    """Attention mask, bool[sequences, 1, longest, longest], of prompts with several responses.
 
-    `segments[sequences, longest]`: 0 for the prompt, 1, 2, ... for responses, -1 for padding, which
-    sees padding and the prompt, so that no row of the mask is empty.
+    Args:
+        segments: int64[sequences, longest]; 0 for the prompt, 1, 2, ... for responses, -1 for
+            padding.
     """
-    seen, seer = segments[:, None, :], segments[:, :, None]
+    # Padding attends to padding and the prompt: an empty row of the mask would give NaN.
+    keys, queries = segments[:, None, :], segments[:, :, None]
     longest = segments.shape[1]
     causal = torch.ones(longest, longest, dtype=torch.bool).tril()
-    return (((seen == 0) | (seen == seer)) & causal)[:, None]
+    return (((keys == 0) | (keys == queries)) & causal)[:, None]
+
+
+def group_into_sequences(
+    rows: Rows,
+    prompt_lengths: NDArray[np.int32],
+    response_lengths: NDArray[np.int32],
+    groups: NDArray[np.int64],
+    cost: SequenceCost,
+    max_tokens: int,
+) -> list[Rows]:
+    """Choose which rows of a group share a sequence.
+
+    A row joins a sequence if that is cheaper than computing the prompt again. A sequence is split
+    again if its attention mask costs more than all that it saves. Rows of one group need not be
+    consecutive; within a sequence they keep their order.
+
+    Args:
+        rows: rows to group.
+        prompt_lengths: tokens of every row's prompt.
+        response_lengths: tokens of every row's response.
+        groups: rows of one group have the same prompt.
+        cost: of a sequence of the model, on its device.
+        max_tokens: longest sequence with several responses, up to `MAX_SHARED_TOKENS`.
+    """
+    longest = min(MAX_SHARED_TOKENS, max_tokens)
+    ordered = rows[np.argsort(groups[rows], kind="stable")]
+    sequences: list[list[int]] = []
+    group = length = -1
+    for row in ordered.tolist():
+        prompt, response = int(prompt_lengths[row]), int(response_lengths[row])
+        joined = cost.shared(length + response) - cost.shared(length)
+        is_cheaper = joined < cost.alone(prompt + response)
+        if groups[row] == group and is_cheaper and length + response <= longest:
+            sequences[-1].append(row)
+            length += response
+        else:
+            sequences.append([row])
+            group, length = int(groups[row]), prompt + response
+    result: list[Rows] = []
+    for members in sequences:
+        prompt, lengths = int(prompt_lengths[members[0]]), response_lengths[members].tolist()
+        alone = sum(cost.alone(prompt + response) for response in lengths)
+        is_shared = cost.shared(prompt + sum(lengths)) < alone
+        parts = [members] if is_shared else [[row] for row in members]
+        result.extend(np.asarray(part, dtype=np.int64) for part in parts)
+    return result

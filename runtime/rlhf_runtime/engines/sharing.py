@@ -1,4 +1,5 @@
-"""Whether a model computes responses right that share their prompt: asked of the model itself."""
+"""Shared prompts: tests by a forward pass if a model computes responses with a shared prompt
+correctly, and the cost of its sequences."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 TOLERANCE = 5e-2
-"""Largest distance of a token's outputs, relative to their norm; bfloat16 rounds to about 4e-3 in
-each layer, and whoever sees other tokens is far away."""
+"""Maximum distance of a token's outputs, relative to their norm. bfloat16 rounds to about 4e-3 in
+each layer; attention to wrong tokens gives far larger distances."""
 
 
 def sequence_cost(hidden_size: int, device: torch.device) -> SequenceCost:
-    """What sequences of a model of that width cost on a device."""
+    """Cost of sequences of a model of that width on a device."""
     return SequenceCost(
         hidden_size, MASKED_COST[Device.CPU if device.type == "cpu" else Device.GPU]
     )
 
 
-def looks_at_everything(config: Any) -> bool:
-    """Whether every layer has full causal attention; a custom mask would undo any other."""
+def has_full_attention(config: Any) -> bool:
+    """True if every layer has full causal attention."""
+    # A custom mask, as of shared prompts, would replace windows and chunks.
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
     window = getattr(config, "sliding_window", None)
     uses_window = window is not None and getattr(config, "use_sliding_window", True)
@@ -34,14 +36,15 @@ def looks_at_everything(config: Any) -> bool:
     return set(layer_types) == {"full_attention"} and not (uses_window or chunked)
 
 
-def shares_prompts(
+def supports_shared_prompts(
     outputs: Callable[[MicroBatch], torch.Tensor], vocab_size: int, hidden_size: int
 ) -> bool:
-    """Whether outputs of two responses that share a prompt equal those of the responses alone.
+    """True if two responses with a shared prompt have the same outputs as each response alone.
 
-    `outputs` runs a micro-batch forward. A model that does not take custom masks or positions, or
-    understands them otherwise, fails this and computes every prompt with every response.
+    `outputs` runs a micro-batch forward.
     """
+    # Asked of the model itself: no attribute of transformers tells which models support custom
+    # masks and positions. One that fails computes every prompt with every response.
     tokens = np.arange(1, 10) % vocab_size
     prompts = pack([tokens[:4], tokens[:4]], np.int32)
     responses = pack([tokens[4:7], tokens[5:9]], np.int32)
@@ -53,8 +56,8 @@ def shares_prompts(
         return False
     expected = outputs(alone)[torch.argsort(alone.tokens)]
     try:
-        got = outputs(shared)[torch.argsort(shared.tokens)]
+        actual = outputs(shared)[torch.argsort(shared.tokens)]
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False
-    distances = (got - expected).norm(dim=1) / expected.norm(dim=1).clamp(min=1e-6)
+    distances = (actual - expected).norm(dim=1) / expected.norm(dim=1).clamp(min=1e-6)
     return bool(distances.max() <= TOLERANCE)

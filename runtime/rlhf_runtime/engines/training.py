@@ -1,7 +1,7 @@
-"""What roles need of an engine that trains a model, whichever it is.
+"""The interface between roles and training engines.
 
-Losses and inference see numbers of the tokens that are predicted, never logits: an engine may cut
-the vocabulary over ranks, or never hold the logits of a whole micro-batch.
+Losses and inference get numbers of the predicted tokens, never logits: an engine may cut the
+vocabulary over ranks, or never have the logits of a complete micro-batch in memory.
 """
 
 from __future__ import annotations
@@ -24,78 +24,80 @@ from rlhf_runtime.reshard.views import Views
 
 @dataclass(frozen=True)
 class ReadLogProbs:
-    """Read a language model's head: log-probabilities of the targets under softmax(logits /
-    temperature)."""
+    """Read log-probabilities of the targets under softmax(logits / temperature)."""
 
     temperature: float = 1.0
     """Above 0."""
     with_entropy: bool = False
-    """Whether the distributions' entropies are wanted, too."""
+    """True to compute the distributions' entropies, too."""
     entropy_gradient: bool = False
-    """Whether they are part of a loss."""
+    """True if entropies are part of a loss."""
 
 
 @dataclass(frozen=True)
 class ReadValues:
-    """Read a scalar head."""
+    """Read the numbers of a scalar head."""
 
 
 HeadReading = ReadLogProbs | ReadValues
 
 
 class TokenOutputs(NamedTuple):
-    """What a head says at the n predictors of a micro-batch, in float32 on the model's device."""
+    """Outputs of a head for the n predicted tokens of a micro-batch, in float32 on the model's
+    device."""
 
     values: Float[Tensor, " n"]
     """Log-probabilities of the targets, or the scalar head's numbers."""
     entropies: Float[Tensor, " n"] | None = None
-    """In nats, where they were asked for."""
+    """In nats, if requested."""
 
 
 Loss = Callable[[TokenOutputs, MicroBatch], torch.Tensor]
-"""From what the head says of a micro-batch to this rank's share of the loss."""
+"""Computes this rank's share of the loss of a micro-batch."""
 Consume = Callable[[TokenOutputs, MicroBatch], None]
 
 
 @dataclass(frozen=True)
 class WeightedLoss:
-    """A loss on some rows: what an optimizer step minimizes is the sum of one or more."""
+    """A loss on some rows; an optimizer step minimizes the sum of one or more."""
 
     reading: HeadReading
-    """What the loss is called with."""
+    """Kind of outputs that the loss needs."""
     micro_batches: Sequence[MicroBatch]
     """This rank's part of the rows."""
     loss: Loss
     no_grad_micro_batches: Sequence[MicroBatch] = ()
-    """They run forward only, before any of the others: rows whose loss is known to have no
-    gradient, for the statistics that the loss collects, or such that the loss has to know of before
-    it says anything of others."""
+    """Micro-batches without gradient, which run forward only and before all others.
+
+    Their rows contribute to the loss's statistics, or are inputs of the loss of other rows."""
 
 
 class TrainingEngine(Protocol):
     """Weights, forward pass and optimizer of one role, on the ranks of its mesh.
 
-    What is said to be collective every rank of the mesh must call, in the same order.
+    Every rank of the mesh must call collective methods, in the same order.
     """
 
     @property
     def version(self) -> int:
-        """How often the weights have changed."""
+        """Number of changes of the weights."""
 
     @property
     def offloaded(self) -> OffloadDepth:
-        """How much has left the device: unless it is nothing, whatever needs weights, gradients or
-        optimizer raises `NotLoaded`."""
+        """Depth of the present offload.
+
+        Unless it is NOTHING, methods that need weights, gradients or optimizer raise `NotLoaded`.
+        """
 
     def offload(self, depth: OffloadDepth) -> None:
-        """Give the device's memory of weights, gradients and optimizer back, or of what follows
-        from the rest, unless that was done. Views stay valid."""
+        """Free the device's memory of weights, gradients and optimizer, or only of derived weights;
+        no-op if that was done. Views stay valid."""
 
     def load(self) -> None:
-        """Undo it, if it was done; copies may still run when this returns. Collective."""
+        """Undo `offload`; copies may still run when this returns. Collective."""
 
     def require_loaded(self) -> None:
-        """Let what follows find everything on the device: for those that hold views.
+        """Ensure that everything is on the device, before views are used.
 
         Raises:
             NotLoaded: it is on the host.
@@ -103,26 +105,29 @@ class TrainingEngine(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the next update uses."""
+        """Learning rate of the next update."""
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
         """Train with a new optimizer from now on."""
 
     def packing(self, max_padded_tokens: int) -> Packing:
-        """How this model's micro-batches are made."""
+        """Packing settings for this model's micro-batches."""
 
     def infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
-        """Run every micro-batch forward; on ranks that have the head `consume` gets what it says.
+        """Run every micro-batch forward; ranks with the head pass its outputs to `consume`.
         Collective."""
 
     def update(self, terms: Sequence[WeightedLoss]) -> float:
-        """One optimizer step on the sum of all terms over micro-batches and ranks; returns the
-        gradient's norm. Collective, be it with no micro-batch.
+        """One optimizer step on the sum of all terms over micro-batches and ranks. Collective, also
+        for ranks without a micro-batch.
 
         Args:
             terms: at least one; the same losses on every rank.
+
+        Returns:
+            The norm of the gradient before clipping.
         """
 
     def views(self) -> Views:
@@ -132,29 +137,28 @@ class TrainingEngine(Protocol):
         """Its storage of every weight that it trains, in float32; of frozen weights `views`."""
 
     def state(self) -> dict[str, Any]:
-        """What later steps depend on; its tensors are the engine's own, to save or to overwrite."""
+        """Everything that later steps depend on; its tensors are no copies: save or overwrite
+        them."""
 
     def expect_state(self, parameters: Collection[str]) -> None:
-        """Make room for the optimizer's state of the parameters with these names, as far as this
-        rank holds them."""
+        """Allocate the optimizer's state of this rank's parts of the parameters with these
+        names."""
 
     def adopt(self, state: dict[str, Any]) -> None:
-        """Take over the plain values of a `state` whose tensors have been overwritten.
-        Collective."""
+        """Adopt the plain values of a `state` whose tensors have been overwritten. Collective."""
 
-    def held_bytes(self) -> Mapping[MemoryUse, int]:
-        """What this rank holds of weights, gradients and optimizer now."""
+    def bytes_on_device(self) -> Mapping[MemoryUse, int]:
+        """Bytes of weights, gradients and optimizer on this rank's device."""
 
     def copy_weights_from(self, other: TrainingEngine, entirely: bool = False) -> None:
-        """Take over the weights of another engine on the same ranks, except those that it does not
-        have. Collective.
+        """Copy the weights of another engine on the same ranks, by name. Collective.
 
         Raises:
-            UnsupportedModel: some are not of both models, and all should be copied.
+            UnsupportedModel: `entirely`, and the models differ in a weight.
         """
 
     def load_weights(self, folder: Path) -> None:
-        """Take over the weights of a saved model, except those it does not have. Collective."""
+        """Copy the weights of a saved model, by name. Collective."""
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the model in Hugging Face format. Collective."""

@@ -1,7 +1,7 @@
-"""The process group of a pool: what meshes are cut of.
+"""World: the process group of a pool, from which meshes are cut.
 
 Owned by the rank's process. Rank 0 serves the store at which the others meet, on a port that the
-operating system picks: no port is fixed, so none can be taken.
+operating system chooses: a fixed port could be in use.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def serve_store(address: str, size: int, timeout_seconds: float) -> TCPStore:
-    """The store of a world, served by this process on a free port."""
+    """Serve the store of a world from this process, on a free port."""
     return TCPStore(
         address, 0, size, True, datetime.timedelta(seconds=timeout_seconds), wait_for_workers=False
     )
 
 
 def reach_store(address: str, port: int, size: int, timeout_seconds: float) -> TCPStore:
-    """The store that another process serves."""
+    """Connect to the store of another process."""
     return TCPStore(address, port, size, False, datetime.timedelta(seconds=timeout_seconds))
 
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of one pool; rank r computes on `device`."""
+    """All ranks of one pool; this one computes on `device`."""
 
     rank: int
     size: int
     device: torch.device
     timeout: datetime.timedelta
-    """Longest wait for other ranks in a collective."""
+    """Time-out of collectives."""
 
     @staticmethod
     def join(
         rank: int, size: int, store: Store, device: torch.device, timeout_seconds: float
     ) -> World:
-        """Enter the world: returns once all ranks have, or raises after the time-out."""
+        """Join the world: returns once all ranks have joined, or raises after the time-out."""
         timeout = datetime.timedelta(seconds=timeout_seconds)
         dist.init_process_group(
             BACKENDS[device.type], store=store, rank=rank, world_size=size, timeout=timeout
@@ -52,15 +52,15 @@ class World:
         return World(rank, size, device, timeout)
 
     def make_group(self, ranks: Sequence[int]) -> dist.ProcessGroup:
-        """A group of some ranks, or the one of all. Every rank of the world makes it."""
+        """A group of some ranks; the world's own if they are all. Collective over the world."""
         everyone = dist.group.WORLD
         assert everyone is not None
         if len(ranks) == self.size:
             return everyone
-        made: dist.ProcessGroup = dist.new_group(list(ranks), timeout=self.timeout)
-        return made
+        group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=self.timeout)
+        return group
 
     def close(self) -> None:
-        """Leave the world."""
+        """Leave the world and destroy its groups."""
         if dist.is_initialized():
             dist.destroy_process_group()

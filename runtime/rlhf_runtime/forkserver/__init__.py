@@ -1,7 +1,7 @@
-"""Workers that are forked from a process in which their libraries are imported already.
+"""Workers that are forked from a process with imported libraries.
 
-A node has one fork server. It stands by from the start of a job to its end: an incarnation of
-workers, also one that takes the place of a dead one, waits for no import.
+A node has one fork server, from the start of a job to its end. So no incarnation of workers waits
+for imports, not even a replacement for a dead one.
 
-    raylet --starts--> launcher --asks--> server --forks--> worker, which Ray knows as any other
+    raylet --starts--> launcher --asks--> server --forks--> worker, which Ray treats as any other
 """

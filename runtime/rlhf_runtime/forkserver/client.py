@@ -1,4 +1,4 @@
-"""A fork server as those see it who start it: the driver on one machine, a task on a node."""
+"""Client of a fork server: starts it and sends requests. Used by drivers and by tasks on nodes."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from rlhf_runtime.forkserver import launcher, server
 from rlhf_runtime.hooks import Hook, nothing
 
 POLL_SECONDS = 0.1
-"""How often one looks up while libraries are imported."""
+"""Interval of checks while libraries are imported."""
 
 
 class ForkServer(Protocol):
-    """Who forks the workers of a command on one machine."""
+    """The process that forks the workers of a command on one machine."""
 
     name: str
 
     def revive(self) -> None:
-        """Start it again if it has died, as a process may that is taken for memory."""
+        """Restart it if it has died, for example because of memory pressure."""
 
     def close(self) -> None:
-        """Have no use for it any more."""
+        """Release it."""
 
 
 class OwnForkServer:
-    """A server that ends with this process, and whatever it has forked with it."""
+    """A server that ends with this process, together with its workers."""
 
     def __init__(self, device: Device, name: str = "") -> None:
-        """It begins to import at once; `close` must follow.
+        """Start the server, which begins to import. `close` must follow.
 
         Args:
             device: of the workers.
-            name: which no other server has; by default a random one.
+            name: unique; by default a random one.
         """
         self.name = name or f"rlhf-{secrets.token_hex(16)}"
         self._device = device
         self._process = self._start()
 
     def revive(self) -> None:
-        """Start it again if it has died."""
-        if not self.lives:
+        """Restart it if it has died."""
+        if not self.is_alive:
             self._process = self._start()
 
     @property
-    def lives(self) -> bool:
-        """Whether it has not ended."""
+    def is_alive(self) -> bool:
+        """True while its process runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it, and with it the workers that are left."""
+        """End it, and with it the remaining workers."""
         self._process.kill()
         self._process.wait()
 
@@ -68,15 +68,16 @@ class OwnForkServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
-                process_group=0,  # it does not hear what the terminal tells the driver
+                # The terminal's signals are meant for the driver only.
+                process_group=0,
             )
 
 
 def start_server(name: str, device: Device, raylet: int | None = None) -> None:
-    """Start a node's server, unless it has one of that name; it is no child of this process.
+    """Start a node's server, unless it has one of that name. It is no child of this process.
 
     Args:
-        name: the server's.
+        name: of the server.
         device: of the workers.
         raylet: the process that it ends with; None: it ends with its container.
     """
@@ -88,6 +89,7 @@ def start_server(name: str, device: Device, raylet: int | None = None) -> None:
         words = server.command(device, listener)
         words += [] if raylet is None else ["--raylet", str(raylet)]
         subprocess.run(
+            # The shell exits at once, so the server becomes an orphan.
             ["/bin/sh", "-c", 'exec "$@" &', "sh", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -99,37 +101,41 @@ def start_server(name: str, device: Device, raylet: int | None = None) -> None:
 
 
 def wait_until_ready(name: str, poll: Hook) -> bool:
-    """Wait until a server has imported its libraries; whether it has, and has not ended instead.
+    """Wait until a server has imported its libraries.
 
     Args:
-        name: the server's.
-        look: called all the time; what it raises ends the wait.
+        name: of the server.
+        poll: called repeatedly; an exception from it ends the wait.
+
+    Returns:
+        True if it is ready; False if it has ended.
     """
-    return _ask(name, {"ready": True}, poll)
+    return _request(name, {"ready": True}, poll)
 
 
 def retire(name: str) -> bool:
-    """Let a server end when the last of its workers has; whether it has heard."""
-    return _ask(name, {"retire": True}, nothing)
+    """Let a server end after its last worker. Returns False if it does not answer."""
+    return _request(name, {"retire": True}, nothing)
 
 
 def unload(name: str, poll: Hook) -> bool:
-    """Let a server forget its libraries until a worker is wanted; whether it has heard."""
-    return _ask(name, {"unload": True}, poll)
+    """Let a server drop its libraries until the next worker. Returns False if it does not
+    answer."""
+    return _request(name, {"unload": True}, poll)
 
 
 def _listen(name: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(launcher.address_of(name))
-        listener.listen(server.WAITING)
+        listener.listen(server.MAX_WAITING_REQUESTS)
     except OSError:
         listener.close()
         raise
     return listener
 
 
-def _ask(name: str, request: dict[str, object], poll: Hook) -> bool:
+def _request(name: str, request: dict[str, object], poll: Hook) -> bool:
     try:
         with launcher.request(name, request) as connection:
             while not _readable([connection]):

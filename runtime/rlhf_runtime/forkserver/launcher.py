@@ -1,7 +1,8 @@
-"""What a raylet starts in place of a worker: has the node's fork server make the worker.
+"""The program that a raylet starts instead of a worker: it lets the node's fork server make the
+worker.
 
-As a program it takes the words that Ray gives to its worker. Standard library only, and started
-without site packages, for it stands before a start that somebody waits for.
+It gets the arguments that Ray gives to its worker. Standard library only, without site packages:
+every start of a worker waits for it.
 """
 
 from __future__ import annotations
@@ -14,33 +15,34 @@ import struct
 import sys
 
 SERVER = "RLHF_FORK_SERVER"
-"""The fork server's name in the environment. Unset: that of the raylet's own."""
+"""Environment variable with the fork server's name. Unset: derived from the raylet's socket."""
 RAYLET_SOCKET = "--raylet-name="
-FOR_THE_SETUP = ("--language=", "--serialized-runtime-env-context=")
-"""Words that Ray adds for a program of its own, which stands here otherwise."""
+RAY_SETUP_OPTIONS = ("--language=", "--serialized-runtime-env-context=")
+"""Arguments for Ray's own setup program, which this one replaces."""
 STANDARD_STREAMS = (0, 1, 2)
 _CREDENTIALS = struct.Struct("3i")
 
 
 def command() -> list[str]:
-    """The command that, before a worker's script and its words, has the worker forked."""
+    """Return the command that is put before a worker's script and arguments."""
     return [sys.executable, "-I", "-S", __file__]
 
 
 def name_for(raylet_socket: str) -> str:
-    """The name of the fork server for the raylet that listens at a path, in its environment."""
+    """Return the name of the fork server for the raylet with this socket, in this environment."""
     return (
         os.environ.get(SERVER) or "rlhf-" + hashlib.sha256(raylet_socket.encode()).hexdigest()[:32]
     )
 
 
 def address_of(name: str) -> str:
-    """Where a fork server listens: in no folder, so that nothing is left of one that is killed."""
+    """Return the abstract socket address of a fork server."""
+    # An abstract socket has no file that a killed server could leave behind.
     return f"\0{name}"
 
 
 def connect(name: str) -> socket.socket:
-    """A connection to the fork server of a name.
+    """Connect to a fork server.
 
     Raises:
         OSError: there is none, or it belongs to another user, who must not see an environment.
@@ -57,15 +59,15 @@ def connect(name: str) -> socket.socket:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user of the process at the other end."""
-    given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(given)[1])
+    """Return the user id of the process at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
-def request(name: str, wanted: dict[str, object]) -> socket.socket:
-    """Ask the fork server of a name for something; what it answers is read from the connection.
+def request(name: str, message: dict[str, object]) -> socket.socket:
+    """Send a request to a fork server; the answer is read from the returned connection.
 
-    It is given this process's standard streams, for the worker that it forks.
+    The server gets this process's standard streams, for the worker that it forks.
 
     Raises:
         OSError: there is no such server.
@@ -73,7 +75,7 @@ def request(name: str, wanted: dict[str, object]) -> socket.socket:
     connection = connect(name)
     try:
         socket.send_fds(connection, [b"\n"], STANDARD_STREAMS)
-        connection.sendall(json.dumps(wanted).encode())
+        connection.sendall(json.dumps(message).encode())
         connection.shutdown(socket.SHUT_WR)
     except OSError:
         connection.close()
@@ -81,9 +83,10 @@ def request(name: str, wanted: dict[str, object]) -> socket.socket:
     return connection
 
 
-def fork(name: str, words: list[str]) -> bool:
-    """Have a worker forked that runs a script with words; whether that was done."""
-    worker = {"words": words, "environment": dict(os.environ), "folder": os.getcwd()}
+def fork(name: str, argv: list[str]) -> bool:
+    """Let the server fork a worker that runs a script with arguments. Returns False if it does
+    not."""
+    worker = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}
     try:
         with request(name, {"fork": worker}) as connection:
             return bool(connection.recv(1 << 16))
@@ -91,12 +94,12 @@ def fork(name: str, words: list[str]) -> bool:
         return False
 
 
-def main(words: list[str]) -> None:
-    """Have the worker forked; where no server answers, become the worker."""
-    words = [word for word in words if not word.startswith(FOR_THE_SETUP)]
-    raylet = next((word for word in words if word.startswith(RAYLET_SOCKET)), "")
-    if not fork(name_for(raylet.removeprefix(RAYLET_SOCKET)), words):
-        os.execv(sys.executable, [sys.executable, *words])
+def main(argv: list[str]) -> None:
+    """Let the worker be forked; become the worker if no server answers."""
+    argv = [word for word in argv if not word.startswith(RAY_SETUP_OPTIONS)]
+    raylet = next((word for word in argv if word.startswith(RAYLET_SOCKET)), "")
+    if not fork(name_for(raylet.removeprefix(RAYLET_SOCKET)), argv):
+        os.execv(sys.executable, [sys.executable, *argv])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from rlhf_runtime.forkserver.client import start_server
 
 
 def main() -> None:
-    """Start it, under the name that the pod's environment has, for the device that is named."""
+    """Start it for the device in the arguments, under the name in the pod's environment."""
     start_server(os.environ[FORK_SERVER_VARIABLE], Device(sys.argv[1]))
 
 

@@ -1,6 +1,6 @@
-"""The fork server: imports what workers need, then forks one whenever it is asked to.
+"""The fork server: imports the workers' libraries, then forks one worker per request.
 
-It has one thread and never touches a device, so what it forks is as good as new. It ends the
+It has one thread and never touches a device, so its forks are as good as new processes. It ends the
 workers of a raylet that has ended. It ends with its owner or with the one raylet that it was
 started for, and the kernel ends its workers with it.
 
@@ -31,34 +31,35 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.workers.libraries import import_libraries
 
 REQUEST_SECONDS = 10.0
-"""How long a request may take to arrive."""
-WAITING = 128
+"""Time limit for a request to arrive."""
+MAX_WAITING_REQUESTS = 128
 """Requests that may wait while libraries are imported."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a forked process is to become."""
+    """Script, environment and folder of a forked process."""
 
-    words: list[str]
-    """A script, and what it is called with."""
+    argv: list[str]
+    """The script and its arguments."""
     environment: Mapping[str, str]
     folder: str
 
     def run(self, imported: Mapping[str, str]) -> None:
-        """Become it; returns or raises where the script does.
+        """Run the script in this process; returns or raises as the script does.
 
         Args:
-            imported: variables that libraries have set when they were imported.
+            imported: variables that libraries have set during their import.
         """
         os.environ.clear()
         os.environ.update({**imported, **self.environment})
         os.chdir(self.folder)
-        sys.argv = list(self.words)
+        sys.argv = list(self.argv)
         import numpy as np
 
-        np.random.seed()  # else all workers would draw the same numbers
-        runpy.run_path(self.words[0], run_name="__main__")
+        # Else all workers would draw the same numbers.
+        np.random.seed()
+        runpy.run_path(self.argv[0], run_name="__main__")
 
 
 @dataclass
@@ -66,15 +67,15 @@ class RayletWorkers:
     """The workers that were forked for a raylet."""
 
     raylet: int
-    """Its process."""
+    """Process id."""
     descriptor: int
-    """Of that process: it is readable when the process has ended."""
+    """File descriptor (pidfd) of that process, readable after its end."""
     workers: set[int] = field(default_factory=set)
-    """The same of each worker that lives."""
+    """pidfds of the living workers."""
 
     @classmethod
     def parse(cls, text: str) -> RayletWorkers:
-        """What `str` says of some, whose descriptors this process has inherited."""
+        """Parse the text of `str`; this process has inherited the descriptors."""
         raylet, descriptor, *workers = map(int, text.split(","))
         return cls(raylet, descriptor, set(workers))
 
@@ -83,7 +84,7 @@ class RayletWorkers:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All of them."""
+        """All descriptors, the raylet's first."""
         return (self.descriptor, *self.workers)
 
 
@@ -99,23 +100,23 @@ class Server:
     ) -> None:
         """
         Args:
-            listener: where requests come in.
+            listener: socket for requests.
             device: of the workers.
-            raylet: the server ends with this process.
-            forked: what this process has forked before.
+            raylet: the process that the server ends with.
+            forked: workers from before `unload`.
         """
         self._listener = listener
         self._device = device
         self._raylet = raylet
         self.variables: dict[str, str] = {}
-        """What libraries have set in the environment."""
+        """Variables that libraries have set in the environment."""
         self._import_seconds: float | None = None
         self._is_retired = False
         self._forked: dict[int, RayletWorkers] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        for each in forked:
-            self._watch(each)
+        for workers in forked:
+            self._watch(workers)
         if raylet is not None:
             self._workers_of(raylet)
 
@@ -125,14 +126,19 @@ class Server:
             begin, before = time.monotonic(), dict(os.environ)
             import_libraries(self._device)
             gc.collect()
-            gc.freeze()  # the collector's marks would copy the pages that processes share
+
+            # The collector's marks would copy the pages that processes share.
+            gc.freeze()
             self.variables = dict(os.environ.items() - before.items())
             self._import_seconds = time.monotonic() - begin
 
     def serve(self) -> Worker | None:
-        """Answer until the server is to end; in a forked process, what it is to become."""
-        while not (self._is_retired and not any(each.workers for each in self._forked.values())):
+        """Answer requests until the server is to end. Returns a `Worker` in a forked process."""
+        while not (
+            self._is_retired and not any(forked.workers for forked in self._forked.values())
+        ):
             requests = self._listener.fileno()
+            # Ends of processes come before requests: a fork must not count dead workers.
             ready = min(self._poll.poll(), key=lambda event: event[0] == requests)[0]
             if ready != requests:
                 ended = self._end_workers_of(ready)
@@ -147,16 +153,16 @@ class Server:
         return None
 
     def _watch(self, forked: RayletWorkers) -> None:
-        """Notice when a raylet or one of its workers ends."""
         self._forked[forked.raylet] = forked
         for descriptor in forked.descriptors:
             self._poll.register(descriptor, select.POLLIN)
 
     def _end_workers_of(self, ended: int) -> int | None:
-        """Close the descriptor of a process that has ended; of a raylet, end all its workers too.
+        """Close the descriptor of a process that has ended. If it was a raylet, end all its
+        workers.
 
         Returns:
-            The raylet's process, if it was one.
+            The raylet's process id, if it was one.
         """
         for forked in self._forked.values():
             if ended == forked.descriptor:
@@ -185,8 +191,9 @@ class Server:
         request: dict[str, Any] = {}
         try:
             first, streams, _, _ = socket.recv_fds(connection, 1, len(launcher.STANDARD_STREAMS))
+            # A client has only checked that this server listens.
             if not first:
-                return None  # somebody has looked whether this listens
+                return None
             request = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
             answer, worker = self._handle(request, streams)
             if worker is None:
@@ -222,23 +229,26 @@ class Server:
             try:
                 self._reset_fork(server, streams)
             except BaseException:
-                os._exit(1)  # it must not go on as a second server
+                # It must not continue as a second server.
+                os._exit(1)
             return {}, worker
         try:
             descriptor = os.pidfd_open(process)
         except ProcessLookupError:
             return {"process": process}, None  # it has ended already
         except OSError:
-            os.kill(process, signal.SIGKILL)  # nobody would end it with its raylet
+            # Without a descriptor the worker would outlive its raylet.
+            os.kill(process, signal.SIGKILL)
             raise
         forked.workers.add(descriptor)
         self._poll.register(descriptor, select.POLLIN)
         return {"process": process}, None
 
     def _reset_fork(self, server: int, streams: list[int]) -> None:
-        """In the forked process: have nothing of the server's but its libraries."""
+        """Drop everything of the server except its libraries, in the forked process."""
         fate.end_with(server)
-        os.setpgid(0, 0)  # Ray ends the whole group of a worker that has died
+        # Ray ends the complete group of a worker that has died.
+        os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, stream in zip(launcher.STANDARD_STREAMS, streams, strict=True):
             os.dup2(stream, number)
@@ -253,25 +263,28 @@ class Server:
         return self._forked[raylet]
 
     def _reexecute(self) -> None:
-        """Forget all libraries; this stays the process that workers end with."""
-        words = [*command(self._device, self._listener), "--lazy"]
-        words += [] if self._raylet is None else ["--raylet", str(self._raylet)]
-        words += [f"--forked={each}" for each in self._forked.values()]
-        inherited = [each for forked in self._forked.values() for each in forked.descriptors]
+        """Drop all libraries by executing this program again, in the same process."""
+        argv = [*command(self._device, self._listener), "--lazy"]
+        argv += [] if self._raylet is None else ["--raylet", str(self._raylet)]
+        argv += [f"--forked={forked}" for forked in self._forked.values()]
+        inherited = [
+            descriptor for forked in self._forked.values() for descriptor in forked.descriptors
+        ]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
-        os.execv(sys.executable, words)
+        # The same process: workers end with it, so they survive.
+        os.execv(sys.executable, argv)
 
 
 def command(device: Device, listener: socket.socket) -> list[str]:
-    """The command of a server that inherits a listening socket."""
+    """Return the command of a server that inherits a listening socket."""
     name = "rlhf_runtime.forkserver.server"
     options = ["--device", device.value, "--listener", str(listener.fileno())]
     return [sys.executable, "-P", "-m", name, *options]
 
 
 def main() -> None:
-    """Serve; in a process that was forked, be the worker."""
+    """Serve requests; in a forked process, run the worker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listener", type=int, required=True, help="descriptor of the socket")
     parser.add_argument("--device", type=Device, required=True, help="of the workers")

@@ -1,7 +1,8 @@
-"""A fork server that stays between runs on a machine: `rlhf standby` has it, `rlhf run` finds it.
+"""A fork server that stays between runs on a machine: started by `rlhf standby`, used by `rlhf
+run`.
 
-Its name is a digest of what it has imported and read, and of what the kernel allows it: a run finds
-one only whose workers are as those that it would start by itself.
+Its name is a digest of what it has imported and read, and of its limits and rights. So a run finds
+only a server whose workers equal those that the run would start by itself.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.forkserver.client import ForkServer, OwnForkServer
 
 PREFIX = "rlhf-standby"
-PARTS = (
+NAME_PARTS = (
     "another device",
     "other code or packages",
     "other variables that libraries read when they start",
     "other rights, limits, cores or priority",
 )
-"""What the parts of a name stand for, after the prefix."""
+"""Meaning of the parts of a name, after the prefix."""
 SOCKETS = Path("/proc/net/unix")
-"""All that listen on this machine."""
+"""The sockets that listen on this machine."""
 PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_runtime")
-"""Ours that a fork server imports."""
-OF_PACKAGES = ("site-packages", "dist-packages")
-"""How folders are called that change whenever a package is installed."""
+"""Our packages that a fork server imports."""
+PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+"""Folders that change whenever a package is installed."""
 VARIABLE = "RLHF_STANDBY"
 """Any text: commands share a server only with those that have the same."""
-READ_AT_IMPORT = (
+IMPORT_TIME_VARIABLES = (
     "CUDA_", "FLASHINFER_", "FSSPEC_", "GLIBC_", "GLOO_", "GOMP_", "HF_", "HOME", "KMP_", "LANG",
     "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_",
     "PROTOCOL_BUFFERS_", "PYTHON", "PYTORCH_", "SAFETENSORS_", "TMPDIR", "TOKENIZERS_", "TORCH",
     "TRANSFORMERS_", "TRITON_", "TZ", "VLLM_", "XDG_CACHE",
 )  # fmt: skip
-"""How the names begin of variables that Python and libraries read when they start."""
-OF_A_PROCESS = (
+"""Prefixes of variables that Python and libraries read when they start."""
+INHERITED_STATUS_LINES = (
     "Uid", "Gid", "Groups", "Umask", "CapEff", "NoNewPrivs", "Seccomp", "Cpus_allowed_list",
     "Mems_allowed_list",
 )  # fmt: skip
@@ -51,54 +52,55 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 class StandbyForkServer:
-    """A server that is another command's. If it dies, workers import by themselves."""
+    """A server of another command. If it dies, workers import by themselves."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def revive(self) -> None:
-        """Nothing: that is for its owner to do."""
+        """Do nothing: its owner restarts it."""
 
     def close(self) -> None:
-        """Nothing: it ends a raylet's workers with the raylet."""
+        """Do nothing: it ends a raylet's workers with the raylet."""
 
 
 def name_for(device: Device) -> str:
-    """The name of the server that a run may share that is started as this process was.
+    """Return the name of the server that this process may share.
 
     Raises:
-        OSError: it cannot be found out.
+        OSError: facts of the process cannot be read.
     """
     parts = (_files(), _variables(), _inherited())
     return "-".join([PREFIX, device.value, *map(_digest, parts)])
 
 
 def describe_other_servers(name: str) -> list[str]:
-    """In words what the servers that stand on this machine, but for the one of that name, have
-    other than it, each."""
+    """Describe how each other standby server on this machine differs from the named one."""
     listening = {
         line.rpartition("@")[2] for line in SOCKETS.read_text().splitlines() if "@" in line
     }
-    found = sorted(each for each in listening if each.startswith(f"{PREFIX}-") and each != name)
-    return [_difference(name.split("-")[2:], each.split("-")[2:]) for each in found]
+    others = sorted(
+        server for server in listening if server.startswith(f"{PREFIX}-") and server != name
+    )
+    return [_difference(name.split("-")[2:], other.split("-")[2:]) for other in others]
 
 
-def _difference(wanted: list[str], found: list[str]) -> str:
+def _difference(own: list[str], other: list[str]) -> str:
     differing = [
-        words for words, ours, theirs in zip(PARTS, wanted, found, strict=False) if ours != theirs
+        words for words, ours, theirs in zip(NAME_PARTS, own, other, strict=False) if ours != theirs
     ]
     return " and ".join(differing) or "another release"
 
 
 def _digest(facts: Iterable[str]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for fact in facts:
-        found.update(fact.encode(errors="surrogateescape") + b"\0")
-    return found.hexdigest()[:16]
+        digest.update(fact.encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def is_listening(name: str) -> bool:
-    """Whether a server of that name listens."""
+    """True if a server of that name listens."""
     try:
         launcher.connect(name).close()
     except OSError:
@@ -107,14 +109,15 @@ def is_listening(name: str) -> bool:
 
 
 def choose_fork_server(device: Device, may_share: bool) -> tuple[ForkServer, str]:
-    """The standing server, if there is one and it may be shared; else one of this process's own.
+    """Return the standby server, if there is one and it may be shared; else a server of this
+    process.
 
     Args:
         device: of the workers.
-        may_share: whether libraries may stay in memory all the time.
+        may_share: libraries may stay in memory all the time.
 
     Returns:
-        The server, and what people should know about it, if anything.
+        The server, and a notice for the user; empty: none.
     """
     if not may_share:
         return OwnForkServer(device), ""
@@ -135,21 +138,21 @@ def choose_fork_server(device: Device, may_share: bool) -> tuple[ForkServer, str
 
 def _variables() -> Iterator[str]:
     for name in sorted(os.environ):
-        if name.startswith((VARIABLE, *READ_AT_IMPORT)):
+        if name.startswith((VARIABLE, *IMPORT_TIME_VARIABLES)):
             yield f"{name}={os.environ[name]}"
     for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         yield str(Path(folder).absolute())
 
 
 def _files() -> Iterator[str]:
-    """Our code, and the folders of packages."""
+    # The folder's time stamp stands for all packages in it.
     for folder in map(Path, sys.path):
-        if folder.name in OF_PACKAGES:
+        if folder.name in PACKAGE_FOLDERS:
             yield _last_change(folder)
     for package in PACKAGES:
         spec = find_spec(package)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            for file in sorted(Path(place).rglob("*.py")):
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            for file in sorted(Path(location).rglob("*.py")):
                 yield _last_change(file)
 
 
@@ -162,21 +165,21 @@ def _last_change(path: Path) -> str:
 
 
 def _inherited() -> Iterator[str]:
-    """What processes inherit that does not stand in the environment: namespaces, rights, limits."""
+    """Yield inherited properties besides the environment: namespaces, rights, limits."""
     own = Path("/proc/self")
     yield from (os.readlink(namespace) for namespace in sorted((own / "ns").iterdir()))
     yield (own / "limits").read_text()
     yield str(os.getpriority(os.PRIO_PROCESS, 0))
     for line in (own / "status").read_text().splitlines():
-        if line.startswith(OF_A_PROCESS):
+        if line.startswith(INHERITED_STATUS_LINES):
             yield line
     yield from _group_limits((own / "cgroup").read_text())
 
 
 def _group_limits(groups: str) -> Iterator[str]:
-    """Limits of the control groups of a process; not their names, which every terminal changes.
+    """Yield the limits of a process's control groups.
 
-    groups: what /proc/PID/cgroup says of it; groups of the first version are told as they are.
+    groups: text of /proc/PID/cgroup; groups of version 1 are taken as they are.
     """
     for line in groups.splitlines():
         number, _, path = line.split(":", 2)
@@ -187,6 +190,7 @@ def _group_limits(groups: str) -> Iterator[str]:
         for folder in (group, *group.parents):
             for name in GROUP_LIMITS:
                 file = folder / name
+                # Limits, not names: names differ between terminals.
                 if file.is_file() and "max" not in (limit := file.read_text()).split()[:1]:
                     yield f"{name} {limit}"
             if folder == GROUPS:

@@ -1,4 +1,4 @@
-"""Where a role's weights and tokenizer come from, and whether roles understand each other's tokens.
+"""Models of roles: sources of weights and tokenizers, and checks before anything starts.
 
-Everything becomes a folder in Hugging Face format. Nothing here imports torch or ray.
+Every source becomes a folder in Hugging Face format. Nothing here imports torch or ray.
 """

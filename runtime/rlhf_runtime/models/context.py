@@ -1,4 +1,4 @@
-"""How long sequences may be that a model's generation engine takes. Pure."""
+"""Context length: the longest sequence that a model's generation engine accepts. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from rlhf_runtime.models.errors import ContextTooShort
 SCALED_ALREADY = frozenset(
     {"default", "deepseek_llama_scaling", "deepseek_yarn", "llama3", "longrope", "su", "yarn"}
 )
-"""Kinds of rotary scaling whose max_position_embeddings are those after it. Source: vLLM 0.32,
+"""Kinds of rotary scaling that max_position_embeddings already includes. Source: vLLM 0.32,
 config/model.py, _get_and_verify_max_len."""
 
 
 def require_context(role: str, config: Mapping[str, Any], longest: int) -> None:
-    """Check that a model that generates takes the longest prompt with the longest response.
+    """Check that a generating model accepts the longest prompt with the longest response.
 
     Args:
-        role: whose model it is.
+        role: role of the model.
         config: its config.json.
-        longest: tokens of both.
+        longest: maximum tokens of prompt and response together.
 
     Raises:
-        ContextTooShort: it does not; vLLM would refuse to start.
+        ContextTooShort: the model has fewer positions.
     """
+    # Checked before anything starts: vLLM would refuse only after the engine has been built.
     positions = max_positions(config)
     if positions is not None and longest > positions:
         raise ContextTooShort(
-            f"prompt and response together are longer than the model of {role} takes: got "
+            f"prompt and response together exceed the context of the model of {role}: got "
             f"rollout.maxPromptTokens + rollout.maxResponseTokens = {longest}, allowed "
             f"max_position_embeddings = {positions} (config.json); lower one of them, or choose a "
             "model of longer context"
@@ -36,11 +37,12 @@ def require_context(role: str, config: Mapping[str, Any], longest: int) -> None:
 
 
 def max_positions(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence that vLLM takes for a model; None where its config does not say.
+    """The longest sequence that vLLM accepts for a model; None if its config does not state one.
 
     Args:
         config: its config.json.
     """
+    # The same arithmetic as vLLM's. Multimodal models nest the settings of their decoder.
     own = config.get("text_config") or config
     positions = own.get("max_position_embeddings")
     if not isinstance(positions, int):
@@ -50,7 +52,7 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     scaling = own.get("rope_parameters") or own.get("rope_scaling") or {}
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     factor = scaling.get("factor")
-    is_counted = kind in SCALED_ALREADY or "gemma3" in str(own.get("model_type"))
-    if is_counted or not isinstance(factor, int | float):
+    is_included = kind in SCALED_ALREADY or "gemma3" in str(own.get("model_type"))
+    if is_included or not isinstance(factor, int | float):
         return positions
     return int(positions * factor)

@@ -3,9 +3,9 @@
 RlhfError
 └── ModelError                 a model cannot be used as the manifest says (exit code 3)
     ├── ModelNotFound          no such folder, id or revision, or no access to it
-    ├── ModelIncomplete        a folder without everything that a model consists of, readable
+    ├── ModelIncomplete        a folder with missing or unreadable parts of a model
     ├── ContextTooShort        a model with fewer positions than prompt and response need
-    ├── WrongHead              a model that ends in something else than its role needs
+    ├── WrongHead              a model with another output layer than its role needs
     └── VocabularyMismatch     roles that read the same token ids understand them differently
 """
 
@@ -29,8 +29,7 @@ class ModelNotFound(ModelError):
 
 
 class ModelIncomplete(ModelError):
-    """A folder that lacks a part of a model in Hugging Face format, or has one that cannot be
-    read."""
+    """A folder with a missing or unreadable part of a model in Hugging Face format."""
 
     reason = "ModelIncomplete"
 
@@ -42,7 +41,7 @@ class ContextTooShort(ModelError):
 
 
 class WrongHead(ModelError):
-    """A model that ends in something else than its role needs."""
+    """A model with another output layer than its role needs."""
 
     reason = "WrongHead"
 

@@ -1,9 +1,10 @@
-"""A model folder in Hugging Face format: what belongs to it, and what its config says."""
+"""Model folders in Hugging Face format: completeness, tensor shapes, JSON files, tokenizers."""
 
 from __future__ import annotations
 
 import json
 import operator
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,23 @@ CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 METADATA = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000
-"""Of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
-_NO_HEADER = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
-"""What reading something else as a header raises."""
+"""Longest header of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
+_HEADER_ERRORS = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
+"""Exceptions from parsing bytes that are no header."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5"})
+MODEL_FILES = frozenset({CONFIG_FILE, *WEIGHT_INDEXES})
 _os_errors = partial(unreadable_as, ModelIncomplete, "a part of a model")
-"""What the system says of a file or folder, as an error of the model."""
+"""Converts errors of the operating system to errors of the model."""
 
 
 def require_complete(folder: Path, title: str) -> None:
-    """Check that a folder holds a config and all its weights, whole as far as their beginnings say.
+    """Check that a folder has a config and all its weights, by the headers of their files.
 
-    title: what the message calls the model.
+    title: name of the model in messages.
 
     Raises:
-        ModelIncomplete: names every file that is missing, or the first that is damaged or that
-            the system does not let be read.
+        ModelIncomplete: names every missing file, or the first damaged or unreadable one.
     """
     missing = missing_files(folder)
     if missing:
@@ -38,16 +40,15 @@ def require_complete(folder: Path, title: str) -> None:
             present = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise ModelIncomplete(
             f"{title} is not a complete model: got {folder} with {present}, missing "
-            f"{', '.join(missing)}; copy the whole folder, or save the model again with "
+            f"{', '.join(missing)}; copy the complete folder, or save the model again with "
             "save_pretrained"
         )
     read_object(folder / CONFIG_FILE)
-    _require_whole(folder)
+    _check_weight_files(folder)
 
 
-def _require_whole(folder: Path) -> None:
-    """Check that safetensors files are as long as their headers say, and hold what the index
-    names."""
+def _check_weight_files(folder: Path) -> None:
+    """Check the lengths of safetensors files by their headers, and their tensors by the index."""
     index = folder / WEIGHT_INDEXES[0]
     single = folder / WEIGHT_FILES[0]
     if index.is_file():
@@ -55,7 +56,7 @@ def _require_whole(folder: Path) -> None:
         for tensor, file in _weight_map(index).items():
             named.setdefault(file, set()).add(tensor)
         for file, tensors in named.items():
-            if lacking := sorted(tensors - tensors_of(folder / file).keys()):
+            if lacking := sorted(tensors - file_shapes(folder / file).keys()):
                 raise ModelIncomplete(
                     f"a file of weights lacks tensors that {index.name} names: got "
                     f"{folder / file} without {lacking[0]}"
@@ -63,14 +64,14 @@ def _require_whole(folder: Path) -> None:
                     + "; copy the folder again"
                 )
     elif single.is_file():
-        tensors_of(single)
+        file_shapes(single)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """The files of tensors, by the tensors' names.
+    """File names by tensor name.
 
     Raises:
-        ModelIncomplete: the index does not name them.
+        ModelIncomplete: the index does not name a file for every tensor.
     """
     names = read_object(index).get("weight_map")
     if not isinstance(names, dict):
@@ -84,21 +85,23 @@ def _weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in a whole model's safetensors files, by their names; empty without
-    such files. Raises ModelIncomplete, as `tensors_of`."""
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors in a model's safetensors files, by name; empty without such files.
+
+    Raises ModelIncomplete, as `file_shapes`.
+    """
     index, single = folder / WEIGHT_INDEXES[0], folder / WEIGHT_FILES[0]
     if index.is_file():
         files = dict.fromkeys(_weight_map(index).values())
-        return {name: size for file in files for name, size in tensors_of(folder / file).items()}
-    return tensors_of(single) if single.is_file() else {}
+        return {name: size for file in files for name, size in file_shapes(folder / file).items()}
+    return file_shapes(single) if single.is_file() else {}
 
 
-def tensors_of(file: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in a safetensors file by their names, as its header has them.
+def file_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in a safetensors file, by name, from its header.
 
     Raises:
-        ModelIncomplete: it is none, or shorter than its header says, or cannot be read.
+        ModelIncomplete: another kind of file, a truncated or an unreadable one.
     """
     with _os_errors(file), file.open("rb") as stream:
         size = file.stat().st_size
@@ -110,22 +113,23 @@ def tensors_of(file: Path) -> dict[str, tuple[int, ...]]:
         entries = json.loads(header)
         tensors = {name: entry for name, entry in entries.items() if name != METADATA}
         ends = [operator.index(entry["data_offsets"][1]) for entry in tensors.values()]
-        shapes = {name: tuple(map(int, each["shape"])) for name, each in tensors.items()}
-    except _NO_HEADER as error:
+        shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
+    except _HEADER_ERRORS as error:
+        # A clone without Git LFS has small text files in the place of weights.
         is_pointer = begin == b"version "
         do = "run `git lfs pull` there" if is_pointer else "copy it again"
         what = "a pointer of Git LFS" if is_pointer else f"{size} bytes"
         raise ModelIncomplete(f"not a safetensors file: got {file}, {what}; {do}") from error
-    if (whole := 8 + length + max(ends, default=0)) > size:
+    if (expected := 8 + length + max(ends, default=0)) > size:
         raise ModelIncomplete(
-            f"a file of weights is cut off: got {file} with {size} bytes, allowed the {whole} of "
-            "its header; copy it again"
+            f"a file of weights is cut off: got {file} with {size} bytes, allowed the {expected} "
+            "of its header; copy it again"
         )
     return shapes
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Names of the files that a model needs and the folder lacks.
+    """Names of required files that the folder lacks.
 
     Raises:
         ModelIncomplete: the folder, or its index of weights, cannot be read.
@@ -137,25 +141,37 @@ def missing_files(folder: Path) -> list[str]:
             shards = set(_weight_map(folder / index).values())
             return missing + sorted(shard for shard in shards if not (folder / shard).is_file())
         if not any((folder / name).is_file() for name in WEIGHT_FILES):
-            missing.append(f"weights ({' or '.join(WEIGHT_FILES)}, whole or in shards)")
+            missing.append(f"weights ({' or '.join(WEIGHT_FILES)}, in one file or in shards)")
         return missing
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """A JSON object.
+    """Read a JSON object.
 
     Raises:
-        ModelIncomplete: no such file, or something else in it, or it cannot be read.
+        ModelIncomplete: no such file, an unreadable one, or other contents.
     """
     with _os_errors(file):
         try:
             value = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ModelIncomplete(
-                f"a model without {file.name}: got {file.parent}; copy the whole folder"
+                f"a model without {file.name}: got {file.parent}; copy the complete folder"
             ) from error
         except (ValueError, RecursionError) as error:
             raise ModelIncomplete(f"not valid JSON: got {file}: {error}; copy it again") from error
     if not isinstance(value, dict):
         raise ModelIncomplete(f"not a JSON object: got {file}; copy it again")
     return value
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy everything but weights and their configuration: tokenizer, chat template, licence.
+
+    Files that exist in the target stay.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        is_model = file.name in MODEL_FILES or file.suffix in WEIGHT_SUFFIXES
+        if file.is_file() and not is_model and not (target / file.name).exists():
+            shutil.copyfile(file, target / file.name)

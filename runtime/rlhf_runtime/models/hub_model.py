@@ -1,6 +1,6 @@
-"""Models of the Hugging Face hub: from the local cache, downloaded if a network allows it.
+"""Models of the Hugging Face hub: from the local cache, or downloaded if there is a network.
 
-Imported only where a manifest names such a model.
+Imported only for manifests that name such a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEGACY_WEIGHTS = ["pytorch_model*.bin"]
 
 
 def fetch_model(name: str, revision: str | None) -> Path:
-    """The folder of a hub model in the local cache.
+    """The folder of a hub model in the local cache; downloads it if necessary.
 
     revision: branch, tag or commit; None is the main branch.
 
@@ -34,11 +34,12 @@ def fetch_model(name: str, revision: str | None) -> Path:
         ModelNotFound: no such id or revision, no access, or no network and not in the cache.
         ModelIncomplete: the cached copy lacks a part of the model.
     """
-    place = _snapshot(name, revision, _NEEDED_FILES + _WEIGHTS)
-    if not any(place.glob("*.safetensors")):
-        place = _snapshot(name, revision, _NEEDED_FILES + _LEGACY_WEIGHTS)
-    folder.require_complete(place, f"the model {name}, as the local cache has it,")
-    return place
+    # Many models publish both formats: the older one is fetched only without the newer.
+    path = _snapshot(name, revision, _NEEDED_FILES + _WEIGHTS)
+    if not any(path.glob("*.safetensors")):
+        path = _snapshot(name, revision, _NEEDED_FILES + _LEGACY_WEIGHTS)
+    folder.require_complete(path, f"the model {name}, as the local cache has it,")
+    return path
 
 
 def _snapshot(name: str, revision: str | None, patterns: list[str]) -> Path:

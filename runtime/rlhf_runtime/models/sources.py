@@ -1,4 +1,4 @@
-"""From a model source in the manifest to a folder on this machine."""
+"""Resolves model sources of the manifest to folders on this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 
 
 def resolve_model(source: ModelSource, seed: int, workdir: Path) -> Path:
-    """The folder with a source's config, weights and tokenizer, in Hugging Face format.
+    """The folder of a source's config, weights and tokenizer, in Hugging Face format.
 
     seed: schedule.seed; only builtin models depend on it.
-    workdir: where builtin models are written.
+    workdir: folder for builtin models.
 
     Raises:
         ModelNotFound: no such folder, Hugging Face id or revision, or no access to it.
@@ -35,9 +35,13 @@ def resolve_model(source: ModelSource, seed: int, workdir: Path) -> Path:
 
 
 def _local(path: str) -> Path:
-    place = Path(os.path.expanduser(path))  # which leaves the home of nobody as it is
+    # Not Path.expanduser: it raises for an unknown user, and this path is to be in the message.
+    folder_path = Path(os.path.expanduser(path))
     try:
-        kind = "" if place.is_dir() else "a file" if place.is_file() else "nothing there"
+        if folder_path.is_dir():
+            kind = ""
+        else:
+            kind = "a file" if folder_path.is_file() else "nothing there"
     except OSError as error:
         kind = error.strerror or str(error)
     if kind:
@@ -46,5 +50,5 @@ def _local(path: str) -> Path:
             "Face format that the workers can read; correct the path, mount the volume that holds "
             "it, or use huggingFace for an id on the hub"
         )
-    folder.require_complete(place, f"the model at {path}")
-    return place.resolve()
+    folder.require_complete(folder_path, f"the model at {path}")
+    return folder_path.resolve()

@@ -1,6 +1,6 @@
 """The builtin model: a Llama of 541,312 parameters with random weights and a character tokenizer.
 
-Written without torch, so that any process can make it and equal seeds give equal files everywhere.
+Written without torch, so that any process can create it and equal seeds give equal files.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ INITIALIZER_RANGE = 0.02
 
 
 def tiny_llama_folder(seed: int, workdir: Path) -> Path:
-    """The model's folder below workdir; written if it is not there yet.
+    """The model's folder below workdir; created if it does not exist.
 
-    Several processes may ask at once: the first to finish wins, and all get the same folder.
+    Safe to call from several processes at once: the first to finish wins, all get its folder.
 
-    seed: schedule.seed; it gives the weights.
+    seed: schedule.seed; determines the weights.
     """
     folder = workdir / f"tiny-llama-seed-{seed}"
     if folder.is_dir():
         return folder
     workdir.mkdir(parents=True, exist_ok=True)
+    # Written beside its final name and renamed, so that nobody reads an unfinished model.
     unfinished = Path(tempfile.mkdtemp(prefix=".tiny-llama-", dir=workdir))
     try:
         write_tiny_llama(unfinished, seed)
@@ -68,7 +69,7 @@ def write_tiny_llama(folder: Path, seed: int) -> None:
 
 
 def _weights(seed: int) -> dict[str, NDArray[np.float32]]:
-    """Matrices drawn in a fixed order, norms of one."""
+    """Random matrices, drawn in a fixed order; norms of one."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, HIDDEN_SIZE])))
     weights = {}
     for name, shape in _shapes():

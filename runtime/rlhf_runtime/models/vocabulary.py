@@ -1,7 +1,7 @@
-"""Do all roles mean the same by a token id?
+"""Compares the vocabularies of roles that exchange token ids.
 
 Responses travel between roles as token ids. A role with another vocabulary would read other words,
-or ids that it has no embedding for, and nothing would say so.
+or ids without an embedding, and no error would follow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a model folder says about its tokens.
+    """The vocabulary of a model folder.
 
     size: rows of the embedding, from config.json.
     num_tokens: one more than the highest token id of the tokenizer; None without tokenizer.json.
@@ -35,13 +35,13 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read config.json and, if it is there, tokenizer.json.
+    """Read config.json and, if it exists, tokenizer.json.
 
     Raises:
         ModelIncomplete: no config.json, or one without vocab_size.
     """
     config = read_object(folder / CONFIG_FILE)
-    text_config = config.get("text_config") or config  # models that also see images nest it
+    text_config = config.get("text_config") or config  # multimodal models nest it
     size = text_config.get("vocab_size")
     if not isinstance(size, int):
         raise ModelIncomplete(f"{CONFIG_FILE} has no vocab_size: got {folder}; copy it again")
@@ -56,18 +56,19 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 def check_vocabularies(
     folders: Mapping[str, Path], rewards: Mapping[str, ModelReward] = MappingProxyType({})
 ) -> None:
-    """Check that roles which read the same token ids agree on them.
+    """Check that roles with shared token ids have equal vocabularies.
 
     folders: each role's model folder. A folder without tokenizer.json is compared by size only.
-    rewards: the models of rewards, by their roles; one with a tokenizer of its own is not compared.
+    rewards: the models of rewards, by role; one with its own tokenizer is not compared.
 
     Raises:
         VocabularyMismatch: names two roles that differ, with both sizes, or a role whose tokenizer
-            has ids that its model has no embedding for.
+            has ids without an embedding in its model.
         ModelIncomplete: a folder without usable config.json.
     """
-    read = {place: read_vocabulary(place) for place in dict.fromkeys(folders.values())}
-    roles = {role: read[place] for role, place in folders.items()}
+    # Several roles often have one folder: each is read once.
+    by_folder = {path: read_vocabulary(path) for path in dict.fromkeys(folders.values())}
+    roles = {role: by_folder[path] for role, path in folders.items()}
     for role, vocabulary in roles.items():
         if vocabulary.num_tokens is not None and vocabulary.num_tokens > vocabulary.size:
             raise VocabularyMismatch(
@@ -75,7 +76,7 @@ def check_vocabularies(
                 f"{vocabulary.num_tokens} tokens for vocab_size {vocabulary.size} in "
                 f"{folders[role]}; use the tokenizer that belongs to the model"
             )
-    own = {role for role, each in rewards.items() if each.tokenizer is RewardTokenizer.OWN}
+    own = {role for role, model in rewards.items() if model.tokenizer is RewardTokenizer.OWN}
     for first, other in combinations(sorted(set(roles) - own, key=list(roles).index), 2):
         do = "choose models of one family"
         if not rewards.keys().isdisjoint((first, other)):

@@ -9,8 +9,8 @@ from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.rewards.errors import DiesLoading, LoadsSlowly, RaisesLoading
-from rlhf_runtime.rewards.measured import check_measured
+from rlhf_runtime.rewards.declared_metrics import check_metrics
+from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_sizing.machine import machine_memory_bytes
 
@@ -58,16 +58,16 @@ def check_verifiers(
         with findings.about(*_field_of(spec, reward)):
             try:
                 metrics[reward.name] = pool.wait_until_ready()
-            except LoadsSlowly:
+            except LoadTimedOut:
                 findings.unchecked.append(f"the reward {reward.name}: its module loads slowly")
-            except (DiesLoading, RaisesLoading) as error:
+            except (LoadCrashed, LoadRaised) as error:
                 if one_machine:
                     raise
                 findings.unchecked.append(f"the reward {reward.name}: {_ending_of(error)}")
     if len(metrics) == len(started):
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
         with findings.about("spec", "rewards"):
-            check_measured(spec, declared)
+            check_metrics(spec, declared)
 
 
 def _field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
@@ -75,9 +75,9 @@ def _field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
     return "spec", "rewards", spec.rewards.index(reward), "function", "entrypoint"
 
 
-def _ending_of(error: DiesLoading | RaisesLoading) -> str:
+def _ending_of(error: LoadCrashed | LoadRaised) -> str:
     """How an import ended, in one line."""
-    if isinstance(error, DiesLoading):
+    if isinstance(error, LoadCrashed):
         return "its import ends a process"
     return f"its import raises here: {str(error).splitlines()[-1]}"
 

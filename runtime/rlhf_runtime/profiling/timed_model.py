@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from rlhf_runtime.engines.configuration import read_config
-from rlhf_runtime.engines.fsdp.head import Head
+from rlhf_runtime.engines.fsdp.head import FsdpHead
 from rlhf_runtime.engines.fsdp.loading import recompute_blocks
+from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch
 from rlhf_runtime.engines.training import ReadLogProbs
 
@@ -102,8 +102,8 @@ class TimedModel:
             recompute_blocks(self.module)
         self.clock = clock
         self._device = device
-        self._head = Head(self.module)
-        self._head.look_for_changed_logits(empty_micro_batch().to(device))
+        self._head = FsdpHead(self.module)
+        self._head.detect_changed_logits(empty_micro_batch().to(device))
         self._is_watched = self._has_gradients = False
         blocks = self.blocks()
         blocks[0].register_forward_pre_hook(self._enter_blocks, with_kwargs=True)

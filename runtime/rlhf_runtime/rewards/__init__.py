@@ -1,10 +1,11 @@
-"""What responses are worth: verifiers, the processes they run in, and their weighted sum.
+"""Rewards of responses: verifiers, the processes that run them, and their weighted sum.
 
-A verifier is a function that takes a list of Sample (and its parameters) and returns one number for
-each. Only what verifiers use is imported here, so that their own processes stay small.
+A verifier is a function that takes a list of Sample (and its parameters) and returns one number per
+sample.
 """
 
-from rlhf_runtime.rewards.measures import measures
-from rlhf_runtime.rewards.sample import Sample
+# Imports the interface of verifiers only, so that their processes start fast and stay small.
+
+from rlhf_runtime.rewards.sample import Sample, measures
 
 __all__ = ["Sample", "measures"]

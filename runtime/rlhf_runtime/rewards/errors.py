@@ -3,11 +3,11 @@
 RlhfError
 └── RewardError            a verifier failed and onError is fail (exit code 3)
     ├── NothingScored      not one sample of a batch could be scored
-    └── InvalidReward      a verifier cannot be used at all: it does not import, is no function,
-        │                  or does not take its parameters
-        ├── LoadsSlowly    its module has not been imported in time
-        ├── RaisesLoading  its module raised while it was imported
-        └── DiesLoading    its process ended while its module was imported
+    └── InvalidReward      a verifier is unusable: it does not import, is not a function, or does
+        │                  not take its parameters
+        ├── LoadTimedOut   importing its module took too long
+        ├── LoadRaised     its module raised while it was imported
+        └── LoadCrashed    its process exited while its module was imported
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class RewardError(RlhfError):
 
 
 class NothingScored(RewardError):
-    """Not one sample of a batch could be scored: there is nothing to learn from."""
+    """No sample of a batch could be scored."""
 
     reason = "NothingScored"
     exit_code = ExitCode.USER
 
 
 class InvalidReward(RewardError):
-    """A verifier that cannot be used at all."""
+    """An unusable verifier."""
 
     reason = "InvalidReward"
     exit_code = ExitCode.USER
 
 
-class LoadsSlowly(InvalidReward):
-    """A verifier whose module has not been imported in time."""
+class LoadTimedOut(InvalidReward):
+    """Importing the verifier's module took too long."""
 
 
-class RaisesLoading(InvalidReward):
-    """A verifier whose module raised while it was imported."""
+class LoadRaised(InvalidReward):
+    """The verifier's module raised while it was imported."""
 
 
-class DiesLoading(InvalidReward):
-    """A verifier whose process ended while it imported the module."""
+class LoadCrashed(InvalidReward):
+    """The verifier's process exited while it imported the module."""

@@ -1,16 +1,17 @@
-"""Verifier: is the response exactly the reference answer?"""
+"""Verifier: compares the response with the reference answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_runtime.rewards.measures import measures
-from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.rewards.sample import Sample, measures
 
 
 @measures("exact_match")
 def score(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
-    """1 for a response equal to the reference answer, white space at the ends aside, else 0.
+    """Score 1 for a response equal to the reference answer, else 0.
+
+    White space at the ends does not count.
 
     field: the record's field with the reference answer.
 

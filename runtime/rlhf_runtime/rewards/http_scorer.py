@@ -1,6 +1,6 @@
-"""A verifier that is a service: batches are posted to it as JSON, with time limits and retries.
+"""A verifier behind HTTP: batches are posted as JSON, with time limits and retries.
 
-All requests of a reward are made by one thread with an event loop, which lives until close().
+One thread with an event loop makes all requests of a reward; it runs until close().
 """
 
 from __future__ import annotations
@@ -19,48 +19,46 @@ from typing import Any
 import aiohttp
 
 from rlhf_api.spec.rewards import HTTPReward, OnRewardError, RewardSpec
-from rlhf_runtime.rewards.checks import checked_scores
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, Fault, check_scores
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
 
 FIRST_WAIT_SECONDS = 0.5
-"""Before the first retry; it doubles with each further one."""
-LONGEST_WAIT_SECONDS = 30.0
-"""Also where the service asks for more in Retry-After."""
+"""Wait before the first retry; doubles with each further retry."""
+MAX_WAIT_SECONDS = 30.0
+"""Maximum wait before a retry, even if Retry-After asks for more."""
 TOO_MANY_REQUESTS = 429
-BY_ONE_SAMPLE = (400, 413, 422, 500)
-"""With these a service answers to a sample that it cannot take, among others; they are sent again
-one by one."""
-LONGEST_ANSWER_BYTES = 64 * 2**20
-"""Of one answer; more is not read."""
+SAMPLE_ERROR_STATUSES = (400, 413, 422, 500)
+"""Statuses that one bad sample of a batch may cause: its samples are sent again one by one."""
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Maximum length of a response; the rest is not read."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class TryAgain(Exception):
-    """A request that failed in a way that may pass."""
+class RetryableError(Exception):
+    """A request that failed in a way that may be temporary."""
 
     def __init__(
         self,
         fault: Fault,
         why: str,
         wait_seconds: float | None = None,
-        by_one_sample: bool = False,
+        retry_alone: bool = False,
     ) -> None:
         super().__init__(why)
         self.fault = fault
         self.wait_seconds = wait_seconds
-        self.by_one_sample = by_one_sample
+        self.retry_alone = retry_alone
 
 
 class HTTPScorer:
-    """The service of one reward, with the methods of VerifierPool that a Scorer needs."""
+    """The service of one reward, with the same methods for a Scorer as VerifierPool."""
 
     def __init__(self, spec: RewardSpec, sleep: Sleep = asyncio.sleep) -> None:
-        """Start the thread; the service is not asked before there is something to score.
+        """Start the thread; sends no request yet.
 
         sleep: waits before a retry, in seconds.
         """
@@ -71,26 +69,26 @@ class HTTPScorer:
         self._lock = threading.Lock()
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        self._turns = asyncio.Semaphore(spec.http.max_concurrency)
+        self._slots = asyncio.Semaphore(spec.http.max_concurrency)
         name = f"http-{spec.name}"
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def wait_until_ready(self) -> None:
-        """Return at once: a service may come up later than the job, and declares no metric."""
+        """Return at once: a service may start later than the job, and declares no metric."""
 
     def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting; calls share the requests under way. Where onError is Fail,
-        none begins after a sample has failed."""
+        """Score samples without waiting. All calls together keep to maxConcurrency. With onError:
+        Fail no request starts after a sample has failed."""
         with self._lock:
             if self._closed:
                 failed: Future[Scores] = Future()
-                failed.set_exception(self._closing())
+                failed.set_exception(self._closed_error())
                 return failed
             return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
 
     def close(self) -> None:
-        """End all requests; a call under way fails. Closing twice does nothing."""
+        """Cancel all requests; pending calls fail. Closing twice does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -101,14 +99,14 @@ class HTTPScorer:
         self._loop.close()
 
     async def _score(self, samples: Sequence[Sample]) -> Scores:
-        request = Request(samples, self._http.batch_size, longest_seconds(self._http))
+        request = Request(samples, self._http.batch_size, max_request_seconds(self._http))
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
-                news = asyncio.Condition()
+                progress = asyncio.Condition()
                 for _ in range(min(self._http.max_concurrency, len(samples))):
-                    group.create_task(self._send_batches(session, request, news))
+                    group.create_task(self._send_batches(session, request, progress))
         except asyncio.CancelledError:
-            raise self._closing() from None
+            raise self._closed_error() from None
         return request.scores()
 
     def _session(self) -> aiohttp.ClientSession:
@@ -116,90 +114,88 @@ class HTTPScorer:
         return aiohttp.ClientSession(timeout=limit)
 
     async def _send_batches(
-        self, session: aiohttp.ClientSession, request: Request, news: asyncio.Condition
+        self, session: aiohttp.ClientSession, request: Request, progress: asyncio.Condition
     ) -> None:
-        """One batch at a time until all are over: one that fails may become several."""
-        while not request.is_over:
-            async with news:
-                await news.wait_for(lambda: request.pending or request.is_over)
-            async with self._turns:
+        """Send one batch at a time until all are done; a failed batch may become several."""
+        while not request.is_done:
+            async with progress:
+                await progress.wait_for(lambda: request.pending or request.is_done)
+            async with self._slots:
                 if request.pending:
                     batch = request.next_batch()
-                    request.answer(batch, await self._ask(session, batch))
+                    request.record(batch, await self._score_batch(session, batch))
             if request.has_errors and self._stops_at_errors:
                 request.pending.clear()
-            async with news:
-                news.notify_all()
+            async with progress:
+                progress.notify_all()
 
-    async def _ask(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
-        """Send a batch until it is answered or maxRetries is reached. A sample that is sent alone,
-        since it may be why its batch was refused, is not sent again where it is refused itself."""
+    async def _score_batch(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
+        """Send a batch until it has scores or maxRetries is reached."""
         retries = self._http.max_retries
         for tries in range(retries + 1):
             try:
                 return await self._post(session, batch.samples)
-            except TryAgain as error:
+            except RetryableError as error:
                 failure = error
-            if failure.by_one_sample and batch.origin is not None:
+            # A sample of a failed batch is sent alone once: it is probably the cause itself.
+            if failure.retry_alone and batch.origin is not None:
                 break
             if tries < retries:
                 await self._sleep(wait_seconds(tries, failure.wait_seconds))
         times = f", {tries + 1} times" if tries else ""
-        detail = f"{self._http.url}: {failure}{times}; see to the service or its url"
+        detail = f"{self._http.url}: {failure}{times}; check the service or its url"
         return BatchScores(
-            batch_fault=failure.fault, detail=detail, by_one_sample=failure.by_one_sample
+            batch_fault=failure.fault, detail=detail, retry_alone=failure.retry_alone
         )
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
         samples = [asdict(sample) for sample in batch]
         body = {"samples": samples, "parameters": self._http.parameters}
         try:
-            async with session.post(self._http.url, json=body, allow_redirects=False) as answer:
-                content = await _body(answer)
+            async with session.post(self._http.url, json=body, allow_redirects=False) as response:
+                content = await _body(response)
         except TimeoutError as error:
             seconds = self._http.timeout_seconds
-            why = f"longer than timeoutSeconds = {seconds} (raise it where that is not enough)"
-            raise TryAgain(Fault.TIMED_OUT, why) from error
+            why = f"longer than timeoutSeconds = {seconds} (raise it if that is not enough)"
+            raise RetryableError(Fault.TIMED_OUT, why) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TryAgain(Fault.UNREACHABLE, f"no answer ({error})") from error
-        if answer.status == TOO_MANY_REQUESTS or answer.status >= 500:
-            asked = retry_after(answer.headers.get("Retry-After", ""))
-            raise TryAgain(
-                Fault.REFUSED, _status(answer, content), asked, answer.status in BY_ONE_SAMPLE
-            )
-        if not 200 <= answer.status < 300:
-            refusal = self._failed(Fault.REFUSED, _status(answer, content))
-            return replace(refusal, by_one_sample=answer.status in BY_ONE_SAMPLE)
-        if len(content) > LONGEST_ANSWER_BYTES:
-            why = (
-                f"got an answer of more than {LONGEST_ANSWER_BYTES} bytes, allowed at most as many"
-            )
+            raise RetryableError(Fault.UNREACHABLE, f"no answer ({error})") from error
+        status, retry_alone = response.status, response.status in SAMPLE_ERROR_STATUSES
+        if status == TOO_MANY_REQUESTS or status >= 500:
+            requested = retry_after(response.headers.get("Retry-After", ""))
+            why = _describe(response, content)
+            raise RetryableError(Fault.REFUSED, why, requested, retry_alone)
+        if not 200 <= status < 300:
+            refusal = self._failed(Fault.REFUSED, _describe(response, content))
+            return replace(refusal, retry_alone=retry_alone)
+        if len(content) > MAX_ANSWER_BYTES:
+            why = f"got an answer of more than {MAX_ANSWER_BYTES} bytes, allowed at most as many"
             return self._failed(Fault.UNREADABLE, why)
         return self._read(content, len(batch))
 
     def _read(self, content: bytes, num_samples: int) -> BatchScores:
         try:
-            answer: Any = json.loads(content)
+            body: Any = json.loads(content)
         except ValueError:
-            answer = None
-        values = answer.get("scores") if isinstance(answer, dict) else None
+            body = None
+        values = body.get("scores") if isinstance(body, dict) else None
         if not isinstance(values, list):
             got = content[:200].decode(errors="replace")
             return self._failed(Fault.UNREADABLE, f'got {got!r}, allowed {{"scores": [...]}}')
-        scores = checked_scores(values, num_samples)
+        scores = check_scores(values, num_samples)
         if scores.batch_fault is not None:
             return replace(scores, detail=f"{self._http.url}: {scores.detail}")
-        told = {
+        faults = {
             index: (fault, f"{self._http.url}: {detail}")
             for index, (fault, detail) in scores.faults.items()
         }
-        return replace(scores, faults=told)
+        return replace(scores, faults=faults)
 
     def _failed(self, fault: Fault, why: str) -> BatchScores:
         detail = f"{self._http.url}: {why}; correct the service or the url"
         return BatchScores(batch_fault=fault, detail=detail)
 
-    def _closing(self) -> RewardError:
+    def _closed_error(self) -> RewardError:
         return RewardError(f"{self.title} was closed while it was in use")
 
     @property
@@ -208,29 +204,30 @@ class HTTPScorer:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Name of the service in messages."""
         return f"the reward {self._spec.name} ({self._http.url})"
 
 
-def longest_seconds(http: HTTPReward) -> float:
-    """How long a request to a service may take with all its retries and the waits before them."""
-    return http.timeout_seconds * (http.max_retries + 1) + LONGEST_WAIT_SECONDS * http.max_retries
+def max_request_seconds(http: HTTPReward) -> float:
+    """Return the maximum duration of a batch, with all retries and the waits before them."""
+    return http.timeout_seconds * (http.max_retries + 1) + MAX_WAIT_SECONDS * http.max_retries
 
 
-def wait_seconds(tries: int, asked: float | None) -> float:
-    """How long to wait before a retry: what the service asks for, or exponentially longer.
+def wait_seconds(tries: int, requested: float | None) -> float:
+    """Return the wait before a retry: requested by the service, or with exponential backoff.
 
     tries: retries before this one.
-    asked: seconds of its Retry-After.
+    requested: seconds of the service's Retry-After.
     """
-    if asked is not None:
-        return min(max(asked, 0.0), LONGEST_WAIT_SECONDS)
-    longest = min(FIRST_WAIT_SECONDS * 2**tries, LONGEST_WAIT_SECONDS)
-    return random.uniform(longest / 2, longest)  # jitter: not all at the same moment
+    if requested is not None:
+        return min(max(requested, 0.0), MAX_WAIT_SECONDS)
+    limit = min(FIRST_WAIT_SECONDS * 2**tries, MAX_WAIT_SECONDS)
+    # Jitter, so that requests that failed together do not return together.
+    return random.uniform(limit / 2, limit)
 
 
 def retry_after(value: str) -> float | None:
-    """Seconds that a Retry-After header asks for, given as seconds or a date; None: neither."""
+    """Parse a Retry-After header, a number of seconds or a date; None if it is neither."""
     if value.strip().isdecimal():
         return float(value)
     try:
@@ -246,16 +243,16 @@ async def _cancel_all() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    """What a service answers; of one that is too long only the beginning."""
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Read a response's body, at most one chunk beyond MAX_ANSWER_BYTES."""
     content = bytearray()
-    async for chunk in answer.content.iter_any():
+    async for chunk in response.content.iter_any():
         content += chunk
-        if len(content) > LONGEST_ANSWER_BYTES:
+        if len(content) > MAX_ANSWER_BYTES:
             break
     return bytes(content)
 
 
-def _status(answer: aiohttp.ClientResponse, content: bytes) -> str:
-    said = content[:200].decode(errors="replace")
-    return f"status {answer.status} {answer.reason}: {said!r}"
+def _describe(response: aiohttp.ClientResponse, content: bytes) -> str:
+    beginning = content[:200].decode(errors="replace")
+    return f"status {response.status} {response.reason}: {beginning!r}"

@@ -1,4 +1,4 @@
-"""Verifier: how long is the response? A term to keep responses short, or whole."""
+"""Verifier: penalizes long and truncated responses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rlhf_runtime.rewards.sample import Sample
 
 
 def penalty(samples: Sequence[Sample], *, free: int = 1000, limit: int = 2000) -> list[float]:
-    """0 up to `free` characters, falling linearly to -1 at `limit` and beyond.
+    """Score 0 up to `free` characters, falling linearly to -1 at `limit` and beyond.
 
-    A response that was cut before it ended counts as one of `limit` characters. The form is the
-    overlong penalty of DAPO, with characters in place of tokens.
+    A truncated response counts as one of `limit` characters. The form is DAPO's overlong penalty,
+    with characters in place of tokens.
 
     Raises:
         ValueError: limit is not above free.

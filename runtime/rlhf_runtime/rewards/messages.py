@@ -1,40 +1,41 @@
-"""What a verifier's process and its owner say to each other. Standard library only."""
+"""Messages between a verifier's process and its owner. Standard library only."""
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 
 class Fault(StrEnum):
-    """Why a sample has no score."""
+    """The reason for a missing score."""
 
     RAISED = "raised"
     """The verifier raised an exception."""
     TIMED_OUT = "timedOut"
     """A batch or request took longer than timeoutSeconds."""
     DIED = "died"
-    """Its process ended."""
+    """Its process exited."""
     NON_FINITE = "nonFinite"
     """It returned NaN, infinity, or a number beyond float32."""
     NOT_A_NUMBER = "notANumber"
-    """It returned something else than a number for this sample."""
+    """It returned no number for this sample."""
     WRONG_COUNT = "wrongCount"
-    """It did not return one number for each sample."""
+    """It did not return one number per sample."""
     UNREACHABLE = "unreachable"
     """The service could not be reached, or the connection broke."""
     REFUSED = "refused"
     """The service answered with another status than 2xx."""
     UNREADABLE = "unreadable"
-    """The service's answer is no JSON with a list of scores."""
+    """The service's answer is not JSON with a list of scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """To the process: which function to serve."""
+    """To the process: the function to serve."""
 
     entrypoint: str
     parameters: Mapping[str, Any]
@@ -44,7 +45,7 @@ class Load:
 class Ready:
     """From the process: the function is loaded.
 
-    metric: the one that it declares to measure.
+    metric: the metric that it declares.
     """
 
     metric: str | None
@@ -52,9 +53,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """From the process: the function cannot be loaded, and why.
+    """From the process: the function cannot be loaded.
 
-    has_raised: whether that is because its module raised while it was imported.
+    why: description of the problem.
+    has_raised: True if its module raised while it was imported.
     """
 
     why: str
@@ -65,15 +67,52 @@ class Unusable:
 class BatchScores:
     """From the process: the scores of one batch.
 
-    values: float32, one for each sample, 0 where there is none; empty if the whole batch failed.
-    faults: sample's number in the batch to what is wrong with it, also in words.
-    batch_fault: what is wrong with the whole batch, if something is.
-    detail: the same in words, with the verifier's traceback if it raised.
-    by_one_sample: whether one of the samples may be why the whole batch failed.
+    values: float32, one per sample, 0 without a score; empty if the batch failed.
+    faults: fault and description by the sample's number in the batch.
+    batch_fault: the fault of the complete batch, if it failed.
+    detail: description of the batch's fault, with the verifier's traceback if it raised.
+    retry_alone: True if one sample may have caused the batch's fault: score each one alone.
     """
 
     values: array[float] = field(default_factory=lambda: array("f"))
     faults: Mapping[int, tuple[Fault, str]] = field(default_factory=dict)
     batch_fault: Fault | None = None
     detail: str = ""
-    by_one_sample: bool = False
+    retry_alone: bool = False
+
+
+FLOAT32_MAX = 3.4028234663852886e38
+
+
+def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
+    """Convert a batch's scores to float32; values that are not finite in float32 become faults."""
+    if len(values) != num_samples:
+        return wrong_count(f"{len(values)} values", num_samples)
+    scores = array("f", bytes(4 * len(values)))
+    faults: dict[int, tuple[Fault, str]] = {}
+    for index, value in enumerate(values):
+        try:
+            number = _as_number(value)
+        except (TypeError, ValueError):
+            fault = Fault.NOT_A_NUMBER
+        else:
+            if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
+                scores[index] = number
+                continue
+            fault = Fault.NON_FINITE
+        faults[index] = (fault, f"got {value!r:.200}, allowed a finite number")
+    return BatchScores(scores, faults)
+
+
+def _as_number(value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError("a text")
+    return float(value)
+
+
+def wrong_count(got: str, num_samples: int) -> BatchScores:
+    """Build the fault of a batch whose result is not one number per sample."""
+    return BatchScores(
+        batch_fault=Fault.WRONG_COUNT,
+        detail=f"got {got} for {num_samples} samples, allowed one number for each sample",
+    )

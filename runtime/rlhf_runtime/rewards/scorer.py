@@ -1,4 +1,4 @@
-"""The reward of a response: the weighted sum of all verifiers, scored side by side."""
+"""The reward of a response: the weighted sum of all verifiers, which run in parallel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.failures import FailedSamples, Failure, NamesOf, numbered
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
 from rlhf_runtime.telemetry.spread import Spread
 
 
@@ -28,17 +27,16 @@ class ScoredSamples:
     """Rewards of some samples.
 
     values: float32, shape [samples]; the weighted sum, 0 where not valid.
-    valid: bool, shape [samples]; False for samples to leave out: a verifier whose onError is
-        exclude could not score them.
-    terms: what each verifier said, by the reward's name, float32, shape [samples]; 0 where it could
-        not score.
+    valid: bool, shape [samples]; False for excluded samples: a verifier with onError: Exclude
+        could not score them.
+    terms: each verifier's scores, by the reward's name, float32, shape [samples]; 0 without one.
     means: by metric a sum and a number of samples: <role>/<name>, of a verifier over the samples
         that it scored; <role>/mean over the valid samples, unless models add to the sum.
     spreads: <role>/std, of the valid samples, under the same condition.
-    counts: score/invalid, samples that some verifier could not score, left out or not;
-        score/excluded, samples left out; score/<fault>, how often a verifier failed that way;
-        score/rescored, how often a sample was scored again alone, since its batch failed.
-    failures: the foremost of each verifier that had some, by the reward's name.
+    counts: score/invalid, samples that some verifier could not score, excluded or not;
+        score/excluded, excluded samples; score/<fault>, samples with this fault;
+        score/rescored, samples that were scored again alone because their batch failed.
+    failures: the first failures of each verifier that had any, by the reward's name.
     """
 
     values: NDArray[np.float32]
@@ -57,47 +55,53 @@ class Scorer:
         """Start the processes of all verifiers and wait until all have loaded their functions.
 
         Args:
-            rewards: of the role; those of models are left to the ranks.
+            rewards: of the role; rewards by models are skipped, ranks compute them.
 
         Raises:
-            InvalidReward: some cannot be loaded; the message names all of them.
+            InvalidReward: some cannot be loaded; the message lists all of them.
         """
         self._rewards = tuple(reward for reward in rewards if reward.model is None)
-        self._is_whole = len(self._rewards) == len(rewards)
-        self._pools = [_started(reward) for reward in self._rewards]
+        self._is_complete = len(self._rewards) == len(rewards)
+        self._pools = [_start(reward) for reward in self._rewards]
         try:
             metrics = _wait_until_ready(self._pools)
         except BaseException:
             self.close()
             raise
         named = zip(self._rewards, metrics, strict=True)
-        self.measured = {reward.name: metric for reward, metric in named if metric is not None}
-        """The metrics that verifiers declare, by the reward's name."""
+        self.declared_metrics = {
+            reward.name: metric for reward, metric in named if metric is not None
+        }
+        """Metrics that verifiers declare, by the reward's name."""
 
-    def score(self, samples: Sequence[Sample], names_of: NamesOf = numbered) -> ScoredSamples:
-        """Score samples with every verifier at once.
+    def score(
+        self, samples: Sequence[Sample], name_samples: SampleNamer = name_by_number
+    ) -> ScoredSamples:
+        """Score samples with all verifiers in parallel.
 
-        names_of: what a person finds samples by, from their numbers. It may take its time: it is
-            asked once, for the failures that are told, when all is scored.
+        name_samples: names samples in messages. It may be slow: it is called once, after scoring,
+            for the reported failures only.
 
         Raises:
-            RewardError: a verifier failed and its onError is fail.
+            RewardError: a verifier with onError: Fail failed.
         """
         requests = [pool.submit(samples) for pool in self._pools]
         wait(requests)
         scores = [request.result() for request in requests]
-        scored = combine(self._rewards, scores, len(samples), self._is_whole, names_of)
-        for reward, pool, one in zip(self._rewards, self._pools, scores, strict=True):
-            if one.errors and reward.on_error is OnRewardError.FAIL:
-                which = "service or its url" if reward.http else "function or the row"
+        scored = combine_scores(
+            self._rewards, scores, len(samples), self._is_complete, name_samples
+        )
+        for reward, pool, result in zip(self._rewards, self._pools, scores, strict=True):
+            if result.errors and reward.on_error is OnRewardError.FAIL:
+                cause = "service or its url" if reward.http else "function or the row"
                 raise RewardError(
                     f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
-                    f"correct the {which}, or set onError to Exclude or Zero"
+                    f"correct the {cause}, or set onError to Exclude or Zero"
                 )
         return scored
 
     def close(self) -> None:
-        """End all processes."""
+        """Close all verifiers."""
         for pool in self._pools:
             pool.close()
 
@@ -113,53 +117,53 @@ class Scorer:
         self.close()
 
 
-def scorers(rewards: Sequence[RewardSpec], host: Slice) -> dict[str, Scorer]:
-    """Of each role its verifiers, started.
+def start_scorers(rewards: Sequence[RewardSpec], host: Slice) -> dict[str, Scorer]:
+    """Start the verifiers of every role.
 
     Args:
         rewards: of the job.
-        host: which of the job's hosts starts them; they divide the requests to a service.
+        host: this host among the job's reward hosts, which divide the requests to a service.
 
     Raises:
         InvalidReward: some cannot be loaded.
     """
-    made: dict[str, Scorer] = {}
-    own = [of_host(reward, host) for reward in rewards]
+    started: dict[str, Scorer] = {}
+    own = [for_host(reward, host) for reward in rewards]
     try:
         for role in dict.fromkeys(reward.role for reward in own if reward.model is None):
-            made[role] = Scorer([reward for reward in own if reward.role == role])
+            started[role] = Scorer([reward for reward in own if reward.role == role])
     except BaseException:
-        for scorer in made.values():
+        for scorer in started.values():
             scorer.close()
         raise
-    return made
+    return started
 
 
-def of_host(reward: RewardSpec, host: Slice) -> RewardSpec:
-    """A reward as one of the hosts computes it: with its share of maxConcurrency, at least 1."""
+def for_host(reward: RewardSpec, host: Slice) -> RewardSpec:
+    """Return a reward with this host's share of maxConcurrency, at least 1."""
     if reward.http is None:
         return reward
-    whole = reward.http.max_concurrency
-    share = whole * (host.index + 1) // host.count - whole * host.index // host.count
+    limit = reward.http.max_concurrency
+    share = limit * (host.index + 1) // host.count - limit * host.index // host.count
     http = reward.http.model_copy(update={"max_concurrency": max(1, share)})
     return reward.model_copy(update={"http": http})
 
 
-def combine(
+def combine_scores(
     rewards: Sequence[RewardSpec],
     scores: Sequence[Scores],
     num_samples: int,
-    is_whole: bool = True,
-    names_of: NamesOf = numbered,
+    is_complete: bool = True,
+    name_samples: SampleNamer = name_by_number,
 ) -> ScoredSamples:
-    """The weighted sum of what the verifiers of one role said, and its statistics.
+    """Compute the weighted sum of all scores of one role, and its statistics.
 
     Args:
         rewards: of the role.
-        scores: of each.
-        num_samples: that were scored.
-        is_whole: whether nothing is added to the sum, so that it has statistics.
-        names_of: what a person finds samples by, from their numbers.
+        scores: of each reward.
+        num_samples: number of samples.
+        is_complete: False if models add to the sum; it then has no statistics here.
+        name_samples: names samples in messages.
     """
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
@@ -176,7 +180,7 @@ def combine(
         means[f"{reward.role}/{reward.name}"] = _mean(score.values[score.valid])
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
-    if is_whole:
+    if is_complete:
         role = rewards[0].role
         means[f"{role}/mean"] = _mean(values[valid])
         spreads[f"{role}/std"] = Spread.of(values[valid])
@@ -185,22 +189,24 @@ def combine(
         "score/excluded": float(num_samples - valid.sum()),
         **{f"score/{fault}": float(count) for fault, count in sorted(faults.items())},
     }
-    by_name = {each.name: score for each, score in zip(rewards, scores, strict=True)}
-    failures = _named({name: score.failures for name, score in by_name.items()}, names_of)
+    by_name = {reward.name: score for reward, score in zip(rewards, scores, strict=True)}
+    failures = _name_failures(
+        {name: score.failures for name, score in by_name.items()}, name_samples
+    )
     terms = {name: score.values for name, score in by_name.items()}
     return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
 
 
-def _named(
-    failures: Mapping[str, Sequence[FailedSamples]], names_of: NamesOf
+def _name_failures(
+    failures: Mapping[str, Sequence[FailedSamples]], name_samples: SampleNamer
 ) -> dict[str, tuple[Failure, ...]]:
-    """Of the rewards that had failures, with names that are asked for all at once."""
-    numbers = sorted({each.start for found in failures.values() for each in found})
-    names = dict(zip(numbers, names_of(numbers), strict=True)) if numbers else {}
+    """Name the failures of all rewards that had any, in one call."""
+    numbers = sorted({failure.start for failed in failures.values() for failure in failed})
+    names = dict(zip(numbers, name_samples(numbers), strict=True)) if numbers else {}
     return {
-        reward: tuple(each.named(names[each.start]) for each in found)
-        for reward, found in failures.items()
-        if found
+        reward: tuple(failure.with_name(names[failure.start]) for failure in failed)
+        for reward, failed in failures.items()
+        if failed
     }
 
 
@@ -208,12 +214,12 @@ def _mean(values: NDArray[np.float32]) -> tuple[float, float]:
     return float(values.sum(dtype=float)), float(len(values))
 
 
-def _started(reward: RewardSpec) -> VerifierPool | HTTPScorer:
+def _start(reward: RewardSpec) -> VerifierPool | HTTPScorer:
     return HTTPScorer(reward) if reward.http is not None else VerifierPool(reward)
 
 
 def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> list[str | None]:
-    """The metric that each measures."""
+    """Wait for all verifiers; returns the metric that each declares."""
     metrics, problems = [], []
     for pool in pools:
         try:

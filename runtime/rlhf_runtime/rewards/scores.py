@@ -1,29 +1,100 @@
-"""What one verifier said about some samples."""
+"""Scores and failures of one verifier."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.rewards.failures import MOST_NAMED, FailedSamples
 from rlhf_runtime.rewards.messages import BatchScores, Fault
+
+MAX_NAMED = 5
+"""Maximum of failures per request that are described; all are counted."""
+
+
+class SampleName(NamedTuple):
+    """Identifies a sample for a reader."""
+
+    sample: str
+    """The response."""
+    row: str = ""
+    """The row of the data that it answers; empty if unknown."""
+
+
+SampleNamer = Callable[[Sequence[int]], Sequence[SampleName]]
+"""Names samples by their numbers in a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample, or a batch of samples, without a score."""
+
+    fault: Fault
+    """The kind of fault."""
+    what: str
+    """The response; of a batch the first one."""
+    row: str
+    """The row of the data that it answers, by file and line; empty if unknown."""
+    detail: str
+    """Description of the fault, with the verifier's traceback if it raised."""
+    only_together: bool = False
+    """True if all samples of the batch got a score when they were scored alone."""
+
+    def __str__(self) -> str:
+        row = f" to {self.row}" if self.row else ""
+        return f"{self.fault.value}: {self.what}{row}: {self.detail}"
+
+    @property
+    def kind(self) -> str:
+        """Key that equal failures share: the fault, `only_together`, and of a traceback the frames
+        and the exception's type, without its message."""
+        *_, last = self.detail.splitlines() or [""]
+        frames = [line for line in self.detail.splitlines() if line.startswith("  ")]
+        fault = f"{self.fault.value}, only together" if self.only_together else self.fault.value
+        return "\n".join([fault, *frames, last.partition(":")[0] if frames else ""])
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSamples:
+    """A failure whose samples have no names yet."""
+
+    # Names need a lookup in the data's files, so only the failures that are reported get them.
+
+    fault: Fault
+    start: int
+    """Number of the sample in the request; of a batch the number of the first one."""
+    size: int
+    """Number of samples."""
+    detail: str
+    only_together: bool = False
+
+    def with_name(self, name: SampleName) -> Failure:
+        """Return the failure with the name of its first sample."""
+        batch = f"{self.size} samples, the first of them {name.sample}"
+        what = name.sample if self.size == 1 else batch
+        return Failure(self.fault, what, name.row, self.detail, self.only_together)
+
+
+def name_by_number(numbers: Sequence[int]) -> list[SampleName]:
+    """Name samples by their numbers in the request, from 0."""
+    return [SampleName(f"sample {number}") for number in numbers]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One number for each sample, or the reason why there is none.
+    """One number per sample, or the reason for its absence.
 
     values: float32, shape [samples]; 0 where not valid.
-    valid: bool, shape [samples]; whether the verifier scored the sample.
-    errors: how many samples have no score, by Fault.
-    failures: the foremost of them in words; behind them batches that had no score together, but
-        of which all samples have one alone.
-    rescored: samples that were scored again one by one.
+    valid: bool, shape [samples]; True if the verifier scored the sample.
+    errors: number of samples without a score, by Fault.
+    failures: the first of them, at most MAX_NAMED; then batches that failed together although
+        all their samples have a score alone.
+    rescored: number of samples that were scored again one by one.
     """
 
     values: NDArray[np.float32]
@@ -34,23 +105,26 @@ class Scores:
 
 
 class Tally:
-    """Collects the scores of batches, in whatever order they come."""
+    """Collects the scores of batches, in any order."""
 
     def __init__(self, num_samples: int) -> None:
-        """Expect so many samples in all."""
+        """Start with no sample scored.
+
+        num_samples: of the request.
+        """
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
         self._errors: Counter[Fault] = Counter()
-        self._foremost: list[FailedSamples] = []
+        self._first: list[FailedSamples] = []
         self._split: list[FailedSamples] = []
 
     @property
     def has_errors(self) -> bool:
-        """Whether a sample has no score."""
+        """True if a sample could not be scored."""
         return bool(self._errors)
 
     def add(self, start: int, size: int, batch: BatchScores) -> None:
-        """Take in the answer to a batch of `size` samples that begins at sample `start`."""
+        """Add the scores of a batch of `size` samples that begins at sample `start`."""
         if batch.batch_fault is not None:
             self.fail(start, size, batch.batch_fault, batch.detail)
             return
@@ -61,19 +135,19 @@ class Tally:
             self.fail(start + index, 1, fault, detail)
 
     def fail(self, start: int, size: int, fault: Fault, detail: str) -> None:
-        """Mark samples as not scored; the foremost are kept in words, whichever process was first
-        to answer."""
+        """Mark samples as not scored."""
+        # Kept by position, not by arrival: the report is then the same in every run.
         self._errors[fault] += size
-        self._foremost.append(FailedSamples(fault, start, size, detail))
-        self._foremost = sorted(self._foremost, key=_start)[:MOST_NAMED]
+        self._first.append(FailedSamples(fault, start, size, detail))
+        self._first = sorted(self._first, key=_start)[:MAX_NAMED]
 
     def split(self, start: int, size: int, fault: Fault, detail: str) -> None:
-        """A batch failed whose samples are scored again one by one."""
-        why = f"not one of them when it is scored alone, but together: {detail}"
+        """Record a failed batch whose samples are scored again one by one."""
+        why = f"no sample fails when it is scored alone, but together they do: {detail}"
         self._split.append(FailedSamples(fault, start, size, why, only_together=True))
 
     def scores(self) -> Scores:
-        """Everything taken in so far."""
+        """Return the scores collected so far."""
         only_together = [
             batch
             for batch in sorted(self._split, key=_start)
@@ -83,7 +157,7 @@ class Tally:
             self._values,
             self._valid,
             {fault.value: count for fault, count in sorted(self._errors.items())},
-            tuple([*self._foremost, *only_together][:MOST_NAMED]),
+            tuple([*self._first, *only_together][:MAX_NAMED]),
             sum(batch.size for batch in self._split),
         )
 

@@ -1,4 +1,4 @@
-"""Share of a response that its prompt does not support: a cost, for tasks that only rearrange."""
+"""Verifier: share of a response that its prompt does not contain; a cost for copying tasks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rlhf_runtime.rewards.sample import Sample
 
 
 def score(samples: Sequence[Sample]) -> list[float]:
-    """0 where every character of the response is in the prompt at least as often, 1 where none is;
-    0 for an empty response."""
+    """Score 0 if every character of the response occurs in the prompt at least as often, 1 if none
+    does; 0 for an empty response."""
     return [_unsupported(sample) for sample in samples]
 
 

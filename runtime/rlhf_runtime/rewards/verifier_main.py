@@ -1,8 +1,9 @@
-"""The main program of a verifier's process: load a function, score batches until its owner leaves.
+"""The main program of a verifier's process: loads a function and scores batches.
 
-Standard library only, so that the process starts fast; what the user's module imports comes on top.
-What the function prints goes to the owner's log, not into the conversation with it.
+Ends when its owner closes the connection. What the function prints goes to the owner's log.
 """
+
+# Imports the standard library only, so that the process starts fast.
 
 from __future__ import annotations
 
@@ -18,29 +19,35 @@ from typing import Any
 
 from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_runtime.fate import end_with
-from rlhf_runtime.rewards.checks import checked_scores, wrong_count
-from rlhf_runtime.rewards.measures import metric_of
-from rlhf_runtime.rewards.messages import BatchScores, Fault, Load, Ready, Unusable
-from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.rewards.messages import (
+    BatchScores,
+    Fault,
+    Load,
+    Ready,
+    Unusable,
+    check_scores,
+    wrong_count,
+)
+from rlhf_runtime.rewards.sample import Sample, declared_metric
 
 Verifier = Callable[..., Iterable[Any]]
 
-LONGEST_TRACEBACK = 6000
-"""Characters kept, from the end."""
+MAX_TRACEBACK_CHARACTERS = 6000
+"""Kept from the traceback's end."""
 
 
 class CannotLoad(Exception):
-    """Why a function cannot be served."""
+    """The function cannot be served; the text says why."""
 
 
 class ImportRaised(CannotLoad):
-    """Its module raised while it was imported."""
+    """The function's module raised while it was imported."""
 
 
 def main(descriptor: int, owner_pid: int) -> None:
-    """Serve the connection behind a file descriptor until it closes.
+    """Serve the connection of a file descriptor until it closes.
 
-    owner_pid: the process that started this one; this one does not outlive it.
+    owner_pid: the process that started this one; this process ends with it.
     """
     end_with(owner_pid)
     os.set_inheritable(descriptor, False)
@@ -48,7 +55,7 @@ def main(descriptor: int, owner_pid: int) -> None:
         try:
             _serve(connection)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the owner is gone
+            return  # the owner has exited
 
 
 def _serve(connection: Connection) -> None:
@@ -58,7 +65,7 @@ def _serve(connection: Connection) -> None:
     except CannotLoad as error:
         connection.send(Unusable(str(error), has_raised=isinstance(error, ImportRaised)))
         return
-    connection.send(Ready(metric_of(verifier)))
+    connection.send(Ready(declared_metric(verifier)))
     while True:
         connection.send(score_batch(verifier, connection.recv(), load.parameters))
 
@@ -76,9 +83,10 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
         functions = [
             key for key, value in vars(sys.modules[module_name]).items() if callable(value)
         ]
-        known = ", ".join(sorted(key for key in functions if not key.startswith("_"))) or "none"
+        public = ", ".join(sorted(key for key in functions if not key.startswith("_"))) or "none"
         raise CannotLoad(
-            f"no function of this name in the module: got {name}, allowed {known}; correct the name"
+            f"no function of this name in the module: got {name}, allowed {public}; correct the "
+            "name"
         )
     if not callable(verifier):
         raise CannotLoad(
@@ -87,7 +95,7 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
         )
     if deferred_kind(verifier) == "an async function":
         raise CannotLoad(
-            f"an async function, whose scores nobody waits for: got async def {name}, allowed a "
+            f"an async function, whose scores nobody awaits: got async def {name}, allowed a "
             "plain function; call asyncio.run(...) in it"
         )
     try:
@@ -106,23 +114,23 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
 def score_batch(
     verifier: Verifier, samples: Sequence[Sample], parameters: Mapping[str, Any]
 ) -> BatchScores:
-    """Call the function and check what it returns; whatever it raises becomes a fault."""
+    """Call the function and check its result; any exception becomes a fault."""
     try:
         result = verifier(samples, **parameters)
         values = None if isinstance(result, str | Mapping) else list(result)
-    except BaseException as error:  # this is the top loop; SystemExit must not end it either
+    except BaseException as error:  # also SystemExit: a verifier must not end the process
         trace = _user_traceback(error)
-        return BatchScores(batch_fault=Fault.RAISED, detail=trace, by_one_sample=True)
+        return BatchScores(batch_fault=Fault.RAISED, detail=trace, retry_alone=True)
     if values is None:
         return wrong_count(type(result).__name__, len(samples))
-    return checked_scores(values, len(samples))
+    return check_scores(values, len(samples))
 
 
 def _import(name: str, entrypoint: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
+        if isinstance(error, ModuleNotFoundError) and _is_same_or_parent(error.name, name):
             if meant := entrypoint_from_file(entrypoint):
                 raise CannotLoad(
                     f"a file in the place of a module: got {name}, allowed package.module:name; "
@@ -137,18 +145,18 @@ def _import(name: str, entrypoint: str) -> ModuleType:
         ) from error
 
 
-def _is_or_holds(missing: str | None, name: str) -> bool:
-    """Whether the missing module is the wanted one or a package around it."""
+def _is_same_or_parent(missing: str | None, name: str) -> bool:
+    """True if the missing module is the requested one or a package that contains it."""
     return missing is not None and (name == missing or name.startswith(f"{missing}."))
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback without the frames of this file and of the import system."""
+    """Format the traceback without the frames of this file and of the import system."""
     frames = error.__traceback__
     while frames is not None and _is_own(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames)
-    return "".join(lines).rstrip()[-LONGEST_TRACEBACK:]
+    return "".join(lines).rstrip()[-MAX_TRACEBACK_CHARACTERS:]
 
 
 def _is_own(filename: str) -> bool:

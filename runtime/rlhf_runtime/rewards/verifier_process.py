@@ -1,8 +1,9 @@
-"""One process that runs a verifier, seen from its owner.
+"""The owner's side of a process that runs a verifier.
 
-A clean interpreter, not a fork of this process: forking a process with threads (Ray's, torch's) can
-deadlock. It leads a process group of its own, so that what the verifier starts ends with it.
+The process leads its own process group, so that processes which the verifier starts end with it.
 """
+
+# A clean interpreter, not a fork: forking a process with threads (Ray's, torch's) can deadlock.
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from rlhf_runtime.rewards.sample import Sample
 LOGGER = logging.getLogger(__name__)
 
 LAST_LINES = 20
-"""Lines of output that an error message about a dead process shows."""
-LONGEST_LINE = 2000
-"""Bytes; a longer line is logged in pieces."""
-LAST_WORDS_SECONDS = 1.0
-"""Longest wait for the rest of a killed process's output."""
+"""Lines of output in an error message about an exited process."""
+MAX_LINE_BYTES = 2000
+"""A longer line is logged in pieces."""
+DRAIN_SECONDS = 1.0
+"""Maximum wait for the rest of a killed process's output."""
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from rlhf_runtime.rewards.verifier_main import main; "
@@ -39,17 +40,17 @@ _PROGRAM = (
 )
 
 
-class ProcessEnded(Exception):
-    """The process is gone; the text says how it ended and what it last printed."""
+class ProcessExited(Exception):
+    """The process has exited; the text says how, and what it last printed."""
 
 
 class VerifierProcess:
     """A process that loads one function and then scores batches.
 
-    connection: readable when the process has said something or has ended.
-    is_ready: whether the function is loaded.
-    batch: what it is scoring; None when it is idle.
-    deadline: clock time by which it must have answered; meaningless when it is ready and idle.
+    connection: readable when the process has sent a message or has exited.
+    is_ready: True if the function is loaded.
+    batch: the batch that it scores; None while idle.
+    deadline: monotonic time by which it must answer; meaningless while it is ready and idle.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class VerifierProcess:
         deadline: float,
         memory_bytes: int | None = None,
     ) -> None:
-        """Start the process and tell it what to load; does not wait for it.
+        """Start the process and send it the function to load; does not wait for it.
 
         name: the reward's name, for the log.
-        memory_bytes: that it may allocate; files that it maps and does not write do not count.
-            None: without a limit of its own.
+        memory_bytes: limit of its allocations; files that it maps and does not write do not count.
+            None: no limit.
         """
         self.connection, theirs = Pipe(duplex=True)
         self._name = name
@@ -81,7 +82,8 @@ class VerifierProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        if memory_bytes is not None:  # it waits for what to load
+        # Set before `Load` is sent: nothing of the user's runs without the limit.
+        if memory_bytes is not None:
             _limit_memory(self._popen.pid, memory_bytes)
         assert self._popen.stdout is not None
         self._log_thread = threading.Thread(
@@ -98,65 +100,65 @@ class VerifierProcess:
         """Process id."""
         return self._popen.pid
 
-    def hand_over(self, batch: Batch, deadline: float) -> None:
-        """Give it a batch to score.
+    def send_batch(self, batch: Batch, deadline: float) -> None:
+        """Send a batch to score.
 
         Raises:
-            ProcessEnded: it died while it was idle.
+            ProcessExited: the process died while idle.
         """
         self._send(list(batch.samples))
         self.batch, self.deadline = batch, deadline
 
     def receive(self) -> Ready | Unusable | BatchScores:
-        """What it says; call only when the connection is readable.
+        """Receive a message; call it only when the connection is readable.
 
         Raises:
-            ProcessEnded: it ended instead of answering.
+            ProcessExited: the process exited instead of answering.
         """
         try:
             message: Ready | Unusable | BatchScores = self.connection.recv()
         except (EOFError, OSError) as error:
-            raise ProcessEnded(self._ending()) from error
+            raise ProcessExited(self._exit_message()) from error
         return message
 
     def kill(self) -> None:
-        """End it and everything that it has started; returns when it is gone."""
+        """Kill its process group and wait for its exit."""
         if self._popen.returncode is not None:
-            return  # its process id may already be somebody else's
+            return  # the kernel may have reused its process id
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
         self.connection.close()
-        self._log_thread.join(timeout=LAST_WORDS_SECONDS)
+        self._log_thread.join(timeout=DRAIN_SECONDS)
 
     def _send(self, message: Load | list[Sample]) -> None:
         try:
             self.connection.send(message)
         except OSError as error:
-            raise ProcessEnded(self._ending()) from error
+            raise ProcessExited(self._exit_message()) from error
 
-    def _ending(self) -> str:
-        """How it ended, with its last words."""
+    def _exit_message(self) -> str:
+        """Kill what is left of the process, and describe its exit and last output."""
         self.kill()
         code = self._popen.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        said = "; it last printed:\n" + "\n".join(self._last_lines) if self._last_lines else ""
-        return f"the verifier's process ended with {how}{said}"
+        lines = "; it last printed:\n" + "\n".join(self._last_lines) if self._last_lines else ""
+        return f"the verifier's process ended with {how}{lines}"
 
     def _log_output(self, stream: IO[bytes]) -> None:
-        """Pass what it prints to the log, line by line, until it closes its output."""
+        """Copy its output to the log, line by line, until it closes it."""
         with stream:
-            while line := stream.readline(LONGEST_LINE):
+            while line := stream.readline(MAX_LINE_BYTES):
                 text = line.decode(errors="replace").rstrip()
                 self._last_lines.append(text)
                 LOGGER.info("%s[%d]: %s", self._name, self.pid, text)
 
 
 def _limit_memory(pid: int, num_bytes: int) -> None:
-    """Let allocations of a process fail beyond a number of bytes.
+    """Limit the bytes that a process can allocate.
 
     Source: setrlimit(2), RLIMIT_DATA.
     """
-    _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
-    limit = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
-    resource.prlimit(pid, resource.RLIMIT_DATA, (limit, most))
+    _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+    limit = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (limit, hard))

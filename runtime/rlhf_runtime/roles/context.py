@@ -16,8 +16,7 @@ from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults

@@ -43,10 +43,12 @@ def _engine_type(training: TrainingSpec) -> Callable[..., TrainingEngine]:
             return FsdpEngine
         case TrainingEngineType.MEGATRON:
             # The import takes seconds, so only jobs that use it pay for it.
-            from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
+            from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 
-            cutting = Cutting(training.parallelism.sequence, training.distributed_optimizer)
-            return partial(MegatronEngine, cutting=cutting)
+            sharding = ShardingOptions(
+                training.parallelism.sequence, training.distributed_optimizer
+            )
+            return partial(MegatronEngine, sharding=sharding)
 
 
 def offload_methods(

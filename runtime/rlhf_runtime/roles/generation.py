@@ -241,7 +241,7 @@ def _is_peer_error(error: Exception) -> bool:
 
 
 def _required_version(inputs: CallInputs) -> WeightVersion:
-    return WeightVersion(inputs.graph, inputs.step, inputs.changes)
+    return WeightVersion(inputs.graph, inputs.step, inputs.num_weight_changes)
 
 
 def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:

@@ -159,7 +159,7 @@ def micro_batches(
     engine: TrainingEngine,
     max_padded_tokens: int,
     rows: Rows | None = None,
-    complete_groups: bool = False,
+    keep_groups: bool = False,
 ) -> list[MicroBatch]:
     """Pack rows of a mini-batch, by default all, into micro-batches that predict the counting
     tokens only.
@@ -169,7 +169,7 @@ def micro_batches(
         engine: computes the micro-batches.
         max_padded_tokens: of a micro-batch; a longer sequence is alone.
         rows: positions in the mini-batch. None: all.
-        complete_groups: keep all rows of a prompt in one micro-batch, however many tokens they
+        keep_groups: keep all rows of a prompt in one micro-batch, however many tokens they
             have.
     """
     parts = cut(
@@ -178,9 +178,9 @@ def micro_batches(
         batch.groups,
         engine.packing(max_padded_tokens),
         rows,
-        complete_groups,
+        keep_groups,
     )
-    return [part.only(batch.loss_mask.flags[part.tokens]) for part in parts]
+    return [part.select(batch.loss_mask.flags[part.tokens]) for part in parts]
 
 
 def comparison_micro_batches(
@@ -194,7 +194,7 @@ def comparison_micro_batches(
     """
     complete: list[MicroBatch] = []
     too_large: list[MicroBatch] = []
-    for part in micro_batches(batch, engine, max_padded_tokens, rows, complete_groups=True):
+    for part in micro_batches(batch, engine, max_padded_tokens, rows, keep_groups=True):
         fits = part.token_ids.numel() <= max_padded_tokens or len(part.rows) == 1
         (complete if fits else too_large).append(part)
     if not too_large:

@@ -15,9 +15,16 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from rlhf_runtime.checkpoint.saver import load_without_world, pool_addresses, saved_shapes
-from rlhf_runtime.engines.configuration import head_name, outline, read_config
-from rlhf_runtime.engines.heads import SCORE, as_scalar
-from rlhf_runtime.engines.model_files import FILE_BYTES, Shapes, write_configs, write_weights
+from rlhf_runtime.engines.heads import SCORE, make_scalar_config
+from rlhf_runtime.engines.model_files import (
+    FILE_BYTES,
+    Shapes,
+    meta_model,
+    output_weight_name,
+    read_config,
+    write_configs,
+    write_weights,
+)
 from rlhf_runtime.errors import CannotExport, UnsupportedModel
 from rlhf_runtime.roles.saving import SAVED_ROLE
 
@@ -89,11 +96,11 @@ def export_model(
     """
     config = read_config(source)
     config.dtype = torch.float32
-    head = head_name(outline(config))
+    head = output_weight_name(meta_model(config))
     is_scalar = model.shapes.get(head, (0,))[0] == 1
     if is_scalar:
-        as_scalar(config)
-    expected = outline(config)
+        make_scalar_config(config)
+    expected = meta_model(config)
     shapes = {name: tuple(weight.shape) for name, weight in expected.named_parameters()}
     if is_scalar:
         shapes[head] = (1, *shapes[head][1:])

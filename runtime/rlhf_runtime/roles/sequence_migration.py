@@ -23,7 +23,7 @@ from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 
 
@@ -106,7 +106,7 @@ class SequenceMigration:
         if is_finishing:
             self._kept, prompts, running = prompts, prompts.take(running[:0]), running[:0]
         else:
-            requests.drop()
+            requests.abort()
         return _unfinished_shard(prompts, requests.generated(running))
 
     def assigned_rows(self, inputs: CallInputs) -> Prompts:
@@ -176,7 +176,7 @@ def _finishing_engines(plan: Plan, role: str, mesh: Mesh) -> tuple[int, ...]:
     )
     assert finish is not None
     firsts = [finish.rank_at(number, 0, 0) for number in range(finish.data)]
-    return tuple(Coordinates.of(rank, mesh).data for rank in firsts)
+    return tuple(Coordinates.in_mesh(rank, mesh).data for rank in firsts)
 
 
 def _unfinished_shard(prompts: Prompts, generated: Generated) -> Shard:

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_api.plan import GraphName
 from rlhf_runtime.calls.reports import Statistics
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel

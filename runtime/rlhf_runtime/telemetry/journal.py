@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf_runtime.rewards.failures import Failure
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import (
     EndRecord,

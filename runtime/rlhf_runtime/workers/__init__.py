@@ -1,1 +1,1 @@
-"""Processes of a job besides the driver: one rank per device, one for data, one for rewards."""
+"""Processes of a job besides the driver: one rank per device, a data host and reward hosts."""

@@ -1,6 +1,6 @@
-"""What a worker is doing, for whoever asks: a thread answers while the worker computes or hangs.
+"""Activity of a worker: a thread reports it on request, also while the worker computes or hangs.
 
-The driver asks when it has waited for long. Nothing is sent as long as nobody asks.
+The driver asks after a long wait. Nothing is sent unasked.
 """
 
 from __future__ import annotations
@@ -25,47 +25,48 @@ import psutil
 from rlhf_runtime.serving import serve_in_thread, stop_serving
 
 ANSWER_SECONDS = 3.0
-"""How long a worker may take to answer."""
-LONGEST_KEY = 64
+"""Time limit of one request and its answer."""
+MAX_KEY_BYTES = 64
 CPU_SHARE = 0.05
-"""Of one core: below it a process only keeps itself alive."""
+"""Share of one core; a process below it only keeps itself alive."""
 BYTES_PER_SECOND = 1 << 16
 LOOPBACK_INTERFACE = "lo"
-UNKNOWN = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
-"""What psutil raises where a process has ended, or the system does not count."""
+UNREADABLE_ERRORS = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
+"""Errors that psutil raises if a process has ended, or the system keeps no count."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class ProgressSignal(Enum):
-    """How it shows that a call gets on."""
+    """Evidence that a call makes progress."""
 
     TICKS = auto()
-    """It says so."""
+    """The call reports it by `tick`."""
     CPU = auto()
-    """The process computes, reads or writes; as good as it gets where a library does the work."""
+    """The process computes, reads or writes: for work that a library does without ticks."""
     OWN_LIMIT = auto()
-    """It has time limits of its own, and needs no other."""
+    """The call has time limits of its own and is never considered stalled."""
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What a worker said."""
+    """Activity that a worker reported."""
 
     call: str
-    """The call it is in; empty while it waits for one."""
+    """The current call; empty between calls."""
     step: int
     seconds: float
-    """Since something was done (`Progress`): a call, a micro-batch, a step of generation."""
+    """Time since the last progress (`ProgressSignal`): a call, a micro-batch, a step of
+    generation."""
     stacks: Mapping[str, str]
     """Python stack of every thread, by name."""
     thread: str
-    """The one that the call is in."""
+    """The thread of the current call."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Doing:
+class _RunningCall:
     """A call, or a part of one."""
 
     call: str
@@ -74,37 +75,39 @@ class _Doing:
     thread: str
 
 
-_NOTHING = _Doing("", 0, ProgressSignal.TICKS, threading.main_thread().name)
+_IDLE = _RunningCall("", 0, ProgressSignal.TICKS, threading.main_thread().name)
 
 
 @dataclass(frozen=True)
 class ProcessActivity:
-    """Of a process and of those that it has started."""
+    """Resources that a process and its descendants have used."""
 
     cpu_seconds: float
     num_bytes: int
-    """Read from storage, written to files, and what the machine (in a pod: the pod) has sent and
-    received: the system does not count it by process."""
+    """Bytes read from storage, written to files, and sent or received by the machine (in a pod: the
+    pod)."""
 
-    def is_ahead_of(self, earlier: ProcessActivity, seconds: float) -> bool:
-        """Whether it has worked in the seconds since."""
+    def has_advanced_since(self, earlier: ProcessActivity, seconds: float) -> bool:
+        """True if the process has worked in the seconds since `earlier`."""
         cpu_seconds = self.cpu_seconds - earlier.cpu_seconds
         num_bytes = self.num_bytes - earlier.num_bytes
         return cpu_seconds > CPU_SHARE * seconds or num_bytes > BYTES_PER_SECOND * seconds
 
 
 def process_activity() -> ProcessActivity:
-    """This process's, with its descendants'."""
+    """Measure this process and its descendants."""
     this = psutil.Process()
+    # The system does not count network traffic by process.
     cpu_seconds, num_bytes = 0.0, _network_bytes()
     for process in [this, *this.children(recursive=True)]:
         try:
             times = process.cpu_times()
             cpu_seconds += times.user + times.system
-            cpu_seconds += times.children_user + times.children_system  # of those that have ended
+            # Children that have ended count, too.
+            cpu_seconds += times.children_user + times.children_system
             counters = process.io_counters()
             num_bytes += counters.read_bytes + counters.write_chars
-        except UNKNOWN:
+        except UNREADABLE_ERRORS:
             continue
     return ProcessActivity(cpu_seconds, num_bytes)
 
@@ -112,7 +115,7 @@ def process_activity() -> ProcessActivity:
 def _network_bytes() -> int:
     try:
         interfaces = psutil.net_io_counters(pernic=True)
-    except UNKNOWN:
+    except UNREADABLE_ERRORS:
         return 0
     return sum(
         counters.bytes_sent + counters.bytes_recv
@@ -122,12 +125,12 @@ def _network_bytes() -> int:
 
 
 class Activity:
-    """Kept up to date by the worker's threads, read by the one that answers. Of calls in several
-    threads it tells the one that began last."""
+    """Activity of this worker. Worker threads update it, the server's thread reads it. With calls
+    in several threads it reports the one that began last."""
 
     def __init__(self) -> None:
-        self._doing: list[_Doing] = []
-        """What has begun and not ended, in the order in which it began."""
+        self._running: list[_RunningCall] = []
+        """Calls in progress, in the order in which they began."""
         self._since = time.monotonic()
         self._effort, self._effort_seen = process_activity(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -136,28 +139,30 @@ class Activity:
     def during(
         self, call: str, step: int = 0, progress: ProgressSignal = ProgressSignal.TICKS
     ) -> Iterator[None]:
-        """A call, or a part of one, from its beginning to its end."""
-        doing = _Doing(call, step, progress, threading.current_thread().name)
-        self._doing.append(doing)
+        """Mark a call, or a part of one, as running."""
+        doing = _RunningCall(call, step, progress, threading.current_thread().name)
+        self._running.append(doing)
         self.tick()
         try:
             yield
         finally:
-            self._doing.remove(doing)
+            self._running.remove(doing)
             self.tick()
 
     def tick(self) -> None:
-        """Something was done."""
+        """Record progress."""
         self._since = time.monotonic()
 
     def status(self) -> WorkerStatus:
-        """As it is now."""
+        """Return the current activity."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         stacks = {
             names.get(number, str(number)): "".join(traceback.format_stack(frame))
+            # The only way to see the stack of another thread, a hanging one included.
             for number, frame in sys._current_frames().items()
         }
-        now = next(iter(self._doing[-1:]), _NOTHING)
+        now = next(iter(self._running[-1:]), _IDLE)
+        # Whoever has limits of its own, or works, is not stalled.
         if now.progress is ProgressSignal.OWN_LIMIT or (
             now.progress is ProgressSignal.CPU and self._has_worked()
         ):
@@ -166,22 +171,27 @@ class Activity:
         return WorkerStatus(now.call, now.step, seconds, stacks, now.thread)
 
     def _has_worked(self) -> bool:
-        """Whether the process has done anything since it was asked before."""
+        """True if the process has worked since the previous status."""
         now, effort = time.monotonic(), process_activity()
-        worked = effort.is_ahead_of(self._effort, now - self._effort_seen)
+        worked = effort.has_advanced_since(self._effort, now - self._effort_seen)
         self._effort, self._effort_seen = effort, now
         return worked
 
     def serve(self, host: str, key: str) -> tuple[str, int]:
-        """Answer from now on, in a thread, whoever knows the key; returns where."""
+        """Start to answer requests with the right key, in a thread.
+
+        Returns:
+            Host and port.
+        """
         activity = self
 
         class Answer(socketserver.StreamRequestHandler):
             timeout = ANSWER_SECONDS
 
             def handle(self) -> None:
-                asked = self.rfile.readline(LONGEST_KEY + 1).strip()
-                if hmac.compare_digest(asked, key.encode()):
+                received = self.rfile.readline(MAX_KEY_BYTES + 1).strip()
+                # Stacks tell about user code: only the driver may read them.
+                if hmac.compare_digest(received, key.encode()):
                     self.wfile.write(json.dumps(asdict(activity.status())).encode())
 
         server = socketserver.ThreadingTCPServer((host, 0), Answer)
@@ -191,22 +201,27 @@ class Activity:
         return host, server.server_address[1]
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._server is not None:
             stop_serving(self._server)
             self._server = None
 
 
 class ActivityServer:
-    """A worker that says what it is doing; what every actor of a job derives from."""
+    """Base of every actor of a job: a worker that reports its activity."""
 
     def __init__(self) -> None:
         self.activity = Activity()
 
-    def watched(self, one_machine: bool, key: str) -> tuple[str, int]:
-        """Where this worker answers what it is doing, from now on; only to who knows the key.
+    def serve_activity(self, one_machine: bool, key: str) -> tuple[str, int]:
+        """Start to report this worker's activity to callers with the key.
 
-        With `one_machine` only processes of this machine can ask.
+        Args:
+            one_machine: only processes of this machine can connect.
+            key: the shared secret.
+
+        Returns:
+            Host and port.
         """
         from rlhf_runtime.workers.addresses import own_address
 
@@ -219,18 +234,18 @@ Worker = TypeVar("Worker", bound=ActivityServer)
 def heartbeat_by_cpu(
     method: Callable[Concatenate[Worker, Parameters], Result],
 ) -> Callable[Concatenate[Worker, Parameters], Result]:
-    """A worker's method in which nobody ticks: the process's effort is its progress."""
+    """Let CPU and I/O of the process count as progress of a worker's method."""
 
     @functools.wraps(method)
-    def watched(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def wrapper(worker: Worker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         with worker.activity.during(method.__name__, progress=ProgressSignal.CPU):
             return method(worker, *args, **kwargs)
 
-    return watched
+    return wrapper
 
 
 def request_status(address: tuple[str, int], key: str) -> WorkerStatus | None:
-    """What the worker at an address is doing; None if it does not answer."""
+    """Return the activity of the worker at an address; None if it does not answer."""
     try:
         with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
             connection.sendall(f"{key}\n".encode())

@@ -1,4 +1,4 @@
-"""Where a worker can be reached: on this machine only, or from other nodes of its cluster."""
+"""Network addresses of workers: on this machine only, or reachable from other nodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ LOOPBACK_INTERFACE = "lo"
 
 
 def own_address(one_machine: bool) -> str:
-    """The address at which this process serves: loopback, or that of its node as Ray knows it."""
+    """Return the address at which this process serves: loopback, or its node's address in Ray."""
     return LOOPBACK if one_machine else str(ray.util.get_node_ip_address())
 
 
 def use_interface(address: str) -> None:
-    """Let collectives go over the network interface that has an address.
-
-    By itself gloo asks what the host's name means, which on many machines is loopback. Who has
-    chosen an interface keeps it. NCCL on one machine needs no network.
-    """
+    """Let collectives use the network interface with an address. Values of the user stay."""
+    # gloo by itself resolves the host's name, which is loopback on many machines. NCCL needs no
+    # network on one machine.
     if address == LOOPBACK:
         os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
         return
@@ -32,7 +30,7 @@ def use_interface(address: str) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the network interface that has an address; None: none has."""
+    """Return the name of the network interface with an address; None if there is none."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return str(name)

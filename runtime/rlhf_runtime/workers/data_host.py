@@ -1,4 +1,4 @@
-"""The process that holds the data's rows and serves each step's rows. A Ray actor without torch."""
+"""The process with the prompts, which serves each step's rows. A Ray actor without torch."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
 WARM_START_SEED = 1
-"""Added to the job's seed: the warm start sees the rows in an order of its own."""
+"""Added to the job's seed: the warm start has its own order of rows."""
 
 PRETRAINING_SEED = 2
-"""Added to the job's seed: rows of data.pretraining have an order of their own, too."""
+"""Added to the job's seed: data.pretraining has its own order of rows."""
 
 
 class DataHost(ActivityServer):
-    """Prompt tables, cut into batches by step number."""
+    """Prompt tables, cut into batches by step."""
 
     def __init__(
         self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], plan: Plan
@@ -50,10 +50,14 @@ class DataHost(ActivityServer):
 
     @heartbeat_by_cpu
     def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
-        """Read and tokenize with the policy's tokenizer. `folders` holds every role's model.
+        """Read the data and tokenize it with the policy's tokenizer.
 
-        Returns counts of rows: by split those that are used (`train`), and what became of the
-        others (`train_invalid`, `train_too_long`).
+        Args:
+            folders: model folder of every role.
+
+        Returns:
+            Counts of rows: by split the usable ones (`train`) and the others (`train_invalid`,
+                `train_too_long`).
         """
         tokenizer = TextTokenizer(folders[self._plan.policy])
         self._prompts: JobPrompts = load_prompts(
@@ -70,12 +74,12 @@ class DataHost(ActivityServer):
         return counts
 
     def batch(self, graph: GraphName, step: int, number: int = 0) -> tuple[bytes, Shard]:
-        """What a pass of a graph reads of the prompts: a report, and its rows.
+        """Return the prompts that a pass reads: a report, and the rows.
 
         Args:
-            graph: of the plan; evaluation gets all held-out prompts.
+            graph: of the plan; evaluation gets all evaluation prompts.
             step: counted from 1.
-            number: of the step's batches, from 0: flow.repeat may ask for more than one.
+            number: batch of the step, from 0; flow.repeat may request several.
         """
         start = time.time()
         with self.activity.during("data.batch", step):
@@ -84,7 +88,7 @@ class DataHost(ActivityServer):
         return _report("batch", shard, start), shard
 
     def pretraining(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
-        """What a pass of a graph reads of data.pretraining: a report, and its rows.
+        """Return the rows of data.pretraining that a pass reads: a report, and the rows.
 
         Args:
             graph: of the plan.
@@ -100,11 +104,11 @@ class DataHost(ActivityServer):
         return _report("pretraining", shard, start), shard
 
     def _table(self, graph: GraphName) -> PromptTable:
-        held_out = self._prompts.evaluation
+        evaluation = self._prompts.evaluation
         if graph is not GraphName.EVALUATION:
             return self._prompts.train
-        assert held_out is not None
-        return held_out
+        assert evaluation is not None
+        return evaluation
 
     def _rows(self, graph: GraphName, step: int, number: int) -> NDArray[np.int64]:
         schedule = self._job.spec.schedule
@@ -114,6 +118,7 @@ class DataHost(ActivityServer):
         if graph is GraphName.WARM_START:
             assert schedule.warm_start is not None
             count, seed = schedule.warm_start.prompts_per_step, seed + WARM_START_SEED
+        # Batches of one step follow each other in the epoch's order.
         all_batches = count * self._plan.inputs[graph].prompt_batches
         shuffle = self._job.spec.data.shuffle
         rows = rows_for_step(step - 1, len(self._prompts.train), all_batches, shuffle, seed)
@@ -121,20 +126,20 @@ class DataHost(ActivityServer):
 
 
 def _report(method: str, shard: Shard, start: float) -> bytes:
-    """The report of a call; tokens are counted where rows have answers."""
+    # Only rows with answers have tokens that are trained on.
     tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
     span = Span("data", "", method, start, time.time())
     statistics = Statistics(sums={"batch/tokens": tokens})
-    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).message()
+    return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).to_bytes()
 
 
 def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str]) -> Shard:
-    """Rows of a table as a batch: one for each prompt, or two of a pair, the chosen first.
+    """Build a batch of table rows: one row per prompt, or two per pair, the chosen one first.
 
     Args:
-        table: of prompts.
-        rows: which of them.
-        fields: the columns to make.
+        table: the prompts.
+        rows: row numbers in the table.
+        fields: the columns to build.
     """
     groups = np.arange(len(rows), dtype=np.int64)
     answers = table.answers.take(rows)
@@ -143,6 +148,7 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
         answers = both.take(np.stack([groups, groups + len(rows)], axis=1).reshape(-1))
         rows, groups = np.repeat(rows, 2), np.repeat(groups, 2)
     prompts = table.prompts.take(rows)
+    # Built lazily: a job reads few of these columns.
     make: dict[str, Callable[[], Column]] = {
         PROMPT_ID: lambda: Column(table.source_rows[rows]),
         PROMPT_TOKENS: lambda: prompts,
@@ -157,5 +163,5 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
 
 
 def _record(table: PromptTable, row: int) -> str:
-    """What a verifier needs to know about a row, as JSON."""
+    """Return the JSON record of a row for verifiers."""
     return f'{{"prompt": {json.dumps(table.texts[row])}, "record": {table.records[row]}}}'

@@ -1,4 +1,4 @@
-"""What a rank imports before it does anything: most of the time that its start takes."""
+"""Imports of a rank before it does anything: most of its start-up time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Read by libraries when they are imported."""
+"""Environment variables that libraries read at import."""
 
 
-OURS = (
+OWN_MODULES = (
     "rlhf_runtime.checkpoint.saver",
     "rlhf_runtime.data.load",
     "rlhf_runtime.models.sources",
@@ -30,38 +30,38 @@ OURS = (
     "rlhf_runtime.roles.saving",
     "transformers.models.llama.modeling_llama",
 )
-"""What workers import in their calls. None of it imports Ray."""
+"""Modules that workers import in their calls. None of them imports Ray."""
 
-RAYS = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
-"""What Ray imports, and can be imported without it."""
+RAY_DEPENDENCIES = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
+"""Modules that Ray imports, and that can be imported without it."""
 
 
 def prepare_environment() -> None:
-    """Set what libraries read at import, before the first of them; a user's own values stay."""
+    """Set the variables that libraries read at import. Values of the user stay."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 def import_libraries(device: Device) -> None:
-    """Import torch, transformers, vLLM and everything of ours that stands on them.
+    """Import torch, transformers, vLLM and our modules that need them.
 
-    Whoever forks afterwards finds this process with one thread and without any device.
+    Leaves the process with one thread and no device, so that it can be forked.
     """
     prepare_environment()
-    with _no_collections():
+    with _collector_disabled():
         import torch  # noqa: F401
 
         from rlhf_runtime.engines.vllm.libraries import import_vllm
 
         import_vllm(device)
-        for name in OURS + RAYS:
+        for name in OWN_MODULES + RAY_DEPENDENCIES:
             import_module(name)
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Leave Python's collector out: it finds nothing, over and over, in all that is imported."""
+def _collector_disabled() -> Iterator[None]:
     was_enabled = gc.isenabled()
+    # Imports create only live objects: collections would find nothing, over and over.
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What every worker process does first: its fate, its log file, its threads, its environment."""
+"""First steps of every worker process: parent death signal, log file, threads, environment."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def configure_process(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
-    """Send everything the process writes to its log file and prepare it for numerical work.
+    """Redirect all output of the process to its log file and prepare numerical work.
 
-    It ends with its raylet from now on: Ray's own way takes a thread that runs.
-
-    Must run before the user's code is imported.
+    Must run before the user's code is imported. From here on the process ends with its raylet.
     """
+    # Ray's own mechanism needs a running thread, which a hanging process does not have.
     end_with_raylet()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    # Descriptors instead of sys.stdout: libraries in C write there, too.
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
@@ -42,11 +42,9 @@ def configure_process(log_file: Path, num_threads: int, python_path: Sequence[st
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Leave Python's collector out of a process's end, even where a library calls it.
-
-    The kernel frees the memory at once. A collection would visit every object of the libraries, and
-    copy the pages that the process shares with its fork server.
-    """
+    """Disable Python's garbage collector at the end of a process, also for calls by libraries."""
+    # The kernel frees the memory at once. A collection would visit every object of the libraries,
+    # and copy the pages that the process shares with its fork server.
     collect, unfreeze = gc.collect, gc.unfreeze
     setattr(gc, "collect", lambda generation=2: 0)  # noqa: B010  # a module's name
     setattr(gc, "unfreeze", lambda: None)  # noqa: B010
@@ -58,10 +56,10 @@ def without_collector() -> Iterator[None]:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Cores that this process and its container may use, at least one.
+    """Return the cores that this process and its container may use, at least one.
 
     Args:
-        root: of the file system; another one in tests.
+        root: of the file system; tests use another one.
     """
     cores = len(os.sched_getaffinity(0))
     quota = _cgroup_quota(root / "sys/fs/cgroup")
@@ -69,7 +67,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _cgroup_quota(cgroup: Path) -> float | None:
-    """The container's limit in cores; None: it has none."""
+    """Return the container's limit in cores; None if it has none."""
     try:
         if (limit := cgroup / "cpu.max").is_file():
             quota, period = limit.read_text().split()
@@ -82,7 +80,7 @@ def _cgroup_quota(cgroup: Path) -> float | None:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     statm = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return int(os.read(statm, 256).split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""The process that scores responses by verifiers' processes and services. A Ray actor."""
+"""The process that scores responses with verifier processes and services. A Ray actor."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
-from rlhf_runtime.rewards.failures import SampleName
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scorer import scorers
+from rlhf_runtime.rewards.scorer import start_scorers
+from rlhf_runtime.rewards.scores import SampleName
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
-LONGEST_RESPONSE = 60
+SHOWN_CHARACTERS = 60
 """Characters of a response that messages show."""
 
 
 class RewardHost(ActivityServer):
-    """Scores parts of batches, several at a time; groups are never cut."""
+    """Scores slices of batches, several at a time. Groups are never split."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class RewardHost(ActivityServer):
     ) -> None:
         """
         Args:
-            job: what it works for.
-            log_file: where it writes.
-            python_path: folders of the user's own code.
-            name: its own, in the timeline.
-            host: which of the job's hosts it is.
-            faults: faults on purpose.
+            job: the job.
+            log_file: log of this process.
+            python_path: folders of the user's code.
+            name: name of this host, in the timeline.
+            host: index of this host among the job's hosts.
+            faults: injected faults.
         """
         configure_process(log_file, 1, python_path)
         super().__init__()
@@ -63,19 +63,22 @@ class RewardHost(ActivityServer):
         self._row_locations = RowLocations()
 
     def start(self) -> dict[str, str]:
-        """Import the verifiers and start their processes; returns the metrics that they declare, by
-        the reward's name."""
+        """Import the verifiers and start their processes.
+
+        Returns:
+            The metrics that they declare, by the reward's name.
+        """
         with self.activity.during("start", progress=ProgressSignal.OWN_LIMIT):
-            self._scorers = scorers(self._rewards, self._host)
+            self._scorers = start_scorers(self._rewards, self._host)
         return {
             name: metric
             for scorer in self._scorers.values()
-            for name, metric in scorer.measured.items()
+            for name, metric in scorer.declared_metrics.items()
         }
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
-        """Scores and their validity for every row of the order's share."""
-        request = CallRequest.read(header, own)
+        """Score the rows of the request's slice: a report, then scores and their validity."""
+        request = CallRequest.from_message(header, own)
         with self.activity.during(request.call.id, request.step):
             return self._run(request, shards)
 
@@ -84,14 +87,16 @@ class RewardHost(ActivityServer):
         assert role is not None
         if request.graph is GraphName.STEP:
             self._faults.enter(Phase.SCORE, request.step)
+        # A host is a mesh of one: the driver chose its slice of the rows.
         at = Coordinates(data=request.batch_slice.index, data_size=request.batch_slice.count)
         inputs = CallInputs(request, shards, at)
         rows = inputs.rows()
         columns = inputs.load(rows)
+        # Verifiers have time limits of their own.
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
             samples = _samples(columns)
-            names_of = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
-            scored = self._scorers[role].score(samples, names_of)
+            name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
+            scored = self._scorers[role].score(samples, name_samples)
         report = CallReport(
             request.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
@@ -110,7 +115,7 @@ class RewardHost(ActivityServer):
                 if term_scores_of(role, name) in request.call.writes
             },
         }
-        return report.message(), Shard(inputs.index.find(rows), results)
+        return report.to_bytes(), Shard(inputs.index.find(rows), results)
 
     def _names(
         self,
@@ -119,12 +124,12 @@ class RewardHost(ActivityServer):
         source_rows: np.ndarray,
         numbers: Sequence[int],
     ) -> list[SampleName]:
-        """Responses, and where the rows that they answer are found."""
-        held_out = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
+        """Return names for messages: the response, and the location of the prompt's row."""
+        evaluation_data = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
         rows = [int(source_rows[number]) for number in numbers]
-        locations = self._row_locations.find(held_out or self._data.train, rows)
+        locations = self._row_locations.find(evaluation_data or self._data.train, rows)
         return [
-            SampleName(f"the response {samples[number].response[:LONGEST_RESPONSE]!r}", location)
+            SampleName(f"the response {samples[number].response[:SHOWN_CHARACTERS]!r}", location)
             for number, location in zip(numbers, locations, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""What a rank is told when it starts."""
+"""Settings of a rank at its start, and sets of ranks besides the meshes of roles. Pure."""
 
 from __future__ import annotations
 
@@ -16,52 +16,51 @@ RankSet = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RankSetup:
-    """A rank's place and the job it works for."""
+    """A rank's position and the job it works for."""
 
     job: RLHFJob
     plan: Plan
     pool: str
-    """Whose rank it is."""
+    """The pool that the rank belongs to."""
     rank: int
-    """As the pool numbers them."""
+    """Rank within the pool."""
     one_machine: bool
-    """Whether all workers are on this machine: then nothing listens to others."""
+    """True if all workers are on this machine: then nothing listens for other nodes."""
     timeout_seconds: float
-    """Longest wait for the other ranks in a collective."""
+    """Time limit for other ranks in a collective."""
     num_threads: int | None
-    """Threads of its numerical libraries. None: an equal share of its node's cores."""
+    """Threads of numerical libraries. None: an equal share of the node's cores."""
     incarnation: str
     log_file: Path
     python_path: tuple[str, ...]
-    """Folders of the user's own code."""
+    """Folders of the user's code."""
     faults: tuple[Fault, ...] = ()
-    """Faults on purpose."""
+    """Injected faults."""
 
     @property
-    def number(self) -> int:
-        """Among all ranks of the job."""
+    def global_rank(self) -> int:
+        """Rank among all ranks of the job."""
         return self.plan.rank_offset(self.pool) + self.rank
 
     @property
     def world_size(self) -> int:
-        """Ranks of the pool."""
+        """Number of ranks in the pool."""
         return self.plan.pool(self.pool).num_devices
 
 
 def generating_ranks(plan: Plan, pool: str) -> Mapping[str, RankSet]:
-    """For each role that generates in a pool the ranks that hold its model or generate with it."""
-    found = {}
+    """For each role that generates in a pool: ranks that hold its model or generate with it."""
+    ranks_by_role = {}
     for generation in plan.generations:
         planned = plan.role(generation.role)
         assert planned is not None and planned.mesh is not None
         if planned.mesh.pool == pool:
-            found[generation.role] = union_ranks(planned.mesh, generation.mesh)
-    return found
+            ranks_by_role[generation.role] = union_ranks(planned.mesh, generation.mesh)
+    return ranks_by_role
 
 
 def fused_engines(plan: Plan, pool: str) -> Mapping[str, RankSet]:
-    """For each role of which some engines in a pool finish the last responses of all, the ranks of
-    all of them."""
+    """For each role with stage fusion in a pool: the ranks of all of its engines."""
     return {
         generation.role: tuple(generation.mesh.ranks)
         for generation in plan.generations

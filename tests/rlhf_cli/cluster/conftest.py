@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.cluster.client import Target
+from rlhf_cli.cluster.client import ClusterTarget
 from rlhf_cli.cluster.remote import RemoteCluster
 
 from ...cluster.kubectl import Kubectl
@@ -24,4 +24,4 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 @pytest.fixture
 def remote(defined: Kubectl, namespace: str) -> RemoteCluster:
     """The session's cluster as its administrator, in a namespace of the test's own."""
-    return RemoteCluster(Target(defined.kubeconfig, namespace=namespace))
+    return RemoteCluster(ClusterTarget(defined.kubeconfig, namespace=namespace))

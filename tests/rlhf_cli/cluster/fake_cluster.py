@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from rlhf_cli.cluster.client import Change, CommandFailed, Listing, Object, StreamBroken
+from rlhf_cli.cluster.client import CommandFailed, Listing, Object, StreamBroken, WatchEvent
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound, ObjectRefused
 from rlhf_kube.kinds import Kind
 
@@ -41,7 +41,7 @@ class FakeCluster:
         self._objects: dict[Key, Document] = {}
         self._owned: dict[Key, dict[Leaf, Any]] = {}
         """Values that were set otherwise than by apply."""
-        self._changes: list[tuple[int, str, Change]] = []
+        self._changes: list[tuple[int, str, WatchEvent]] = []
         self._version = 0
 
     def version(self) -> tuple[int, int]:
@@ -65,7 +65,7 @@ class FakeCluster:
 
     def watch(
         self, kind: Kind, namespace: str | None, version: str, fields: str = ""
-    ) -> Iterator[Change]:
+    ) -> Iterator[WatchEvent]:
         seen = int(version)
         while True:
             for number, plural, change in list(self._changes):
@@ -170,13 +170,13 @@ class FakeCluster:
         document = copy.deepcopy(document)
         document["metadata"]["resourceVersion"] = str(self._version)
         self._objects[key] = document
-        self._changes.append((self._version, key[0], Change(copy.deepcopy(document), False)))
+        self._changes.append((self._version, key[0], WatchEvent(copy.deepcopy(document), False)))
 
     def _tell(self, plural: str, document: Document, is_deletion: bool) -> None:
         self._version += 1
         last = copy.deepcopy(document)
         last["metadata"]["resourceVersion"] = str(self._version)
-        self._changes.append((self._version, plural, Change(last, is_deletion)))
+        self._changes.append((self._version, plural, WatchEvent(last, is_deletion)))
 
 
 def _key(kind: Kind, object: Object) -> Key:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.command_stream import CLOSE, output, refused_handshake
+from rlhf_cli.cluster.command_stream import CLOSE, command_output, refused_handshake
 
 BINARY, PING = 2, 9
 
@@ -46,7 +46,7 @@ OUT_A, OUT_B = (BINARY, b"\x01a\x00"), (BINARY, b"\x01b\n")
 
 def test_output_is_taken_message_by_message() -> None:
     socket = Messages((BINARY, b"\x01"), OUT_A, (PING, b"x"), (BINARY, b""), OUT_B, DONE, END)
-    pieces = output(socket)
+    pieces = command_output(socket)
     assert next(pieces) == b"a\x00" and socket.taken == 2  # no more than was asked for
     assert list(pieces) == [b"b\n"]
 
@@ -55,7 +55,7 @@ def test_a_command_that_fails_says_how() -> None:
     code = {"causes": [{"reason": "ExitCode", "message": "3"}]}
     failed = outcome(status="Failure", reason="NonZeroExitCode", details=code)
     with pytest.raises(CommandFailed, match="exit code 3: no such file") as caught:
-        list(output(Messages(OUT_A, (BINARY, b"\x02no such file\n"), failed, END)))
+        list(command_output(Messages(OUT_A, (BINARY, b"\x02no such file\n"), failed, END)))
     assert caught.value.code == 3
 
 
@@ -64,7 +64,7 @@ def test_a_command_that_fails_says_how() -> None:
 )
 def test_without_an_outcome_the_connection_has_broken(messages: tuple[Any, ...]) -> None:
     with pytest.raises(StreamBroken):
-        list(output(Messages(*messages)))
+        list(command_output(Messages(*messages)))
 
 
 def test_the_answer_to_a_refused_beginning_is_found() -> None:

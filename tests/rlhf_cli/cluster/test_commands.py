@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from rlhf_cli.app import app
 from rlhf_cli.cluster.client import Object
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
-from rlhf_cli.cluster.logs import logs_command
-from rlhf_cli.cluster.opening import Reading
+from rlhf_cli.cluster.opening import ReadOptions
+from rlhf_cli.commands.logs import print_log
 from rlhf_kube.kinds import Kind
 
 from .fake_cluster import Document, FakeCluster
@@ -76,7 +76,7 @@ def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> No
 
 def test_a_dry_run_changes_nothing(fake: FakeCluster) -> None:
     result = rlhf("submit", "-", "--dry-run", stdin=manifest("one"))
-    assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was done)\n"
+    assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was stored)\n"
     assert result.stderr == ""
     assert not fake.list(Kind.JOB, None).items
 
@@ -116,7 +116,7 @@ def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> No
     told = [line.partition("; ")[0] for line in result.stderr.splitlines()]
     assert told == [
         "one: spec.data.train.path: data/train.jsonl is relative",
-        "one: mine.reward:score has to be in the image: there is no spec.code",
+        "one: mine.reward:score must be in the image, because there is no spec.code",
     ]
 
 
@@ -242,12 +242,14 @@ def test_a_job_is_suspended_and_resumed(fake: FakeCluster) -> None:
     becomes(fake, RUNNING, {"phase": "Suspended", "observedGeneration": 2})
     result = rlhf("suspend", "sort", "--wait")
     assert result.exit_code == 0 and not fake.script
-    assert "saves, gives 8 GPUs back and waits" in result.stdout
+    assert "saves, releases 8 GPUs and waits" in result.stdout
     assert fake.get(Kind.JOB, "team", "sort")["spec"]["suspend"] is True
-    assert "told to wait already" in rlhf("suspend", "sort").stdout
-    assert "begins at its start" in rlhf("resume", "sort").stdout
+    assert "is suspended already" in rlhf("suspend", "sort").stdout
+    assert "starts from the beginning" in rlhf("resume", "sort").stdout
     assert fake.get(Kind.JOB, "team", "sort")["spec"]["suspend"] is False
-    assert "is not told to wait. It waits because of its queue" in rlhf("resume", "sort").stdout
+    assert (
+        "has no suspension to end. It waits because of its queue" in rlhf("resume", "sort").stdout
+    )
 
 
 def test_a_job_that_has_ended_is_neither_suspended_nor_resumed(fake: FakeCluster) -> None:
@@ -326,7 +328,7 @@ def test_logs_come_from_a_reader_when_the_cluster_is_gone(
     fake.kubelet = lambda made: started(fake, tmp_path, made)
     result = rlhf("logs", "sort")
     assert (result.exit_code, result.stdout) == (0, "all\n")
-    assert "reading the volume by pod sort-reader-" in result.stderr
+    assert "reading the volume through pod sort-reader-" in result.stderr
     assert len(fake.deleted) == 1 and not fake.list(Kind.POD, "team").items
 
 
@@ -354,7 +356,7 @@ def test_a_followed_log_is_told_once_and_to_its_end(
     def pause(seconds: float) -> None:
         happens.pop(0)()
 
-    logs_command(fake, "sort", "rank-0", False, None, True, Reading(), out, pause)
+    print_log(fake, "sort", "rank-0", None, True, ReadOptions(), out, pause)
     assert out.getvalue() == b"one\ntwo\nthree\n" and not happens
     assert capsys.readouterr().err == "sort has ended: Succeeded\n"
 
@@ -364,8 +366,8 @@ def test_a_followed_log_that_stays_away_is_given_up(fake: FakeCluster, tmp_path:
     with_head(fake, tmp_path, rank_0="one\n")
     fake.breaks.extend([0] * 100)
     waits: list[float] = []
-    with pytest.raises(TransferFailed, match="cannot be reached any more: got the connection"):
-        command = partial(logs_command, fake, "sort", "rank-0", False, None, True, Reading())
+    with pytest.raises(TransferFailed, match="cannot be read any more: got the connection"):
+        command = partial(print_log, fake, "sort", "rank-0", None, True, ReadOptions())
         command(io.BytesIO(), waits.append)
     assert len(waits) == 30
 
@@ -380,7 +382,7 @@ def test_a_followed_log_that_never_was_is_told_at_the_end(
         fake.set_status(Kind.JOB, "team", "sort", RUNNING | {"phase": "Succeeded"})
 
     with pytest.raises(NothingToRead, match=r"got logs/rank-7.log .* allowed rank-0"):
-        logs_command(fake, "sort", "rank-7", False, None, True, Reading(), io.BytesIO(), ends)
+        print_log(fake, "sort", "rank-7", None, True, ReadOptions(), io.BytesIO(), ends)
 
 
 def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path: Path) -> None:

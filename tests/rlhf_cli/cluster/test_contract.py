@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.cluster.client import Cluster
-from rlhf_cli.cluster.connect import OLDEST
+from rlhf_cli.cluster.connect import MIN_VERSION
 from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound, ObjectRefused
 from rlhf_kube.kinds import Kind
 
@@ -31,7 +31,7 @@ def sort(cluster: Cluster, **spec: object) -> Document:
 
 
 def test_its_version_is_one_that_jobs_need(cluster: Cluster) -> None:
-    assert cluster.version() >= OLDEST
+    assert cluster.version() >= MIN_VERSION
 
 
 def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:

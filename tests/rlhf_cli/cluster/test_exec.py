@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cluster.client import CommandFailed, StreamBroken, Target
-from rlhf_cli.cluster.downloading import Part, download
+from rlhf_cli.cluster.client import ClusterTarget, CommandFailed, StreamBroken
+from rlhf_cli.cluster.downloading import FetchItem, download
 from rlhf_cli.cluster.errors import ObjectNotFound
 from rlhf_cli.cluster.remote import RemoteCluster
 from rlhf_cli.cluster.run_files import PodFiles
@@ -31,7 +31,7 @@ class Silent:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteCluster]:
     with exec_server() as address:
-        yield RemoteCluster(Target(written(tmp_path / "config", config(address))))
+        yield RemoteCluster(ClusterTarget(written(tmp_path / "config", config(address))))
 
 
 def test_output_arrives_byte_by_byte_as_it_was_written(cluster: RemoteCluster) -> None:
@@ -67,7 +67,7 @@ def test_a_connection_that_dies_has_broken(cluster: RemoteCluster) -> None:
 def test_a_server_that_is_not_there_has_broken(tmp_path: Path) -> None:
     with exec_server() as address:
         pass
-    gone = RemoteCluster(Target(written(tmp_path / "config", config(address))))
+    gone = RemoteCluster(ClusterTarget(written(tmp_path / "config", config(address))))
     with pytest.raises(StreamBroken):
         list(gone.execute("team", "head", "ray", ["true"]))
 
@@ -81,6 +81,6 @@ def test_a_file_arrives_whole_over_connections_that_die(
     listing = PodFiles(cluster, "team", "head", "ray", str(tmp_path / "run"))
     dying = PodFiles(cluster, "team", "dying", "ray", str(tmp_path / "run"))
     dying.list = listing.list  # type: ignore[method-assign]
-    download(dying, [Part("model")], tmp_path / "out", Silent(), pause=lambda _: None)
+    download(dying, [FetchItem("model")], tmp_path / "out", Silent(), pause=lambda _: None)
     arrived = (tmp_path / "out" / "model" / "weights").read_bytes()
     assert hashlib.sha256(arrived).digest() == hashlib.sha256(content).digest()

@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_cli.cluster.downloading import ASIDE, Part, download
+from rlhf_cli.cluster.downloading import ASIDE, FetchItem, download
 from rlhf_cli.cluster.errors import NothingToRead, OutputExists, TransferFailed
-from rlhf_cli.cluster.run_files import PodFiles, RunFile, RunFiles, safe_path
-from rlhf_cli.cluster.tailing import BLOCK_BYTES, LogFile, Tail, start_of_tail
-from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_cli.cluster.log_printer import BLOCK_BYTES, LogFile, Tail, tail_offset
+from rlhf_cli.cluster.run_files import PodFiles, RunFile, RunFiles, UriFiles, safe_path
 from rlhf_kube.kinds import Kind
 
 from .fake_cluster import FakeCluster
 from .objects import pod
 
 WEIGHTS = bytes(range(256)) * 1000
-MODEL, LOGS = Part("model"), Part("logs", grows=True)
+MODEL, LOGS = FetchItem("model"), FetchItem("logs", grows=True)
 
 
 class Silent:
@@ -134,7 +133,7 @@ class Text:
 )
 def test_the_tail_is_that_of_the_whole_text(lines: list[bytes], ends: bool, wanted: int) -> None:
     content = b"\n".join(lines) + (b"\n" if ends and lines else b"")
-    start = start_of_tail(LogFile(Text(content), "log"), len(content), wanted)
+    start = tail_offset(LogFile(Text(content), "log"), len(content), wanted)
     expected = content.splitlines(keepends=True)[-wanted:] if wanted else []
     assert content[start:] == b"".join(expected)
 
@@ -142,29 +141,32 @@ def test_the_tail_is_that_of_the_whole_text(lines: list[bytes], ends: bool, want
 def test_the_tail_of_a_long_log_is_read_from_its_end() -> None:
     content = b"".join(b"%06d %s\n" % (line, b"x" * 90) for line in range(3 * BLOCK_BYTES // 98))
     text = Text(content)
-    start = start_of_tail(LogFile(text, "log"), len(content), 1000)
+    start = tail_offset(LogFile(text, "log"), len(content), 1000)
     assert content[start:].count(b"\n") == 1000
 
 
 def test_what_is_added_is_told_once_and_a_new_log_from_its_start() -> None:
     text = Text(b"one\n")
     log, tail = LogFile(text, "log"), Tail()
-    told = [tail.news(log)]
+    told = [tail.read_new(log)]
     for content in (b"one\n", b"one\ntwo\n", b"new\n"):
         text.content = content
-        told.append(tail.news(log))
+        told.append(tail.read_new(log))
     assert told == [b"one\n", b"", b"two\n", b"new\n"]
 
 
 def fetch(
-    files: RunFiles, output: Path, *parts: Part, pause: Callable[[float], None] = lambda _: None
+    files: RunFiles,
+    output: Path,
+    *parts: FetchItem,
+    pause: Callable[[float], None] = lambda _: None,
 ) -> list[Path]:
     return download(files, parts, output, Silent(), pause=pause)
 
 
 def test_parts_arrive_whole_and_nothing_is_left_aside(files: RunFiles, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    places = fetch(files, output, MODEL, LOGS, Part("none"))
+    places = fetch(files, output, MODEL, LOGS, FetchItem("none"))
     assert places == [output / "model", output / "logs"]
     assert (output / "model" / "model.safetensors").read_bytes() == WEIGHTS
     assert (output / "logs" / "rank-0.log").read_bytes() == b"one\ntwo\n"

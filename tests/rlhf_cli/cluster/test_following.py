@@ -10,10 +10,9 @@ from itertools import islice
 import pytest
 from rich.console import Console
 
-from rlhf_cli.cluster.client import Change, Listing, WatchExpired
+from rlhf_cli.cluster.client import Listing, WatchEvent, WatchExpired
 from rlhf_cli.cluster.errors import ClusterUnreachable
-from rlhf_cli.cluster.following import Follower, Jobs
-from rlhf_cli.cluster.watching import Drawing
+from rlhf_cli.cluster.watching import Follower, Jobs, LiveDisplay
 from rlhf_kube.kinds import Kind
 
 from .fake_cluster import FakeCluster
@@ -57,7 +56,7 @@ class Restarting(FakeCluster):
 
     def watch(
         self, kind: Kind, namespace: str | None, version: str, fields: str = ""
-    ) -> Iterator[Change]:
+    ) -> Iterator[WatchEvent]:
         if self.expired:
             self.expired -= 1
             raise WatchExpired
@@ -142,7 +141,7 @@ def test_watches_that_end_at_once_are_not_begun_in_a_hurry(cluster: Restarting) 
 
 
 def drawn(*statuses: dict[str, object]) -> str:
-    drawing = Drawing()
+    drawing = LiveDisplay()
     jobs = [job(status, name=f"job-{number}") for number, status in enumerate(statuses)]
     drawing.show({(each.namespace, each.name): each for each in jobs})
     out = io.StringIO()

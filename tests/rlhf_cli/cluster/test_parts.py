@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.cluster.ages import age
-from rlhf_cli.cluster.describe import pods_text
-from rlhf_cli.cluster.events import concerns, events_table, read_event
-from rlhf_cli.cluster.pod_problems import is_hopeless, is_running, pod_problems
+from rlhf_cli.cluster.events import events_table, is_about, read_event
+from rlhf_cli.cluster.job_text import age
+from rlhf_cli.cluster.pods import is_running, is_stuck, pod_problems, pods_text
 
 from .objects import LATER, RUNNING, event, job, pod
 
@@ -33,13 +32,13 @@ NOW = datetime(2026, 1, 2, 3, 30, tzinfo=UTC)
     ],
 )
 def test_events_of_a_job_are_those_of_all_its_parts(told: dict[str, Any], is_meant: bool) -> None:
-    assert concerns(job(RUNNING), told) is is_meant
+    assert is_about(job(RUNNING), told) is is_meant
 
 
 def test_events_of_the_clusters_of_a_suspended_job_are_its_own() -> None:
     suspended = job({"phase": "Suspended", "observedGeneration": 1, "attempts": 2})
     names = [f"sort-{attempt}-head-x7k2p" for attempt in (1, 2, 3)]
-    told = [concerns(suspended, event("Pod", name, "OOMKilling", "")) for name in names]
+    told = [is_about(suspended, event("Pod", name, "OOMKilling", "")) for name in names]
     assert told == [True, True, False]
 
 
@@ -68,14 +67,14 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 
 def test_a_pod_that_starts_or_runs_has_no_problem() -> None:
     for fine in (waiting("ContainerCreating"), pod("p", "team", {})):
-        assert pod_problems(fine) == [] and not is_hopeless(fine)
+        assert pod_problems(fine) == [] and not is_stuck(fine)
     assert is_running(pod("p", "team", {})) and not is_running(waiting("ContainerCreating"))
 
 
 def test_an_image_that_cannot_be_pulled_is_a_problem() -> None:
     found = waiting("ImagePullBackOff", "no such image")
     assert pod_problems(found) == ["container ray: ImagePullBackOff: no such image"]
-    assert is_hopeless(found)
+    assert is_stuck(found)
 
 
 def test_a_pod_without_a_node_says_what_the_scheduler_says() -> None:
@@ -89,7 +88,7 @@ def test_a_pod_without_a_node_says_what_the_scheduler_says() -> None:
         }
     ]
     del found["status"]["containerStatuses"]
-    assert pod_problems(found) == ["Unschedulable: 0/4 nodes"] and not is_hopeless(found)
+    assert pod_problems(found) == ["Unschedulable: 0/4 nodes"] and not is_stuck(found)
 
 
 def test_a_pod_that_was_killed_for_memory_says_so_after_its_restart() -> None:
@@ -102,7 +101,7 @@ def test_a_pod_that_was_killed_for_memory_says_so_after_its_restart() -> None:
 def test_a_pod_that_was_evicted_says_so_and_is_over() -> None:
     found = pod("p", "team", {}, running=False)
     found["status"] = {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}
-    assert pod_problems(found) == ["Evicted: disk pressure"] and is_hopeless(found)
+    assert pod_problems(found) == ["Evicted: disk pressure"] and is_stuck(found)
 
 
 def test_pods_are_listed_with_their_problems_below() -> None:

@@ -11,11 +11,16 @@ import yaml
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.spec.cluster import ImageSpec
 from rlhf_cli.cluster.errors import ClusterUnreachable, NothingToRead, ReaderFailed
-from rlhf_cli.cluster.opening import Reading, opened_run
-from rlhf_cli.cluster.place import ClaimFolder, UriFolder, in_force, job_in_force, read_claim
-from rlhf_cli.cluster.reader import reader
-from rlhf_cli.cluster.reader_pod import READER_LABEL, reader_pod
-from rlhf_cli.cluster.uri_files import UriFiles
+from rlhf_cli.cluster.location import (
+    ClaimFolder,
+    UriFolder,
+    find_reader_settings,
+    parse_claim,
+    reader_settings,
+)
+from rlhf_cli.cluster.opening import ReadOptions, open_job_files
+from rlhf_cli.cluster.reader import READER_LABEL, reader_pod, running_reader
+from rlhf_cli.cluster.run_files import UriFiles
 from rlhf_kube.kinds import Kind
 
 from .fake_cluster import Document, FakeCluster
@@ -99,7 +104,7 @@ def test_a_jobs_folder_is_where_it_says(
     checkpoint: Any, artifacts: dict[str, str], place: Any
 ) -> None:
     found = job({"artifacts": artifacts}, checkpoint=checkpoint)
-    assert in_force(found.name, found.spec, found.status.artifacts).place == place
+    assert reader_settings(found.name, found.spec, found.status.artifacts).location == place
 
 
 def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
@@ -112,8 +117,8 @@ def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
         data = {"job.yaml": yaml.safe_dump({"spec": spec})}
         cluster.create(Kind.CONFIG_MAP, {"metadata": meta, "data": data})
     cluster.merge(Kind.CONFIG_MAP, "team", "old", {"metadata": {"creationTimestamp": "2020"}})
-    found = job_in_force(cluster, job())
-    assert found.place == ClaimFolder("disk-2", "sort")
+    found = find_reader_settings(cluster, job())
+    assert found.location == ClaimFolder("disk-2", "sort")
     assert found.image is not None and found.image.runtime == "registry/rlhf:1"
     assert [each.key for each in found.tolerations] == ["nvidia.com/gpu"]
 
@@ -123,16 +128,18 @@ def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
     [("disk", ("disk", "")), ("disk/a/b/", ("disk", "a/b")), ("pvc://disk/a", ("disk", "a"))],
 )
 def test_a_claim_may_be_named_by_hand(text: str, place: tuple[str, str]) -> None:
-    assert read_claim(text) == ClaimFolder(*place)
+    assert parse_claim(text) == ClaimFolder(*place)
     with pytest.raises(NothingToRead):
-        read_claim("/a")
+        parse_claim("/a")
 
 
 def test_of_a_job_that_has_not_begun_nothing_is_asked_for() -> None:
     waits = {"phase": "Pending", "reason": "ClaimNotFound"}
     with (
-        pytest.raises(NothingToRead, match="has not begun.* ClaimNotFound; `rlhf describe sort -n"),
-        opened_run(FakeCluster("team"), job(waits), Reading(), print),
+        pytest.raises(
+            NothingToRead, match="has not started.* ClaimNotFound; `rlhf describe sort -n"
+        ),
+        open_job_files(FakeCluster("team"), job(waits), ReadOptions(), print),
     ):
         pass
 
@@ -141,12 +148,12 @@ def test_a_place_or_an_image_that_nobody_knows_is_asked_for() -> None:
     cluster, said = FakeCluster("team"), list[str]()
     with (
         pytest.raises(NothingToRead, match="--claim"),
-        opened_run(cluster, job({"attempts": 1}), Reading(), said.append),
+        open_job_files(cluster, job({"attempts": 1}), ReadOptions(), said.append),
     ):
         raise AssertionError
     with (
         pytest.raises(NothingToRead, match="--image"),
-        opened_run(cluster, job(checkpoint=CLAIM), Reading(), said.append),
+        open_job_files(cluster, job(checkpoint=CLAIM), ReadOptions(), said.append),
     ):
         raise AssertionError
     assert not said and not cluster.deleted
@@ -154,7 +161,7 @@ def test_a_place_or_an_image_that_nobody_knows_is_asked_for() -> None:
 
 def test_an_address_is_read_from_here() -> None:
     found = job(checkpoint={"storage": {"uri": "memory://bucket/x"}})
-    with opened_run(FakeCluster("team"), found, Reading(), print) as opened:
+    with open_job_files(FakeCluster("team"), found, ReadOptions(), print) as opened:
         assert isinstance(opened.run, UriFiles) and opened.ray is None
 
 
@@ -174,7 +181,7 @@ def test_the_reader_is_deleted_whatever_happens(error: type[BaseException] | Non
     cluster = FakeCluster("team")
     cluster.kubelet = starts
     try:
-        with reader(cluster, manifest(), print):
+        with running_reader(cluster, manifest(), print):
             assert cluster.list(Kind.POD, "team").items
             if error is not None:
                 raise error
@@ -189,7 +196,7 @@ def test_a_reader_that_does_not_start_says_why_and_is_deleted() -> None:
     cluster.kubelet = never_pulls
     with (
         pytest.raises(ReaderFailed, match="container reader: ErrImageNeverPull: it is not here"),
-        reader(cluster, manifest(), print, start_seconds=0.0),
+        running_reader(cluster, manifest(), print, start_seconds=0.0),
     ):
         raise AssertionError
     assert cluster.deleted == ["pods/sort-reader-abc123"]
@@ -204,7 +211,7 @@ def test_a_reader_that_was_perhaps_made_is_deleted_too(monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cluster, "create", interrupted)
-    with pytest.raises(KeyboardInterrupt), reader(cluster, manifest(), print):
+    with pytest.raises(KeyboardInterrupt), running_reader(cluster, manifest(), print):
         raise AssertionError
     assert cluster.deleted == ["pods/sort-reader-abc123"]
 
@@ -219,7 +226,7 @@ def test_a_reader_that_cannot_be_deleted_is_told_with_what_to_do(
         raise ClusterUnreachable("gone")
 
     monkeypatch.setattr(cluster, "delete", away)
-    with pytest.raises(ValueError, match="mine"), reader(cluster, manifest(), said.append):
+    with pytest.raises(ValueError, match="mine"), running_reader(cluster, manifest(), said.append):
         raise ValueError("mine")
     assert (
         said[-1].endswith("kubectl delete pod -n team -l rlhf-operator.dev/reader")
@@ -235,10 +242,12 @@ def test_the_head_is_preferred_while_it_lives_and_a_named_claim_to_it() -> None:
     meta = {"name": "sort-1-head-x", "namespace": "team", "labels": labels}
     cluster.create(Kind.POD, {"metadata": meta, "spec": {"containers": [{"name": "ray"}]}})
     found = job(RUNNING, checkpoint=CLAIM, image=IMAGE)
-    with opened_run(cluster, found, Reading(), print) as opened:
+    with open_job_files(cluster, found, ReadOptions(), print) as opened:
         assert opened.ray is not None
     assert cluster.deleted == []
-    with opened_run(cluster, found, Reading(claim="disk/x", image="busybox"), print) as opened:
+    with open_job_files(
+        cluster, found, ReadOptions(claim="disk/x", image="busybox"), print
+    ) as opened:
         (_, pod) = cluster.list(Kind.POD, "team").items
         assert opened.ray is None
     assert json.dumps(pod).count('"busybox"') == 1 and '"regcred"' in json.dumps(pod)

@@ -16,7 +16,7 @@ from rlhf_cli.cluster.errors import (
     ObjectNotFound,
     ObjectRefused,
 )
-from rlhf_cli.cluster.refusals import error_of, read_refusal, reasons_of
+from rlhf_cli.cluster.refusals import parse_refusal, refusal_error, refusal_reasons
 from rlhf_kube.kinds import Kind
 
 
@@ -26,7 +26,7 @@ def answer(code: int, message: str, **details: Any) -> bytes:
 
 
 def error(code: int, body: bytes, kind: Kind | None = Kind.JOB) -> ClusterError:
-    return error_of(read_refusal(code, body), kind, "submit sort in team", "https://server")
+    return refusal_error(parse_refusal(code, body), kind, "submit sort in team", "https://server")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_every_reason_of_a_refusal_is_on_a_line_of_its_own() -> None:
         {"field": "spec.c", "message": "Required value"},
         {"field": "<nil>", "message": 'Invalid value: "": some rules were not checked'},
     ]
-    refusal = read_refusal(422, answer(422, "is invalid", causes=causes, name="sort"))
-    assert reasons_of(refusal) == [
+    refusal = parse_refusal(422, answer(422, "is invalid", causes=causes, name="sort"))
+    assert refusal_reasons(refusal) == [
         "spec.a cannot",
         "spec.b: choose one: x or y",
         "spec.c: Required value",

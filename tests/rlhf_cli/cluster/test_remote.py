@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from rlhf_api.spec.cluster import ImageSpec, ObjectReference
 from rlhf_api.spec.resources import Toleration
 from rlhf_cli.app import app
-from rlhf_cli.cluster.client import Object, Target
+from rlhf_cli.cluster.client import ClusterTarget, Object, kubeconfig_files
 from rlhf_cli.cluster.errors import (
     AccessDenied,
     ClusterUnreachable,
@@ -26,9 +26,8 @@ from rlhf_cli.cluster.errors import (
     ObjectRefused,
 )
 from rlhf_cli.cluster.jobs import find_job
-from rlhf_cli.cluster.kubeconfig import kubeconfig_files
-from rlhf_cli.cluster.place import ClaimFolder
-from rlhf_cli.cluster.reader_pod import reader_pod
+from rlhf_cli.cluster.location import ClaimFolder
+from rlhf_cli.cluster.reader import reader_pod
 from rlhf_cli.cluster.remote import RemoteCluster
 from rlhf_kube.kinds import Kind
 
@@ -62,10 +61,10 @@ def test_the_context_says_the_namespace_and_the_option_another(
 ) -> None:
     file = written(tmp_path / "config", config("https://127.0.0.1:1", "team"))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{file}")
-    assert RemoteCluster(Target()).namespace == "team"
-    assert RemoteCluster(Target(namespace="mine")).namespace == "mine"
+    assert RemoteCluster(ClusterTarget()).namespace == "team"
+    assert RemoteCluster(ClusterTarget(namespace="mine")).namespace == "mine"
     bare = written(tmp_path / "bare", config("https://127.0.0.1:1"))
-    assert RemoteCluster(Target(bare)).namespace == "default"
+    assert RemoteCluster(ClusterTarget(bare)).namespace == "default"
 
 
 def test_a_kubeconfig_that_says_nothing_is_told(
@@ -74,13 +73,13 @@ def test_a_kubeconfig_that_says_nothing_is_told(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(KubeconfigUnusable, match=r"got no file at .*/\.kube/config"):
-        RemoteCluster(Target())
+        RemoteCluster(ClusterTarget())
     file = written(tmp_path / "config", config("https://127.0.0.1:1"))
     with pytest.raises(KubeconfigUnusable, match="its contexts are here"):
-        RemoteCluster(Target(file, "there"))
+        RemoteCluster(ClusterTarget(file, "there"))
     file.write_text("a: [")
     with pytest.raises(KubeconfigUnusable, match="correct it"):
-        RemoteCluster(Target(file))
+        RemoteCluster(ClusterTarget(file))
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         file = written(tmp_path / "config", config(f"https://127.0.0.1:{port}"))
         with pytest.raises(ClusterUnreachable, match=f"from https://127.0.0.1:{port}; check"):
-            RemoteCluster(Target(file)).version()
+            RemoteCluster(ClusterTarget(file)).version()
 
 
 def test_without_the_package_its_extra_is_named() -> None:
@@ -124,7 +123,7 @@ def stranger(defined: Kubectl, namespace: str, tmp_path: Path) -> Path:
 
 @pytest.mark.cluster
 def test_who_may_not_is_told_what(stranger: Path) -> None:
-    cluster = RemoteCluster(Target(stranger))
+    cluster = RemoteCluster(ClusterTarget(stranger))
     job = submission("sort", cluster.namespace)
     for doing in (
         lambda: cluster.list(Kind.JOB, cluster.namespace),
@@ -142,7 +141,7 @@ def test_who_is_nobody_is_told(stranger: Path) -> None:
     document = yaml.safe_load(stranger.read_text())
     document["users"][0]["user"]["token"] = "expired"
     with pytest.raises(AccessDenied, match="log in again"):
-        RemoteCluster(Target(written(stranger, document))).version()
+        RemoteCluster(ClusterTarget(written(stranger, document))).version()
 
 
 @pytest.mark.cluster
@@ -217,9 +216,9 @@ def test_the_life_of_a_job_by_the_commands(
     assert rlhf("submit", EXAMPLE).stdout == f"rlhfjob/sort-grpo unchanged in {namespace}\n"
     rlhf.set_status(RUNNING | {"cluster": {"name": "sort-grpo-1", "attempt": 1, "admitted": True}})
     assert rlhf("status").stdout.splitlines()[1].split()[:3] == ["sort-grpo", "Running", "120/500"]
-    assert "goes on from step 100" not in rlhf("suspend", "sort-grpo").stdout
+    assert "continues from step 100" not in rlhf("suspend", "sort-grpo").stdout
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["suspend"] is True
-    assert "goes on from step 100" in rlhf("resume", "sort-grpo").stdout
+    assert "continues from step 100" in rlhf("resume", "sort-grpo").stdout
     described = rlhf("describe", "sort-grpo")
     assert described.exit_code == 0 and "RayCluster sort-grpo-1 is gone" in described.stdout
     rlhf.set_status(

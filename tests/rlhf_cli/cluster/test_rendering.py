@@ -10,14 +10,12 @@ import pytest
 from rich.console import Console
 
 from rlhf_api.exits import ExitCode
-from rlhf_cli.cluster.ages import age
-from rlhf_cli.cluster.cancel import cancelling
-from rlhf_cli.cluster.job_line import job_line
 from rlhf_cli.cluster.job_page import job_page
+from rlhf_cli.cluster.job_text import age, job_line, jobs_table, phase_text
 from rlhf_cli.cluster.jobs import Job, plain_name
-from rlhf_cli.cluster.jobs_table import jobs_table, phase_of
-from rlhf_cli.cluster.suspend import resuming, suspending
-from rlhf_cli.cluster.watching import worst
+from rlhf_cli.cluster.watching import combined_exit_code
+from rlhf_cli.commands.cancel import cancel_text
+from rlhf_cli.commands.suspend import resume_text, suspend_text
 
 from .objects import RUNNING, condition, job
 
@@ -81,8 +79,8 @@ def test_the_page_of_a_running_job_says_how_far_it_is() -> None:
     assert lines[2:] == [
         "metrics      reward 0.71   tokens/s 51,200   kl to the reference (actor) 0.02100",
         "plan         Colocated, 61.0 GiB per device: actor on 8",
-        "GPUs         8 held, 2.0 GPU hours so far, on RayCluster sort-1",
-        "restarts     3: 2 of workers, 1 of the driver; 20 steps done again",
+        "GPUs         8 in use, 2.0 GPU hours so far, on RayCluster sort-1",
+        "restarts     3: 2 of workers, 1 of the driver; 20 steps repeated",
         "checkpoint   step 100, /rlhf/run/checkpoints/step-00000100",
         "conditions   Ready  False  20m  Training: step 120 of 500",
     ]
@@ -112,7 +110,9 @@ def test_the_page_of_a_failed_job_says_why() -> None:
 
 
 def test_a_job_that_nobody_looks_at_says_so() -> None:
-    assert "the operator has not looked at it yet" in page(job({"phase": "Pending"}))
+    assert "the operator has not reconciled this version of the job yet" in page(
+        job({"phase": "Pending"})
+    )
 
 
 def test_the_next_restart_is_announced() -> None:
@@ -162,8 +162,8 @@ def test_a_job_that_cannot_go_on_without_a_change_ends_it_with_two() -> None:
 
 def test_of_several_jobs_the_first_that_failed_counts() -> None:
     done = job({"phase": "Succeeded"})
-    assert worst([done, job(FAILED), done]) == ExitCode.RETRIABLE
-    assert worst([done, done]) == ExitCode.DONE
+    assert combined_exit_code([done, job(FAILED), done]) == ExitCode.RETRIABLE
+    assert combined_exit_code([done, done]) == ExitCode.DONE
 
 
 def test_a_name_is_also_taken_as_kubectl_prints_it() -> None:
@@ -174,24 +174,24 @@ def test_what_a_newer_operator_says_is_shown_or_passed_over() -> None:
     assert job(RUNNING | {"weather": {"sunny": True}}).status.gpus == 8
     said = {"phase": "Dreaming", "conditions": [condition("Deep", "Almost", "New")]}
     newer = job(RUNNING | said)
-    assert phase_of(newer) == "Dreaming" and newer.exit_code is None
+    assert phase_text(newer) == "Dreaming" and newer.exit_code is None
     assert "conditions   Deep  Almost  20m  New" in page(newer)
 
 
 def test_what_suspending_and_resuming_will_do_is_said() -> None:
-    assert "finishes its step, saves, gives 8 GPUs back and waits" in suspending(job(RUNNING))
-    waiting = suspending(job({}))
-    assert "it holds no cluster" in waiting and "`rlhf resume sort -n team`" in waiting
-    assert "goes on from step 100" in resuming(job(RUNNING))
-    assert "begins at its start" in resuming(job({}))
+    assert "finishes its step, saves, releases 8 GPUs and waits" in suspend_text(job(RUNNING))
+    waiting = suspend_text(job({}))
+    assert "it has no cluster" in waiting and "`rlhf resume sort -n team`" in waiting
+    assert "continues from step 100" in resume_text(job(RUNNING))
+    assert "starts from the beginning" in resume_text(job({}))
 
 
 def test_what_cancelling_takes_and_leaves_is_said() -> None:
     storage = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
-    assert cancelling(job(RUNNING, checkpoint=storage)).splitlines() == [
+    assert cancel_text(job(RUNNING, checkpoint=storage)).splitlines() == [
         "This deletes sort in team (Running, step 120 of 500).",
-        "Its cluster sort-1 with 8 GPUs goes with it.",
+        "Its cluster sort-1 with 8 GPUs is deleted with it.",
         "Checkpoints stay at pvc://disk/sort; the newest is of step 100.",
         "To pause it instead: rlhf suspend sort -n team",
     ]
-    assert cancelling(job(FAILED)) == "This deletes sort in team (Failed)."
+    assert cancel_text(job(FAILED)) == "This deletes sort in team (Failed)."

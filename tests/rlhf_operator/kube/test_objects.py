@@ -60,7 +60,7 @@ def test_long_lists_come_in_pages(real: RealStage, monkeypatch: pytest.MonkeyPat
         real.kube.create(real.config_map(name, labels={"paged": "yes"}))
     asked: list[str] = []
     assert isinstance(real.kube, RemoteKube)
-    real.kube.asked = asked.append
+    real.kube.on_request = asked.append
     assert real.names(Kind.CONFIG_MAP, "paged=yes") == names
     assert asked == ["GET"] * 3
 

@@ -58,7 +58,7 @@ class Cut:
         kind: CallKind = CallKind.COMPUTE,
         mini_batches: int = 1,
     ) -> CallInputs:
-        reads = tuple(name for source in self.sources for name in source.parts[0].names)
+        reads = tuple(name for source in self.sources for name in source.segments[0].names)
         call = ModelCall("compute", None, "compute", kind, reads, ("made",))
         batch = InputBatch(EXTENT, tuple(self.sources))
         request = CallRequest(call, 4, GraphName.STEP, "one", (batch,), mini_batches)
@@ -115,19 +115,19 @@ def test_the_first_source_describes_the_batch_whatever_else_is_sent_along() -> N
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_ranks_share_the_rows_with_groups_whole(ranks: int) -> None:
     cut = Cut(TWO, PERMUTED)
-    parts = [cut.inputs(Coordinates(rank, ranks)).rows() for rank in range(ranks)]
-    assert np.concatenate(parts).tolist() == list(range(NUM_ROWS))
-    owners = [set(GROUPS[rows].tolist()) for rows in parts]
+    segments = [cut.inputs(Coordinates(rank, ranks)).rows() for rank in range(ranks)]
+    assert np.concatenate(segments).tolist() == list(range(NUM_ROWS))
+    owners = [set(GROUPS[rows].tolist()) for rows in segments]
     assert sum(map(len, owners)) == len(set(GROUPS.tolist()))
-    for rank, rows in enumerate(parts):
+    for rank, rows in enumerate(segments):
         check(cut.inputs(Coordinates(rank, ranks)).load(rows), rows)
 
 
 def test_ranks_that_infer_balance_their_tokens() -> None:
     cut = Cut(PERMUTED)
-    parts = [cut.inputs(Coordinates(rank, 2), CallKind.INFER).rows() for rank in range(2)]
-    assert sorted(np.concatenate(parts).tolist()) == list(range(NUM_ROWS))
-    loads = [int(LENGTHS[rows].sum()) for rows in parts]
+    segments = [cut.inputs(Coordinates(rank, 2), CallKind.INFER).rows() for rank in range(2)]
+    assert sorted(np.concatenate(segments).tolist()) == list(range(NUM_ROWS))
+    loads = [int(LENGTHS[rows].sum()) for rows in segments]
     assert loads == [7, 6], "5 and 2; 3, 2 and 1"
 
 
@@ -137,7 +137,7 @@ def test_mini_batches_are_the_same_rows_on_any_number_of_ranks(ranks: int) -> No
         Cut(TWO).inputs(Coordinates(rank, ranks), CallKind.TRAIN, 2).mini_batches()
         for rank in range(ranks)
     ]
-    batches = [sorted(np.concatenate(parts).tolist()) for parts in zip(*found, strict=True)]
+    batches = [sorted(np.concatenate(segments).tolist()) for segments in zip(*found, strict=True)]
     assert batches == [[0, 1, 4, 5], [2, 3]], "every second group"
 
 
@@ -172,17 +172,17 @@ def test_rows_put_one_after_the_other_are_those_of_their_calls(
     rounds: list[list[bool]], data: st.DataObject
 ) -> None:
     """Each round has the six rows, cut in two at random; columns of another name every time."""
-    parts, shards = [], []
+    segments, shards = [], []
     for number, where in enumerate(rounds):
         halves = [[row for row in range(NUM_ROWS) if where[row] is side] for side in (True, False)]
-        parts.append(Segment(2, {"tokens": "tokens", "numbers": f"n{number}"}, 1, number * 3))
+        segments.append(Segment(2, {"tokens": "tokens", "numbers": f"n{number}"}, 1, number * 3))
         for rows in halves:
             held = shard_of(rows)
             named = {f"n{number}": Column(np.array(rows) + 100 * number)}
             shards.append(Shard(held.index, {"tokens": held.columns["tokens"], **named}))
     count = NUM_ROWS * len(rounds)
     wanted = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), dtype=np.int64)
-    batch = InputBatch(BatchShape(3 * len(rounds), 2), (ColumnSource(tuple(parts)),))
+    batch = InputBatch(BatchShape(3 * len(rounds), 2), (ColumnSource(tuple(segments)),))
     call = ModelCall("train", "actor", "train", CallKind.TRAIN, ("numbers", "tokens"), ())
     request = CallRequest(call, 1, GraphName.STEP, "one", (batch,), 2)
     inputs = CallInputs(request, shards, Coordinates(0, 1))
@@ -226,7 +226,7 @@ def test_the_batches_of_auxiliary_losses_are_cut_into_as_many_mini_batches() -> 
     shards = [*(shard_of(rows) for rows in TWO), alone]
     found = [CallInputs(request, shards, Coordinates(rank, 2)) for rank in range(2)]
     own, others = (
-        [sorted(np.concatenate(parts).tolist()) for parts in zip(*each, strict=True)]
+        [sorted(np.concatenate(segments).tolist()) for segments in zip(*each, strict=True)]
         for each in (
             [inputs.mini_batches() for inputs in found],
             [inputs.auxiliary[0].mini_batches() for inputs in found],

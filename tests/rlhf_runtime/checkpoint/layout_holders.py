@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
 from rlhf_api.plan import OffloadDepth
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.megatron.layout import Storage
+from rlhf_runtime.engines.megatron.layout import GetStorage
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
@@ -55,8 +55,8 @@ class HeldByStage:
         self._stage = Stage(AutoConfig.from_pretrained(folder), parallel, dtype=dtype)
         self._parallel = parallel
         self._room = self._flat_room if distributed else self._plain_room
-        self._weights: Storage = self._room() if distributed else lambda p: p.data
-        self._moments: dict[str, Storage] = {}
+        self._weights: GetStorage = self._room() if distributed else lambda p: p.data
+        self._moments: dict[str, GetStorage] = {}
         self._steps: dict[str, torch.Tensor] = {}
         self.version = self.updates = 0
 
@@ -81,14 +81,14 @@ class HeldByStage:
     def adopt(self, state: dict[str, Any]) -> None:
         self.version, self.updates = state["version"], state["optimizer"]["updates"]
 
-    def _shards(self, storage: Storage) -> dict[str, LocalShards]:
+    def _shards(self, storage: GetStorage) -> dict[str, LocalShards]:
         shapes, stage = self._stage.architecture.shapes(), self._stage
         return local_shards(stage.views(storage), shapes, self._parallel.rank, stage.copies)
 
-    def _plain_room(self) -> Storage:
+    def _plain_room(self) -> GetStorage:
         return {p: torch.zeros(p.shape) for p in self._stage.parameters()}.get
 
-    def _flat_room(self) -> Storage:
+    def _flat_room(self) -> GetStorage:
         """As Megatron cuts its buffers: all parameters end to end, in as many equal ranges as there
         are data ranks; ranks without a part of a parameter have nothing of it."""
         at, parameters = self._parallel.at, list(self._stage.parameters())

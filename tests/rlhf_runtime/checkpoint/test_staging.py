@@ -38,30 +38,30 @@ def copied(stager: DefaultStager, weights: torch.Tensor) -> tuple[torch.Tensor, 
 
 def test_memory_is_kept_for_the_next_copy_of_the_same_storage() -> None:
     staging, weights = StagerPool(PLAIN, keeps_memory=True), torch.arange(12.0).view(4, 3)
-    stager = staging.take()
-    first, place = copied(stager, weights)
-    assert torch.equal(first, weights) and place != weights.untyped_storage().data_ptr()
-    staging.give_back(stager)
+    stager = staging.acquire()
+    first, location = copied(stager, weights)
+    assert torch.equal(first, weights) and location != weights.untyped_storage().data_ptr()
+    staging.release(stager)
     del first
     weights.add_(1)
-    again = staging.take()
-    assert again is stager and staging.take() is not stager, "one copy at a time"
+    again = staging.acquire()
+    assert again is stager and staging.acquire() is not stager, "one copy at a time"
     second, same_place = copied(again, weights)
-    assert torch.equal(second, weights) and same_place == place
+    assert torch.equal(second, weights) and same_place == location
 
 
 def test_other_memory_is_given_back_when_a_copy_is_written() -> None:
     """At once, not when cycles are looked for."""
-    staging, weights = StagerPool.on("cpu"), torch.zeros(4, 3)
+    staging, weights = StagerPool.for_device("cpu"), torch.zeros(4, 3)
     gc.disable()
     try:
-        stager = staging.take()
+        stager = staging.acquire()
         first, _ = copied(stager, weights)
         memory = weakref.ref(first.untyped_storage())
         del first
         assert memory() is not None
-        staging.give_back(stager)
+        staging.release(stager)
         assert memory() is None
     finally:
         gc.enable()
-    assert staging.take() is not stager
+    assert staging.acquire() is not stager

@@ -160,7 +160,7 @@ def test_a_predecessor_that_still_writes_harms_nothing(address: str) -> None:
 
 def test_a_place_is_probed_without_leaving_anything(address: str) -> None:
     store = CheckpointStore(address)
-    store.probe()
+    store.check_writable()
     fs, path = fsspec.core.url_to_fs(address)
     assert not fs.exists(path) or fs.ls(path) == []
 
@@ -168,7 +168,7 @@ def test_a_place_is_probed_without_leaving_anything(address: str) -> None:
 def test_a_bucket_that_does_not_exist_is_not_made(bucket: str) -> None:
     store = CheckpointStore(f"{bucket}-with-a-typo/job")
     with pytest.raises(StorageFailed) as raised:
-        store.probe()
+        store.check_writable()
     assert isinstance(raised.value.__cause__, FileNotFoundError)
     assert store.steps() == []
 

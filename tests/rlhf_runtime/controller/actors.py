@@ -21,8 +21,8 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.workers.process import resident_bytes
 
 from ...waiting import wait_until
@@ -60,7 +60,7 @@ class ToyRank:
 
     def play(self, role: str, rank: int, mesh: Mesh) -> None:
         """Be a rank of a role from now on."""
-        self._places[role] = Coordinates.of(rank, mesh)
+        self._places[role] = Coordinates.in_mesh(rank, mesh)
 
     def prompts(self, num_rows: int) -> Shard:
         """A batch of so many rows: row i has i % 3 tokens i, and two rows are a group."""
@@ -72,12 +72,12 @@ class ToyRank:
         """A batch of prompts as the data host sends it: row i is 100 x number + i."""
         rows = np.arange(num_rows, dtype=np.int64)
         index = ShardIndex(rows, rows, np.ones(num_rows, dtype=np.int32))
-        report = CallReport("data.batch", Statistics(), (), resident_bytes()).message()
+        report = CallReport("data.batch", Statistics(), (), resident_bytes()).to_bytes()
         return report, Shard(index, {"tokens": Column(rows + 100 * number)})
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
         """One call, as `Rank.run`."""
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         assert request.call.role is not None
         batch_slice = request.batch_slice  # a host is told which; a rank knows its place
         at = self._places.get(request.call.role) or Coordinates(
@@ -90,7 +90,7 @@ class ToyRank:
         if request.call.kind is CallKind.SCORE:
             failures = {"toy": (Failure(Fault.RAISED, "a response", "", "why"),)}
             scoring = ScoringReport(request.round, int(sums["rows"]), int(sums["valid"]), failures)
-        report = CallReport(request.call.id, statistics, (), resident_bytes(), scoring).message()
+        report = CallReport(request.call.id, statistics, (), resident_bytes(), scoring).to_bytes()
         names = returned_columns(request.call)
         if not names or not protocol_of(request.call).collect(at):
             return report

@@ -37,7 +37,7 @@ def sent_parts(
     sources: InputSources, rows: range
 ) -> list[list[tuple[list[str], dict[str, str], int, int]]]:
     """For each part of each source the references, names, repeat and groups before it."""
-    found, references = sources.within(rows)
+    found, references = sources.for_rows(rows)
     remaining = iter(references)
     return [
         [
@@ -47,7 +47,7 @@ def sent_parts(
                 part.repeat,
                 part.groups_before,
             )
-            for part in source.parts
+            for part in source.segments
         ]
         for source in found
     ]
@@ -172,7 +172,7 @@ class Listener:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: tuple[str, int]) -> tuple[str, object]:
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         self.sent.append((request, shards))
         return "report", (request.call.id, self.name)
 
@@ -201,7 +201,7 @@ def test_a_rank_is_sent_every_shard_that_may_hold_one_of_its_rows(
     for producer in (CallKind.INFER, CallKind.COMPUTE):
         maker = ModelCall("maker", "actor", "maker", producer, (), ("tokens",))
         held = {
-            rank: set(row_bounds(maker, shape, Coordinates.of(rank, made), range(prompts)))
+            rank: set(row_bounds(maker, shape, Coordinates.in_mesh(rank, made), range(prompts)))
             for rank in made.ranks
         }
         shards = tuple(
@@ -262,8 +262,8 @@ GENERATE = ModelCall("generate", "actor", "generate", CallKind.GENERATE, ("promp
 def scored_by(hosts: HostGroup, batch: Batch) -> list[str]:
     """The host of each part, in the order of the rows."""
     reports, made, _ = hosts.submit(order_of(SCORE, batch), [batch], None)
-    assert made is not None and len(reports) == len(made.pieces("scores"))
-    return [shard.reference[1] for shard in made.pieces("scores")]
+    assert made is not None and len(reports) == len(made.nonempty_shards("scores"))
+    return [shard.reference[1] for shard in made.nonempty_shards("scores")]
 
 
 def hosts_on(*nodes: Node) -> HostGroup:
@@ -311,7 +311,7 @@ def test_the_choice_of_shards_does_not_depend_on_chance() -> None:
     Random(3).shuffle(numbers)
     shards = tuple(ShardRef(n, range(3 * i, 3 * i + 3)) for i, n in enumerate(numbers))
     sources = as_batch(("a",), shards, BatchShape(300)).sources(("a",))
-    assert sources.within(range(31, 40))[1] == numbers[10:14]
+    assert sources.for_rows(range(31, 40))[1] == numbers[10:14]
 
 
 def test_fields_of_the_data_that_no_call_reads_are_not_there_to_be_selected() -> None:

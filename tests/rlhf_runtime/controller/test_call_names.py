@@ -196,11 +196,11 @@ def test_tokens_are_the_whole_steps_and_weights_are_named_as_what_they_are_for()
     graph = traced(remax(False))
     names = CallNames(graph)
     moved = Statistics({"throughput/transition_bytes": (1.0, 1.0)}, {}, {"batch/tokens": 3.0})
-    assert set(names.of("actor.reshard#2").named(moved).means) == {
+    assert set(names.for_call("actor.reshard#2").rename(moved).means) == {
         "throughput/transition_bytes.actor.2"
     }
-    assert names.of("actor.generate#2").named(moved).sums == {"batch/tokens": 3.0}
-    assert names.of("prompts").named(moved) == moved
+    assert names.for_call("actor.generate#2").rename(moved).sums == {"batch/tokens": 3.0}
+    assert names.for_call("prompts").rename(moved) == moved
 
 
 def test_names_are_read_as_they_were_made() -> None:

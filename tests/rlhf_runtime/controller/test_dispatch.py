@@ -13,7 +13,7 @@ from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom, Scope
 from rlhf_planner.plan import make_plan, pools_of
-from rlhf_runtime.calls.reports import merge
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.controller import results
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend
@@ -125,7 +125,7 @@ class ToyData:
 
 def sums_of(backend: StepBackend) -> dict[str, float]:
     """The sums of all calls so far."""
-    return merge([report.statistics for report in backend.wait()])
+    return merge_statistics([report.statistics for report in backend.wait()])
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def columns_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"a {type(self).__name__} arrived in the driver")
 
     monkeypatch.setattr(Column, "__post_init__", refuse)
-    monkeypatch.setattr(ShardIndex, "read", refuse)
+    monkeypatch.setattr(ShardIndex, "from_bytes", refuse)
 
 
 @ray_test
@@ -230,12 +230,10 @@ def test_a_ranks_answers_are_scored_while_another_generates(
     """Whichever is the last one: its call ends only once the other's answers have been scored."""
     backend = with_host(backend_of(actor=(workers[:2], Mesh(pool="a", data=2))), host)
     batch, told = prompts(workers[2], 5), str(tmp_path / "scored")
-    generate = replace(call_of("actor", "answer", last=last, scoring=told), kind=CallKind.GENERATE)
+    generate = replace(call_of("actor", "answer", last=last, scored=told), kind=CallKind.GENERATE)
     batch |= backend.run(generate, batch)
-    made = backend.run(
-        replace(call_of("reward", "score", scoring=told), kind=CallKind.SCORE), batch
-    )
-    assert len(made.pieces("scored")) == 2
+    made = backend.run(replace(call_of("reward", "score", scored=told), kind=CallKind.SCORE), batch)
+    assert len(made.nonempty_shards("scored")) == 2
     assert sums_of(backend) == {"rows": 5.0, "valid": 5.0}
 
 
@@ -325,7 +323,7 @@ def test_a_round_of_which_nothing_was_scored_is_the_last(
 
     def body(fresh: BatchValue) -> Batch:
         rows = backend.run(call_of("actor", "sample"), fresh).rename(sampled="answers")
-        score = replace(call_of("reward", "score", scoring=""), kind=CallKind.SCORE)
+        score = replace(call_of("reward", "score", scored=""), kind=CallKind.SCORE)
         return rows | backend.run(score, rows)
 
     with pytest.raises(NothingScored, match="errors for all 4 responses of step 1"):

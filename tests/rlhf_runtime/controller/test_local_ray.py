@@ -70,7 +70,7 @@ def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
         return answer
 
     monkeypatch.setattr(services, "get_node", get_node)
-    with subprocess.Popen(["sleep", "3600"]) as raylet, local_ray._waited_for([raylet]):
+    with subprocess.Popen(["sleep", "3600"]) as raylet, local_ray._patched_node_wait([raylet]):
         assert services.get_node("address", "node") == {"node": 1}
         raylet.kill()
         with pytest.raises(ChildProcessError, match="sleep 3600 ended with -9"):

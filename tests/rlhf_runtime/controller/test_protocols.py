@@ -103,7 +103,7 @@ class FakeRank:
     as many things as it is asked for."""
 
     def __init__(self, rank: int, mesh: Mesh, period: int) -> None:
-        self._at = Coordinates.of(rank, mesh)
+        self._at = Coordinates.in_mesh(rank, mesh)
         self._period = period
         """Rows after which values are the same again."""
         self.rows: list[int] = []
@@ -123,7 +123,7 @@ class FakeRank:
         return report
 
     def work(self, header: bytes, own: bytes, *held: Reference) -> tuple[str, Reference | None]:
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         inputs = CallInputs(request, [each.shard for each in held], self._at)
         (rows,) = inputs.mini_batches()
         self.rows, columns = rows.tolist(), inputs.load(rows)

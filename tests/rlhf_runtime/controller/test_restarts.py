@@ -24,18 +24,18 @@ def restarts_of(**policy: object) -> Restarts:
 
 def test_the_first_restart_waits_for_nothing_and_the_wait_doubles_up_to_ten_minutes() -> None:
     restarts = restarts_of(maxRestarts=10)
-    waits = [restarts.seconds_before(LOST, 0) for _ in range(10)]
+    waits = [restarts.next_delay(LOST, 0) for _ in range(10)]
     assert waits == [0, 10, 20, 40, 80, 160, 320, 600, 600, 600]
-    assert restarts.seconds_before(LOST, 0) is None
+    assert restarts.next_delay(LOST, 0) is None
     assert restarts.number == 10
 
 
 def test_a_new_checkpoint_begins_the_count_anew() -> None:
     restarts = restarts_of(maxRestarts=2)
-    assert [restarts.seconds_before(LOST, 5) for _ in range(3)] == [0, 10, None]
-    assert restarts.seconds_before(LOST, 6) == 0
-    assert restarts.seconds_before(LOST, 6) == 10
-    assert restarts.seconds_before(LOST, 6) is None
+    assert [restarts.next_delay(LOST, 5) for _ in range(3)] == [0, 10, None]
+    assert restarts.next_delay(LOST, 6) == 0
+    assert restarts.next_delay(LOST, 6) == 10
+    assert restarts.next_delay(LOST, 6) is None
 
 
 @pytest.mark.parametrize(
@@ -50,32 +50,32 @@ def test_a_new_checkpoint_begins_the_count_anew() -> None:
     ],
 )
 def test_what_comes_again_is_not_tried_again(error: RlhfError) -> None:
-    assert restarts_of().seconds_before(error, 0) is None
+    assert restarts_of().next_delay(error, 0) is None
 
 
 def test_a_fault_of_ours_is_tried_again_unless_it_repeats_itself() -> None:
     restarts = restarts_of()
-    assert restarts.seconds_before(WorkerRaised("KeyError: a\n  stack 1"), 3) == 0
-    assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 2"), 3) == 10
-    assert restarts.seconds_before(WorkerRaised("KeyError: b\n  stack 3"), 3) is None
+    assert restarts.next_delay(WorkerRaised("KeyError: a\n  stack 1"), 3) == 0
+    assert restarts.next_delay(WorkerRaised("KeyError: b\n  stack 2"), 3) == 10
+    assert restarts.next_delay(WorkerRaised("KeyError: b\n  stack 3"), 3) is None
 
 
 def test_memory_that_runs_out_twice_is_not_tried_a_third_time() -> None:
     restarts = restarts_of()
     texts = [f"rank {n} ran out of memory in actor.train, step 7: got 5.0{n} GiB" for n in (0, 1)]
-    assert restarts.seconds_before(OutOfMemory(texts[0]), 3) == 0
-    assert restarts.seconds_before(OutOfMemory(texts[1]), 3) is None
+    assert restarts.next_delay(OutOfMemory(texts[0]), 3) == 0
+    assert restarts.next_delay(OutOfMemory(texts[1]), 3) is None
 
 
 def test_the_checkpoint_before_the_first_step_is_a_new_one() -> None:
     restarts = restarts_of(maxRestarts=1)
-    assert [restarts.seconds_before(LOST, step) for step in (-1, -1, 0, 0)] == [0, None, 0, None]
+    assert [restarts.next_delay(LOST, step) for step in (-1, -1, 0, 0)] == [0, None, 0, None]
 
 
 def test_a_rule_tries_again_what_repeats_itself() -> None:
     restarts = restarts_of(rules=[{"onReason": "WorkerRaised", "action": "Restart"}])
     raised = WorkerRaised("KeyError: a")
-    assert [restarts.seconds_before(raised, 3) for _ in range(3)] == [0, 10, 20]
+    assert [restarts.next_delay(raised, 3) for _ in range(3)] == [0, 10, 20]
 
 
 def test_rules_decide_first() -> None:
@@ -84,11 +84,11 @@ def test_rules_decide_first() -> None:
         {"onExitCodes": [3], "action": "RestartIgnoringLimit"},
     ]
     restarts = restarts_of(maxRestarts=1, rules=rules)
-    assert restarts.seconds_before(LOST, 0) is None
-    assert [restarts.seconds_before(UserCodeFailed("x"), 0) for _ in range(4)] == [0, 10, 20, 40]
+    assert restarts.next_delay(LOST, 0) is None
+    assert [restarts.next_delay(UserCodeFailed("x"), 0) for _ in range(4)] == [0, 10, 20, 40]
 
 
 def test_what_counts_against_no_limit_waits_longer_and_longer_too() -> None:
     restarts = restarts_of(rules=[{"onReason": "WorkerLost", "action": "RestartIgnoringLimit"}])
-    waits = [restarts.seconds_before(LOST, 7) for _ in range(2000)]
+    waits = [restarts.next_delay(LOST, 7) for _ in range(2000)]
     assert waits[:4] == [0, 10, 20, 40] and set(waits[8:]) == {600}

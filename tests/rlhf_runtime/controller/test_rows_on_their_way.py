@@ -55,7 +55,7 @@ class FakeRank:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: Reference) -> Any:
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         at = self._at or Coordinates(
             data=request.batch_slice.index, data_size=request.batch_slice.count
         )
@@ -107,7 +107,7 @@ def send(
 ) -> tuple[Batch | None, list[list[list[int]]]]:
     """A call's result, and the rows of every part on each replica."""
     call = ModelCall("call", "actor", "call", kind, reads, writes, options=options)
-    places = {rank: Coordinates.of(rank, mesh) for rank in mesh.ranks}
+    places = {rank: Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks}
     ranks = [FakeRank(places.get(rank), expected) for rank in range(mesh.ranks.stop)]
     given = (InputBatch(batch.shape),)
     request = CallRequest(call, 1, GraphName.STEP, "one", given, mini_batches)
@@ -159,7 +159,7 @@ def test_a_part_of_what_is_scored_is_what_one_replica_generated(
         for rows in answered
     ]
     assert parts == [(rows, 1) for rows in expected]
-    assert [shard.rows for shard in scoring.pieces("scores")] == [
+    assert [shard.rows for shard in scoring.nonempty_shards("scores")] == [
         range(rows[0], rows[-1] + 1) for rows in expected
     ]
 

@@ -64,7 +64,7 @@ def write(saves: CheckpointManager, step: int) -> PendingCheckpoint:
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path, keepLast=2)
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.2), (5, 0.3)]:
-        saves.measured(step, {EVALUATION_REWARD: reward})
+        saves.record_evaluation(step, {EVALUATION_REWARD: reward})
         saves.commit(write(saves, step))
     assert told.steps == [1, 2, 3, 4, 5] and told.notices == []
     assert saves.store.steps() == [5, 4, 2]
@@ -196,7 +196,7 @@ def test_checkpoints_that_are_deleted_are_told_once_and_the_next_one_is_written(
         saves.commit(write(saves, step))
     (text,) = told.notices
     assert "got none of step 1 any more" in text and "begins at the job's start" in text
-    assert told.steps == [1, 2, 3] and saves.reached == 3
+    assert told.steps == [1, 2, 3] and saves.newest_step == 3
     other = CheckpointStore(str(tmp_path / "saved"))
     other.claim()
     with pytest.raises(StorageTaken):
@@ -213,7 +213,7 @@ def test_one_of_several_checkpoints_that_is_deleted_is_told(tmp_path: Path) -> N
     saves.begin([], 4)
     (text,) = told.notices
     assert "got none of step 3 any more" in text and "begins from step 2" in text
-    assert saves.reached == 2
+    assert saves.newest_step == 2
 
 
 def test_a_file_that_is_deleted_while_a_checkpoint_is_written_is_missed(tmp_path: Path) -> None:

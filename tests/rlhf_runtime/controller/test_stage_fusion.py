@@ -71,7 +71,7 @@ class Worker:
         return self
 
     def remote(self, header: bytes, own: bytes, *references: Reference) -> Any:
-        request = CallRequest.read(header, own)
+        request = CallRequest.from_message(header, own)
         self._world.sent.append((self._rank, request.call.id, request.subset))
         planned = self._world.plan.call(request.graph, request.call.id)
         assert planned is not None
@@ -155,7 +155,7 @@ def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Ba
     for call in graph.calls:
         made = backend.run(call, batch)
         batch = made if call.kind is CallKind.GENERATE else batch | made
-    backend.send_late_parts()
+    backend.send_deferred()
     return batch
 
 

@@ -7,8 +7,8 @@ from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.scoring import require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 
 NAMES = CallNames(Graph({}, GraphInputs(prompts=(), pretraining=()), (), (), ()))

@@ -28,7 +28,7 @@ class Story:
         self._ends = iter(ends)
         self._newest = iter(newest)
         self.events: list[str] = []
-        self.reached = -1
+        self.newest_step = -1
         self.stop = StopRequest()
 
     def incarnation(self, checkpoint: Checkpoint | None) -> bool:
@@ -44,7 +44,7 @@ class Story:
             raise step
         if step is None:
             return None
-        self.reached = step
+        self.newest_step = step
         return Checkpoint("", CheckpointRecord(step, 1, {}))
 
     def notice(self, text: str) -> None:

@@ -38,7 +38,7 @@ class Notes:
         return self
 
     def remote(self, header: bytes, own: bytes, *shards: Any) -> Any:
-        self.orders.append(CallRequest.read(header, own))
+        self.orders.append(CallRequest.from_message(header, own))
         return self, self
 
 
@@ -52,7 +52,7 @@ def sent(calls: list[str], **sections: Any) -> list[list[tuple[str, int]]]:
         made = graphs[GraphName.STEP].call(call)
         bare = replace(made, reads=(), writes=(), carries=(), auxiliary_reads=())
         backend.run(bare, backend.no_rows())
-    return [[(each.call.method, each.changes) for each in rank.orders] for rank in ranks]
+    return [[(each.call.method, each.num_weight_changes) for each in rank.orders] for rank in ranks]
 
 
 def test_each_rank_is_sent_what_runs_on_it_in_order() -> None:

@@ -16,7 +16,7 @@ def call_of(kind: CallKind) -> ModelCall:
 
 
 def places(mesh: Mesh) -> list[Coordinates]:
-    return [Coordinates.of(rank, mesh) for rank in mesh.ranks]
+    return [Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks]
 
 
 @pytest.mark.parametrize("kind", CallKind)

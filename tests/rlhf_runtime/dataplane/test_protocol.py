@@ -32,7 +32,7 @@ def mesh_of(**cut: int) -> Mesh:
 
 
 def places(mesh: Mesh) -> list[Coordinates]:
-    return [Coordinates.of(rank, mesh) for rank in mesh.ranks]
+    return [Coordinates.in_mesh(rank, mesh) for rank in mesh.ranks]
 
 
 def given_and_collected(name: str, mesh: Mesh, rows: int) -> tuple[list[list[int]], list[int]]:
@@ -98,11 +98,11 @@ def test_tensor_ranks_are_consecutive_then_stages_then_replicas() -> None:
 
 def test_a_mesh_begins_at_its_own_first_rank() -> None:
     mesh = Mesh(pool="a", first_rank=2, data=2, tensor=2)
-    assert [Coordinates.of(rank, mesh) for rank in (2, 3, 4, 5)] == [
+    assert [Coordinates.in_mesh(rank, mesh) for rank in (2, 3, 4, 5)] == [
         Coordinates(data, 2, tensor, 2) for data in range(2) for tensor in range(2)
     ]
     with pytest.raises(ValueError, match="is not in range"):
-        Coordinates.of(1, mesh)
+        Coordinates.in_mesh(1, mesh)
 
 
 def test_tensor_ranks_may_be_a_stride_apart() -> None:
@@ -127,4 +127,4 @@ def test_a_call_between_two_meshes_gives_each_of_their_ranks_a_part() -> None:
     training, engines = Mesh(pool="a", first_rank=4, data=2), Mesh(pool="a", data=1, tensor=2)
     places = [Coordinates.in_call(rank, engines, training) for rank in (0, 1, 4, 5)]
     assert places == [Coordinates(number, 4) for number in range(4)]
-    assert Coordinates.in_call(1, engines, None) == Coordinates.of(1, engines)
+    assert Coordinates.in_call(1, engines, None) == Coordinates.in_mesh(1, engines)

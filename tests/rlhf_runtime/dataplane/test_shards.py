@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
-from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge, plan_gather
+from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge_indices, plan_gather
 
 from .batches import index_of, rows_of, shardings
 
@@ -121,7 +121,7 @@ def test_merged_shards_are_the_batch_in_order(
     whole = index_of(
         [length for _, length in described[:total]], [group for group, _ in described[:total]]
     )
-    merged = merge([whole.take(rows) for rows in held])
+    merged = merge_indices([whole.take(rows) for rows in held])
     assert merged.rows.tolist() == list(range(total))
     assert merged.groups.tolist() == whole.groups.tolist()
     assert merged.lengths.tolist() == whole.lengths.tolist()
@@ -129,15 +129,15 @@ def test_merged_shards_are_the_batch_in_order(
 
 def test_one_shard_in_order_is_not_copied() -> None:
     whole = index_of([3, 1, 2])
-    assert merge([whole]) is whole
+    assert merge_indices([whole]) is whole
 
 
 def test_some_shards_of_a_batch_are_merged_in_order() -> None:
     whole = index_of([3, 1, 2, 5, 4], [0, 0, 1, 1, 2])
-    merged = merge([whole.take(rows_of([4, 1])), whole.take(rows_of([3]))])
+    merged = merge_indices([whole.take(rows_of([4, 1])), whole.take(rows_of([3]))])
     assert merged.rows.tolist() == [1, 3, 4]
     assert merged.groups.tolist() == [0, 1, 2] and merged.lengths.tolist() == [1, 5, 4]
-    alone = merge([whole.take(rows_of([4, 1]))])
+    alone = merge_indices([whole.take(rows_of([4, 1]))])
     assert alone.rows.tolist() == [1, 4], "one that is not in order is put in order"
 
 
@@ -145,7 +145,7 @@ def test_some_shards_of_a_batch_are_merged_in_order() -> None:
 def test_a_row_that_is_there_twice_is_refused(rows: list[list[int]]) -> None:
     whole = index_of([1, 1, 1])
     with pytest.raises(ValueError, match=rf"a row twice: got row {rows[-1][0]} "):
-        merge([whole.take(rows_of(each)) for each in rows])
+        merge_indices([whole.take(rows_of(each)) for each in rows])
 
 
 def test_entries_are_found_by_row_and_missing_rows_are_named() -> None:

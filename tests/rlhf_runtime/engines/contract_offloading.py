@@ -63,13 +63,13 @@ def offloading_changes_nothing(world: World, folder: Path, setup: Setup, kind: s
 def there_and_back(built: Built, depth: OffloadDepth) -> None:
     """From the device, where nothing is left of what leaves, and back."""
     engine = built.engine
-    before = dict(engine.held_bytes())
+    before = dict(engine.bytes_on_device())
     for _ in range(2):  # twice is as good as once
         engine.offload(depth)
     assert engine.offloaded is depth
     leaves = what_leaves(engine, depth)
-    assert engine.held_bytes() == {w: 0 if w in leaves else size for w, size in before.items()}
-    is_there = {tensor.untyped_storage().nbytes() > 0 for tensor in storages_of(engine)}
+    assert engine.bytes_on_device() == {w: 0 if w in leaves else size for w, size in before.items()}
+    is_there = {tensor.untyped_storage().nbytes() > 0 for tensor in distinct_storages(engine)}
     assert is_there == {not leaves}
     for use in (engine.require_loaded, engine.views, engine.master_views, engine.state):
         with pytest.raises(NotLoaded, match="allowed calls after a load; the plan lacks a load"):
@@ -80,7 +80,7 @@ def there_and_back(built: Built, depth: OffloadDepth) -> None:
         built.engine.save(Path("nowhere"), torch.float32)
     for _ in range(2):
         engine.load()
-    assert engine.offloaded is OffloadDepth.NOTHING and engine.held_bytes() == before
+    assert engine.offloaded is OffloadDepth.NOTHING and engine.bytes_on_device() == before
 
 
 def what_leaves(engine: TrainingEngine, depth: OffloadDepth) -> Collection[MemoryUse]:
@@ -90,7 +90,7 @@ def what_leaves(engine: TrainingEngine, depth: OffloadDepth) -> Collection[Memor
     return () if isinstance(engine, FsdpEngine) else (MemoryUse.WEIGHTS,)
 
 
-def storages_of(engine: TrainingEngine) -> list[torch.Tensor]:
+def distinct_storages(engine: TrainingEngine) -> list[torch.Tensor]:
     """Tensors of all parameters on this rank."""
     module = engine.module if isinstance(engine, FsdpEngine) else engine.stage  # type: ignore
     return [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters()]
@@ -120,7 +120,7 @@ def offloading_gives_memory_back(world: World, folder: Path, setup: Setup, kind:
     built.engine.use_optimizer(settings())
     built.train(max_tokens=1000)
     give_free_pages_back()
-    held, before = sum(built.engine.held_bytes().values()), resident_bytes()
+    held, before = sum(built.engine.bytes_on_device().values()), resident_bytes()
     built.engine.offload(OffloadDepth.EVERYTHING)
     offloaded = resident_bytes()
     assert abs(before - offloaded - held) < 0.15 * held, (before, offloaded, held)

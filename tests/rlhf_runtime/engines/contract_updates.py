@@ -216,8 +216,8 @@ def rows_without_gradient_are_read_and_change_nothing(
     rows = rows_of(parted.parallel)
     halves = [pieces(parted, rows[rows < 4], 20), pieces(parted, rows[rows >= 4], 20)]
     terms = [
-        WeightedLoss(LANGUAGE, halves[0], cross_entropy, silent=halves[1]),
-        WeightedLoss(ReadLogProbs(0.5), halves[1], counted, silent=halves[0]),
+        WeightedLoss(LANGUAGE, halves[0], cross_entropy, no_grad_micro_batches=halves[1]),
+        WeightedLoss(ReadLogProbs(0.5), halves[1], counted, no_grad_micro_batches=halves[0]),
     ]
     oracle = [
         WeightedLoss(LANGUAGE, pieces(single, np.arange(4), 20), cross_entropy),

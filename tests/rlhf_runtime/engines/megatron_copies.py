@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from rlhf_api.plan import Mesh
 from rlhf_runtime.engines.megatron import pipeline
-from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
+from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 from rlhf_runtime.engines.megatron.family import Cut
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import TokenOutputs, WeightedLoss
@@ -28,7 +28,9 @@ def copies_stay_alike(
     """To the bit, norms and a scalar head, though the sums over replicas are others on each tensor
     rank, as in another order."""
     place = model_folder("qwen3", world, folder)
-    setup = Setup(MegatronEngine, mesh, {"cutting": Cutting(sequence_parallel, distributed)})
+    setup = Setup(
+        MegatronEngine, mesh, {"sharding": ShardingOptions(sequence_parallel, distributed)}
+    )
     for value_head in (False, True):
         built = setup.build(place, world, value_head=value_head)
         built.engine.use_optimizer(settings())
@@ -61,8 +63,8 @@ def copies(built: Built) -> dict[str, torch.Tensor]:
     stage = built.engine.stage  # type: ignore[attr-defined]
     return {
         f"{layer} {held.path}": parameter.detach().clone()
-        for parameter, held, layer in stage.held()
-        if held.cut is Cut.WHOLE
+        for parameter, held, layer in stage.mapped_parameters()
+        if held.cut is Cut.REPLICATED
     }
 
 
@@ -73,8 +75,8 @@ def sums_that_differ() -> Iterator[None]:
 
     def finish_otherwise(models: Any, *given: Any, **options: Any) -> None:
         for model in models:
-            for parameter, held, _ in model.module.held():
-                if held.cut is Cut.WHOLE:
+            for parameter, held, _ in model.module.mapped_parameters():
+                if held.cut is Cut.REPLICATED:
                     parameter.main_grad *= 1 + 1e-5 * model.module.parallel.at.tensor
         finish(models, *given, **options)
 

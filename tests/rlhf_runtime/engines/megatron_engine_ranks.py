@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
+from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 
 from ..world_of_processes import Scenario, run_scenarios
 from .contract_setup import Setup
@@ -18,8 +18,8 @@ from .training_contract import IN_HALF_PRECISION, ONCE, PER_MODEL
 
 
 def setup_of(case: Case) -> Setup:
-    cutting = Cutting(case.sequence_parallel, case.distributed_optimizer)
-    return Setup(MegatronEngine, case.mesh, {"cutting": cutting})
+    sharding = ShardingOptions(case.sequence_parallel, case.distributed_optimizer)
+    return Setup(MegatronEngine, case.mesh, {"sharding": sharding})
 
 
 def scenarios(size: int) -> dict[str, Scenario]:

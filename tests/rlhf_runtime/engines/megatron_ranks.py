@@ -20,16 +20,15 @@ from megatron.core.tensor_parallel.layers import param_is_not_tensor_parallel_du
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.plan import Mesh
-from rlhf_runtime.engines.megatron.head import Question, read_answer
-from rlhf_runtime.engines.megatron.layout import check_pieces
-from rlhf_runtime.engines.megatron.loading import load_model
+from rlhf_runtime.engines.megatron.files import load_model, save_model
+from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
+from rlhf_runtime.engines.megatron.layout import check_mesh_pieces
 from rlhf_runtime.engines.megatron.pipeline import (
     Inputs,
     forward_backward,
     infer,
-    with_gradients,
+    wrap_with_gradients,
 )
-from rlhf_runtime.engines.megatron.saving import save_model
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext
@@ -154,7 +153,7 @@ def gradients(stage: Stage, model: PreTrainedModel) -> list[Pair]:
     at, mine = stage.parallel.at, range(len(inputs))
     if at.data_size == 2:
         mine = range(2) if at.data == 0 else range(2, 3)
-    trained = with_gradients(stage)
+    trained = wrap_with_gradients(stage)
 
     def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
         return (logits * weights[mine[number]][..., own.start : own.stop]).sum()
@@ -188,7 +187,7 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
     pieces = [list_pieces(stage.views())] * world.size
     dist.all_gather_object(pieces, list_pieces(stage.views()))
     group = slice(0, mesh.tensor * mesh.pipeline)
-    check_pieces(stage.architecture, pieces[group], tensor=mesh.tensor, pipeline=mesh.pipeline)
+    check_mesh_pieces(stage.architecture, pieces[group], tensor=mesh.tensor, pipeline=mesh.pipeline)
     expected = dict(hugging_face(place).named_parameters())
     for name, parts in stage.views().items():
         for tensor, box in parts:
@@ -196,7 +195,7 @@ def ranks_hold_every_weight(world: World, folder: Path, mesh: Mesh, kind: str) -
     held = sum(view.tensor.numel() for parts in stage.views().values() for view in parts)
     padding = sum(
         (p.shape[0] - len(stage.own_vocabulary())) * p.shape[1]
-        for p, parameter, _ in stage.held()
+        for p, parameter, _ in stage.mapped_parameters()
         if "vocabulary" in parameter.weights[0].shape
     )
     assert held + padding == sum(parameter.numel() for parameter in stage.parameters())
@@ -267,14 +266,14 @@ def losses_of_log_probs_equal_hugging_faces(
         logits = model(batch.token_ids).logits[:, :-1].flatten(0, 1)
         expected.append(loss(*entropy.token_log_probs(logits, targets_of(batch), 0.9, True)))
         places = torch.arange(longest * sequences).view(longest, sequences).t()[:, :-1].flatten()
-        asking.append(replace(batch, question=Question(reading, places, targets_of(batch))))
+        asking.append(replace(batch, request=HeadRequest(reading, places, targets_of(batch))))
     torch.stack(expected).sum().backward()
 
     def share(number: int, answer: torch.Tensor) -> torch.Tensor:
-        found[number] = loss(*read_answer(answer, reading))
+        found[number] = loss(*to_token_outputs(answer, reading))
         return found[number]
 
-    forward_backward(with_gradients(stage), asking, len(asking), share)
+    forward_backward(wrap_with_gradients(stage), asking, len(asking), share)
     losses = [Pair("loss", found[n].detach(), expected[n].detach()) for n in found]
     assert_same(losses, gradient_pairs(stage, model))
 
@@ -341,7 +340,7 @@ def half_precision_computes_alike(world: World, folder: Path, mesh: Mesh) -> Non
     def loss(number: int, logits: torch.Tensor) -> torch.Tensor:
         return (logits.float() * weights[number][..., own.start : own.stop]).sum()
 
-    forward_backward(with_gradients(stage), inputs, len(inputs), loss)
+    forward_backward(wrap_with_gradients(stage), inputs, len(inputs), loss)
     for batch, found in zip(inputs, outputs):  # noqa: B905  # maybe none
         assert found.dtype is torch.bfloat16
         exact, rounded = (model(batch.token_ids).logits.detach() for model in (whole, half))

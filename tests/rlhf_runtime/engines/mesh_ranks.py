@@ -17,7 +17,7 @@ import torch.distributed as dist
 from rlhf_api.plan import Mesh
 from rlhf_runtime.checkpoint.saver import Saver
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.megatron.engine import Cutting, MegatronEngine
+from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
@@ -196,7 +196,7 @@ def fsdp(mesh: Mesh) -> Setup:
 
 
 def megatron(mesh: Mesh, shares: bool) -> Setup:
-    return Setup(MegatronEngine, mesh, {"cutting": Cutting(distributed_optimizer=shares)})
+    return Setup(MegatronEngine, mesh, {"sharding": ShardingOptions(distributed_optimizer=shares)})
 
 
 MOVES: dict[str, tuple[Setup, Setup, str]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_runtime.engines.configuration import read_config
+from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.errors import UnsupportedModel
 
 
@@ -29,5 +29,5 @@ def test_a_kind_that_is_not_known_is_the_models_fault(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModel, match=message) as caught:
         read_config(tmp_path)
-    assert str(caught.value).endswith("a kind that it knows, or correct config.json")
+    assert str(caught.value).endswith("a kind that it supports, or correct config.json")
     assert "pip install" not in str(caught.value)

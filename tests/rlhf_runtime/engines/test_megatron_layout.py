@@ -12,8 +12,13 @@ from transformers import GemmaConfig, LlamaConfig, PretrainedConfig
 
 from rlhf_runtime.engines.megatron.architecture import Architecture
 from rlhf_runtime.engines.megatron.family import FAMILIES, Cut
-from rlhf_runtime.engines.megatron.layout import Place, check_pieces, collect, parts_of
-from rlhf_runtime.engines.megatron.loading import WeightFiles, load_model
+from rlhf_runtime.engines.megatron.files import WeightFiles, load_model
+from rlhf_runtime.engines.megatron.layout import (
+    TensorShard,
+    check_mesh_pieces,
+    group_views,
+    weight_slices,
+)
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.reshard.errors import LayoutError
@@ -25,16 +30,16 @@ from rlhf_runtime.reshard.views import Views
 from .megatron_models import CONFIGS, PLAIN, TIED, WIDE, make_model, write_model
 
 
-def fused(architecture: Architecture, path: str, place: Place) -> torch.Tensor:
+def fused(architecture: Architecture, path: str, shard: TensorShard) -> torch.Tensor:
     """A rank's storage of a parameter, of the size that Megatron gives it."""
-    size, sizes = place.tensor_size, architecture.sizes
+    size, sizes = shard.size, architecture.sizes
     rows = {
         Cut.GROUPS: (sizes["query"] + 2 * sizes["key"]) // size,
         Cut.PAIRS: 2 * sizes["intermediate"] // size,
         Cut.VOCABULARY: architecture.padded_vocabulary(size) // size,
     }
     (parameter,) = {p for found, p, _ in architecture.parameters() if found == path}
-    shape = architecture.shape_of(parameter.weights[0])
+    shape = architecture.full_shape(parameter.weights[0])
     if parameter.cut is Cut.COLUMNS:
         return torch.zeros(shape[0], shape[1] // size)
     return torch.zeros(rows.get(parameter.cut, shape[0]), *shape[1:])
@@ -42,19 +47,19 @@ def fused(architecture: Architecture, path: str, place: Place) -> torch.Tensor:
 
 def model_views(architecture: Architecture, tensor: int, size: int) -> Views:
     """Of a tensor rank that has all layers."""
-    place = Place(tensor, size)
-    return collect(
+    shard = TensorShard(tensor, size)
+    return group_views(
         part
         for path, parameter, layer in architecture.parameters()
         if not (architecture.is_tied and path == "output_layer.weight")
-        for part in parts_of(
-            fused(architecture, path, place), parameter, layer, architecture, place
+        for part in weight_slices(
+            fused(architecture, path, shard), parameter, layer, architecture, shard
         )
     )
 
 
 def pieces(kind: str, size: int) -> tuple[Architecture, list[list[Piece]]]:
-    architecture = Architecture.of(CONFIGS[kind]())
+    architecture = Architecture.from_config(CONFIGS[kind]())
     return architecture, [
         list(list_pieces(model_views(architecture, tensor, size))) for tensor in range(size)
     ]
@@ -63,21 +68,21 @@ def pieces(kind: str, size: int) -> tuple[Architecture, list[list[Piece]]]:
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_a_family_knows_every_weight_of_its_models_and_its_shape(kind: str) -> None:
     expected = {name: tuple(p.shape) for name, p in make_model(kind).named_parameters()}
-    assert Architecture.of(CONFIGS[kind]()).shapes() == expected
+    assert Architecture.from_config(CONFIGS[kind]()).shapes() == expected
 
 
 @pytest.mark.parametrize(("kind", "size"), list(product(CONFIGS, (1, 2))))
 def test_tensor_ranks_hold_everything(kind: str, size: int) -> None:
     architecture, held = pieces(kind, size)
-    check_pieces(architecture, held, tensor=size, pipeline=1)
+    check_mesh_pieces(architecture, held, tensor=size, pipeline=1)
 
 
 def test_rows_of_queries_keys_and_values_alternate_by_group() -> None:
     """Four heads of two groups, of 16 rows each: on rank 1 of 2 heads 2 and 3, key and value 1."""
-    architecture = Architecture.of(CONFIGS["qwen2"]())
+    architecture = Architecture.from_config(CONFIGS["qwen2"]())
     (parameter,) = (p for p in architecture.family.layer if p.path.endswith("linear_qkv.bias"))
     storage = torch.arange(64.0)
-    parts = list(parts_of(storage, parameter, 1, architecture, Place(1, 2)))
+    parts = list(weight_slices(storage, parameter, 1, architecture, TensorShard(1, 2)))
     assert [(name.split(".")[-2], box) for name, _, box in parts] == [
         ("q_proj", TensorSlice((32,), (32,))),
         ("k_proj", TensorSlice((16,), (16,))),
@@ -88,28 +93,31 @@ def test_rows_of_queries_keys_and_values_alternate_by_group() -> None:
     ]
     assert all(part.data_ptr() == storage[int(part[0]) :].data_ptr() for _, part, _ in parts)
     names = [
-        name for name, _, _ in parts_of(torch.zeros(128), parameter, 1, architecture, Place(0, 1))
+        name
+        for name, _, _ in weight_slices(
+            torch.zeros(128), parameter, 1, architecture, TensorShard(0, 1)
+        )
     ]
     assert [name.split(".")[-2][0] for name in names] == list("qkvqkv")
 
 
 def test_the_vocabulary_is_padded_so_that_ranks_share_it_and_vllms_rows_contain_theirs() -> None:
-    architecture = Architecture.of(CONFIGS[PLAIN]())
+    architecture = Architecture.from_config(CONFIGS[PLAIN]())
     assert [architecture.padded_vocabulary(n) for n in (1, 2, 4, 6)] == [320, 320, 320, 384]
 
 
 def test_copies_are_of_norms_and_of_tied_embeddings() -> None:
-    copies = Architecture.of(CONFIGS[TIED]()).copies(2, 2)
+    copies = Architecture.from_config(CONFIGS[TIED]()).copies(2, 2)
     assert copies["model.embed_tokens.weight"] == copies["model.norm.weight"] == 2
     assert copies["model.layers.1.mlp.up_proj.weight"] == 1 and "lm_head.weight" not in copies
-    assert Architecture.of(CONFIGS[TIED]()).copies(4, 1)["model.embed_tokens.weight"] == 1
+    assert Architecture.from_config(CONFIGS[TIED]()).copies(4, 1)["model.embed_tokens.weight"] == 1
 
 
 def test_a_missing_region_is_named() -> None:
     architecture, held = pieces(PLAIN, 2)
     held[1] = [piece for piece in held[1] if "0.self_attn.k_proj" not in piece.name]
     with pytest.raises(LayoutError, match=r"layers.0.self_attn.k_proj.weight.*start=\(16, 0\)"):
-        check_pieces(architecture, held, tensor=2, pipeline=1)
+        check_mesh_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_norm_that_one_rank_lacks_is_found() -> None:
@@ -118,7 +126,7 @@ def test_a_norm_that_one_rank_lacks_is_found() -> None:
     with pytest.raises(
         LayoutError, match=r"on too few ranks: got .*'model.layers.3.self_attn.q_norm"
     ):
-        check_pieces(architecture, held, tensor=2, pipeline=1)
+        check_mesh_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_cut_weight_that_is_whole_on_every_rank_is_found() -> None:
@@ -132,7 +140,7 @@ def test_a_cut_weight_that_is_whole_on_every_rank_is_found() -> None:
         for own in held
     ]
     with pytest.raises(LayoutError, match=r"on too many ranks: got .*'lm_head.weight' .*on rank 1"):
-        check_pieces(architecture, held, tensor=2, pipeline=1)
+        check_mesh_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
@@ -144,13 +152,13 @@ def test_a_doubled_region_is_named_even_where_another_is_missing() -> None:
         for name, box in held[1]
     ]
     with pytest.raises(LayoutError, match=r"'lm_head.weight' of .*none of 2 ranks has TensorSlice"):
-        check_pieces(architecture, held, tensor=2, pipeline=1)
+        check_mesh_pieces(architecture, held, tensor=2, pipeline=1)
 
 
 def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
     architecture, held = pieces(PLAIN, 1)
     with pytest.raises(LayoutError, match="unknown tensor: got 'model.bias' on rank 0"):
-        check_pieces(
+        check_mesh_pieces(
             architecture,
             [[*held[0], Piece("model.bias", TensorSlice((0,), (1,)))]],
             tensor=1,
@@ -158,7 +166,7 @@ def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
         )
     padded = Piece("lm_head.weight", TensorSlice((0, 0), (320, 64)))
     with pytest.raises(LayoutError, match="outside its tensor"):
-        check_pieces(architecture, [[*held[0], padded]], tensor=1, pipeline=1)
+        check_mesh_pieces(architecture, [[*held[0], padded]], tensor=1, pipeline=1)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +178,7 @@ def test_padding_and_unknown_names_are_no_part_of_a_model() -> None:
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "'yarn'"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-            "'dynamic' of 1 of a head, allowed default, linear, llama3 of whole heads",
+            "'dynamic' of 1 of a head, allowed default, linear, llama3 of full heads",
         ),
     ],
 )
@@ -178,20 +186,20 @@ def test_settings_that_the_layers_lack_are_refused(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=message):
-        Architecture.of(LlamaConfig(**changes))
+        Architecture.from_config(LlamaConfig(**changes))
 
 
 def test_sliding_windows_are_refused() -> None:
     config = CONFIGS["mistral, no groups"]()
     config.sliding_window = 16
     with pytest.raises(UnsupportedModel, match="sliding_window = 16.*allowed full attention"):
-        Architecture.of(config)
+        Architecture.from_config(config)
 
 
 def test_a_family_without_mapping_is_refused() -> None:
     """Gemma scales its embeddings, and its norms add one to their weights."""
     with pytest.raises(UnsupportedModel) as caught:
-        Architecture.of(GemmaConfig())
+        Architecture.from_config(GemmaConfig())
     assert "'gemma', allowed llama, mistral, qwen2, qwen3; train it with" in str(caught.value)
     assert caught.value.exit_code == 3
 
@@ -208,7 +216,7 @@ def test_cuts_that_do_not_come_out_even_are_refused(
     tensor: int, pipeline: int, message: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=message):
-        Architecture.of(CONFIGS[PLAIN]()).check_cut(tensor, pipeline)
+        Architecture.from_config(CONFIGS[PLAIN]()).check_cut(tensor, pipeline)
 
 
 def test_columns_of_the_mlp_are_shared_evenly() -> None:
@@ -216,7 +224,7 @@ def test_columns_of_the_mlp_are_shared_evenly() -> None:
     with pytest.raises(
         UnsupportedModel, match="100 columns of the feed-forward .*allowed 1, 2, 4 for"
     ):
-        Architecture.of(config).check_cut(8, 1)
+        Architecture.from_config(config).check_cut(8, 1)
 
 
 class CountedReads:
@@ -239,7 +247,7 @@ def test_a_rank_reads_its_own_parts_only(
 ) -> None:
     write_model("qwen2", tmp_path, shard_size)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "50KB")
-    architecture = Architecture.of(CONFIGS["qwen2"]())
+    architecture = Architecture.from_config(CONFIGS["qwen2"]())
     total = sum(p.numel() for p in make_model("qwen2").parameters())
     expected = dict(make_model("qwen2").named_parameters())
     for tensor in range(2):
@@ -256,7 +264,7 @@ def test_a_rank_reads_its_own_parts_only(
 
 
 def load(folder: Path, config: PretrainedConfig) -> None:
-    architecture = Architecture.of(config)
+    architecture = Architecture.from_config(config)
     load_model(model_views(architecture, 0, 1), architecture, folder)
 
 

@@ -24,7 +24,7 @@ def test_plans_know_the_families_that_are_mapped() -> None:
 def test_plans_pad_the_vocabulary_alike(tensor: int) -> None:
     config = CONFIGS[PLAIN]()
     shape = shape_from_config(config.to_dict(), "the test", "")
-    padded = Architecture.of(config).padded_vocabulary(tensor)
+    padded = Architecture.from_config(config).padded_vocabulary(tensor)
     assert vocabulary_rows(shape, tensor) * tensor == padded
 
 

@@ -21,7 +21,7 @@ def test_views_are_as_good_afterwards_as_before() -> None:
     expected = part.clone()
     moved = Offloading(CPU)
     moved.offload([part, whole, turned, empty], [lost])
-    assert moved.is_away
+    assert moved.is_offloaded
     assert whole.untyped_storage().nbytes() == lost.untyped_storage().nbytes() == 0
     moved.load()
     moved.require()
@@ -58,4 +58,4 @@ def test_nothing_is_given_back_where_the_host_has_no_room(
     moved, kept = Offloading(CPU), torch.ones(2)
     with pytest.raises(NotEnoughResources, match="8 bytes in .*missing.*set TMPDIR"):
         moved.offload([kept])
-    assert not moved.is_away and kept.tolist() == [1, 1]
+    assert not moved.is_offloaded and kept.tolist() == [1, 1]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.engines.sequences import group_into_sequences
+from rlhf_runtime.engines.packing import group_into_sequences
 from rlhf_runtime.engines.sharing import sequence_cost
 from rlhf_sizing.costs import SequenceCost
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlhf_runtime.engines.fsdp.rows import row_views
-from rlhf_runtime.engines.megatron.loading import WeightFiles
+from rlhf_runtime.engines.fsdp.engine import row_views
+from rlhf_runtime.engines.megatron.files import WeightFiles
 from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.gathering import list_pieces

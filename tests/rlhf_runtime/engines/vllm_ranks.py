@@ -23,8 +23,7 @@ from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.packing import MicroBatch, cut
-from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine
@@ -188,7 +187,7 @@ def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
     assert [len(row) for row in expected if len(row) > CHECK_STEPS] == [
         len(expected[row]) for row in left
     ], "a token of each row in each step"
-    begun.drop()
+    begun.abort()
     so_far = tokens_of(begun.generated())
     assert all(so_far[row] == expected[row] for row in np.flatnonzero(begun.has_ended))
     assert all(so_far[row] == expected[row][:CHECK_STEPS] for row in left)

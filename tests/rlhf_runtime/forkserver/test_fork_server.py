@@ -70,10 +70,10 @@ class Raylet:
         """Have a worker started; what it tells of itself."""
         told = self._folder / name
         log = self._folder / f"{name}.log"
-        words = [str(self._script), "--language=PYTHON", str(told), code]
+        argv = [str(self._script), "--language=PYTHON", str(told), code]
         with log.open("w") as stream:
             subprocess.run(
-                [*launcher.command(), *words],
+                [*launcher.command(), *argv],
                 env=self.environment,
                 cwd=self._folder,
                 stdout=stream,
@@ -258,6 +258,6 @@ def test_one_that_is_retired_takes_nobody_and_ends_with_its_last_worker(
     staying = raylet.start("staying", STAY)
     assert client.retire(server.name)
     assert raylet.start("by-itself")["loaded"] == []
-    assert server.lives and not is_gone(staying["process"])
+    assert server.is_alive and not is_gone(staying["process"])
     os.kill(int(str(staying["process"])), signal.SIGKILL)
-    wait_until(lambda: not server.lives, SECONDS, "its end")
+    wait_until(lambda: not server.is_alive, SECONDS, "its end")

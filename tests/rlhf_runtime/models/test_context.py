@@ -38,5 +38,7 @@ def test_positions_follow_the_config(config: dict[str, Any], expected: int | Non
 def test_sequences_may_be_as_long_as_that() -> None:
     require_context("actor", LLAMA, 100)
     require_context("actor", {}, 10**9)
-    with pytest.raises(ContextTooShort, match="model of actor takes: got .* = 101, allowed .* 100"):
+    with pytest.raises(
+        ContextTooShort, match="context of the model of actor: got .* = 101, allowed .* 100"
+    ):
         require_context("actor", LLAMA, 101)

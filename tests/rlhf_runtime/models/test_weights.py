@@ -94,7 +94,7 @@ def test_a_models_own_weights_are_taken(
 @pytest.mark.parametrize(
     ("change", "config", "error", "says"),
     [
-        (without(QUERY), {}, ModelIncomplete, f"without {QUERY} of [8, 8]; copy the whole"),
+        (without(QUERY), {}, ModelIncomplete, f"without {QUERY} of [8, 8]; copy the complete"),
         (without(OUTPUT), {}, ModelIncomplete, f"without {OUTPUT} of [10, 8]; copy"),
         (without(OUTPUT, EMBEDDING), TIED, ModelIncomplete, f"without {EMBEDDING} of [10, 8]; c"),
         (of_base, {}, ModelIncomplete, f"without {OUTPUT}"),

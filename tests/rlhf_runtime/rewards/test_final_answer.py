@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.rewards.final_answer import as_number, canonical, find_answer, same_answer
+from rlhf_runtime.rewards.math import as_number, find_answer, normalize_answer, same_answer
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_fractions_are_read_exactly(value: Fraction) -> None:
 @given(st.text(max_size=300))
 def test_no_text_makes_it_raise(text: str) -> None:
     answer = find_answer(text)
-    canonical(text)
+    normalize_answer(text)
     assert same_answer(text, text) in (True, False)
     assert answer is None or isinstance(answer, str)
 

@@ -17,8 +17,8 @@ from rlhf_runtime.rewards import Sample, http_scorer
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_scorer import (
     HTTPScorer,
-    TryAgain,
-    longest_seconds,
+    RetryableError,
+    max_request_seconds,
     retry_after,
     wait_seconds,
 )
@@ -222,7 +222,7 @@ def test_a_sample_is_sent_again_where_the_service_is_busy(
 class Posts:
     """In place of a service: what it does to requests, in their order, and the time of waits."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *answers: BatchScores | TryAgain) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *answers: BatchScores | RetryableError) -> None:
         self.answers = list(answers)
         self.num_posts = 0
         self.now = 0.0
@@ -231,7 +231,7 @@ class Posts:
         async def post(scorer: HTTPScorer, session: object, batch: list[Sample]) -> BatchScores:
             posts.num_posts += 1
             answer = posts.answers.pop(0) if len(posts.answers) > 1 else posts.answers[0]
-            if isinstance(answer, TryAgain):
+            if isinstance(answer, RetryableError):
                 raise answer
             return answer
 
@@ -249,7 +249,7 @@ class Posts:
             scorer.close()
 
 
-NOT_TAKEN = BatchScores(batch_fault=Fault.REFUSED, detail="400", by_one_sample=True)
+NOT_TAKEN = BatchScores(batch_fault=Fault.REFUSED, detail="400", retry_alone=True)
 ONE = BatchScores(array("f", [1.0]))
 
 
@@ -257,7 +257,7 @@ ONE = BatchScores(array("f", [1.0]))
 def test_a_sample_that_is_late_is_sent_again(
     samples: MakeSamples, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    late = TryAgain(fault, "late")
+    late = RetryableError(fault, "late")
     posts = Posts(monkeypatch, NOT_TAKEN, late, late, ONE, NOT_TAKEN, ONE)
     spec = http("http://there/", maxConcurrency=1, maxRetries=2)
     assert posts.scores(spec, samples(*"abc")).valid.tolist() == [True, False, True]
@@ -268,7 +268,7 @@ def test_waits_for_a_busy_service_do_not_give_up_a_batch(
 ) -> None:
     """They take longer than timeoutSeconds before any sample has a score, and the first has none in
     the end."""
-    busy = TryAgain(Fault.REFUSED, "429", wait_seconds=30.0)
+    busy = RetryableError(Fault.REFUSED, "429", wait_seconds=30.0)
     posts = Posts(monkeypatch, NOT_TAKEN, busy, busy, NOT_TAKEN, ONE)
     spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10)
     found = posts.scores(spec, samples(*"abcdef"))
@@ -279,11 +279,11 @@ def test_samples_of_a_batch_are_given_up_where_the_service_stays_busy(
     samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request takes at most 4 x 10 s and three waits of 30 s, 130 s: two samples took 180 s."""
-    busy = TryAgain(Fault.REFUSED, "429", wait_seconds=30.0)
+    busy = RetryableError(Fault.REFUSED, "429", wait_seconds=30.0)
     posts = Posts(monkeypatch, NOT_TAKEN, ONE, busy)
     spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10, maxRetries=3)
     found = posts.scores(spec, samples(*"abcdefgh"))
-    assert spec.http is not None and longest_seconds(spec.http) == 130.0
+    assert spec.http is not None and max_request_seconds(spec.http) == 130.0
     assert found.valid.tolist() == [True, *[False] * 7] and posts.now == 180.0
     assert posts.num_posts == 1 + 1 + 2 * 4
 
@@ -296,7 +296,7 @@ def test_samples_of_a_batch_are_under_way_at_once(
 
     async def ask(scorer: HTTPScorer, session: object, batch: Batch) -> BatchScores:
         if len(batch.samples) > 1:
-            return BatchScores(batch_fault=Fault.REFUSED, detail="no", by_one_sample=True)
+            return BatchScores(batch_fault=Fault.REFUSED, detail="no", retry_alone=True)
         at_once[0] += 1
         at_once[1] = max(at_once)
         for _ in range(10):
@@ -304,7 +304,7 @@ def test_samples_of_a_batch_are_under_way_at_once(
         at_once[0] -= 1
         return BatchScores(array("f", [1.0]))
 
-    monkeypatch.setattr(HTTPScorer, "_ask", ask)
+    monkeypatch.setattr(HTTPScorer, "_score_batch", ask)
     found, _ = scored(http("http://there/", batchSize=8, maxConcurrency=4), samples(*"abcdefgh"))
     assert found.valid.all() and at_once == [0, 4]
 
@@ -312,7 +312,7 @@ def test_samples_of_a_batch_are_under_way_at_once(
 def test_an_answer_without_end_is_not_read_to_it(
     service: Service, samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_scorer, "LONGEST_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(http_scorer, "MAX_ANSWER_BYTES", 1000)
     service.answers = [(200, {}, "1" * 100_000)]
     found, _ = scored(http(service.url), samples(1))
     assert found.errors == {"unreadable": 1} and "more than 1000 bytes" in told(found)

@@ -12,9 +12,9 @@ from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import measures
+from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import InvalidReward
-from rlhf_runtime.rewards.measured import check_measured
-from rlhf_runtime.rewards.measures import metric_of
+from rlhf_runtime.rewards.sample import declared_metric
 from rlhf_runtime.rewards.scorer import Scorer
 
 from ..controller.jobs import make_job
@@ -26,8 +26,12 @@ def verifier(samples: object) -> list[float]:
 
 def test_what_is_around_a_verifier_measures_what_it_does() -> None:
     inner = measures("accuracy")(functools.partial(verifier))
-    assert metric_of(inner) == metric_of(functools.wraps(inner)(lambda samples: [])) == "accuracy"
-    assert metric_of(verifier) is None
+    assert (
+        declared_metric(inner)
+        == declared_metric(functools.wraps(inner)(lambda samples: []))
+        == "accuracy"
+    )
+    assert declared_metric(verifier) is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_other_names_are_refused(name: str) -> None:
 
 def test_a_process_says_what_its_function_measures(reward: Callable[..., RewardSpec]) -> None:
     with Scorer([reward("measuring", name="a"), reward("length", name="b")]) as scorer:
-        assert scorer.measured == {"a": "accuracy"}
+        assert scorer.declared_metrics == {"a": "accuracy"}
 
 
 STOP = {"schedule": {"steps": 1, "promptsPerStep": 1, "warmStart": {"stopAtExactMatch": 0.5}}}
@@ -65,9 +69,9 @@ def spec_of(**sections: Any) -> RLHFJobSpec:
 def test_a_field_needs_a_verifier_that_measures_it(sections: dict[str, Any], field: str) -> None:
     spec = spec_of(**sections)
     for declared in ({"b": "exact_match"}, {"a": "exact_match", "b": "accuracy"}):
-        check_measured(spec, declared)
+        check_metrics(spec, declared)
     with pytest.raises(InvalidReward) as caught:
-        check_measured(spec, {"b": "accuracy"})
+        check_metrics(spec, {"b": "accuracy"})
     assert str(caught.value) == (
         f"no verifier measures exact_match, which {field} needs: got a (none), b (accuracy), "
         "allowed one that does, if need be of weight 0; decorate the verifier with "
@@ -76,7 +80,7 @@ def test_a_field_needs_a_verifier_that_measures_it(sections: dict[str, Any], fie
 
 
 def test_a_metric_is_measured_by_one_verifier() -> None:
-    check_measured(spec_of(), {})
-    check_measured(spec_of(), {"a": "exact_match", "b": "accuracy"})
+    check_metrics(spec_of(), {})
+    check_metrics(spec_of(), {"a": "exact_match", "b": "accuracy"})
     with pytest.raises(InvalidReward, match=r"several .* measure x: got a \(x\), b \(x\), allowed"):
-        check_measured(spec_of(), {"a": "x", "b": "x"})
+        check_metrics(spec_of(), {"a": "x", "b": "x"})

@@ -19,8 +19,8 @@ import pytest
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.failures import FailedSamples, Failure, numbered
 from rlhf_runtime.rewards.pool import VerifierPool
+from rlhf_runtime.rewards.scores import FailedSamples, Failure, name_by_number
 
 MakeReward = Callable[..., RewardSpec]
 MakeSamples = Callable[..., list[Sample]]
@@ -34,8 +34,8 @@ def no_process_is_left() -> Iterator[None]:
 
 
 def named(failures: Sequence[FailedSamples]) -> list[Failure]:
-    names = numbered([each.start for each in failures])
-    return [each.named(name) for each, name in zip(failures, names, strict=True)]
+    names = name_by_number([each.start for each in failures])
+    return [failed.with_name(name) for failed, name in zip(failures, names, strict=True)]
 
 
 def wait_for_end(pid: int) -> None:

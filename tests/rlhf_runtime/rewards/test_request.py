@@ -13,7 +13,7 @@ from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.request import Request
 
 MakeSamples = Callable[..., list[Sample]]
-RAISED = BatchScores(batch_fault=Fault.RAISED, detail="why", by_one_sample=True)
+RAISED = BatchScores(batch_fault=Fault.RAISED, detail="why", retry_alone=True)
 GOOD = BatchScores(array("f", [1.0]))
 NAN = BatchScores(array("f", [float("nan")]), {0: (Fault.NON_FINITE, "NaN")})
 
@@ -31,7 +31,7 @@ class Trial:
     def __init__(self, samples: list[Sample]) -> None:
         self.clock = Clock()
         self.request = Request(samples, 8, limit_seconds=10.0, clock=self.clock)
-        self.request.answer(self.request.next_batch(), RAISED)
+        self.request.record(self.request.next_batch(), RAISED)
 
     def next(self, seconds: float, answer: BatchScores | None = RAISED) -> None:
         """The next sample takes so long. None: its process ends."""
@@ -40,7 +40,7 @@ class Trial:
         if answer is None:
             self.request.fail(batch, Fault.TIMED_OUT, "too long")
         else:
-            self.request.answer(batch, answer)
+            self.request.record(batch, answer)
 
     @property
     def left(self) -> list[int]:
@@ -66,7 +66,7 @@ def test_samples_of_a_batch_are_given_up_where_none_has_a_score_for_too_long(
     assert trial.left == [8]
     trial.next(0.0, BatchScores(array("f", [1.0, 1.0])))
     scores = trial.request.scores()
-    assert trial.request.is_over and scores.rescored == 8
+    assert trial.request.is_done and scores.rescored == 8
     valid = [2, 8, 9] if scored_before else [8, 9]
     assert np.flatnonzero(scores.valid).tolist() == valid
     assert sum(scores.errors.values()) == 10 - len(valid)
@@ -77,7 +77,7 @@ def test_a_score_now_and_then_keeps_a_batch(samples: MakeSamples) -> None:
     for _ in range(4):
         trial.next(9.0)
         trial.next(9.0, GOOD)
-    assert trial.request.is_over
+    assert trial.request.is_done
     assert trial.request.scores().valid.tolist() == [False, True] * 4
 
 
@@ -99,7 +99,7 @@ def test_samples_that_are_tried_at_once_take_their_time_once(samples: MakeSample
     two = [trial.request.next_batch() for _ in range(2)]
     for batch in two:
         trial.clock.now += 3.0
-        trial.request.answer(batch, RAISED)
+        trial.request.record(batch, RAISED)
     trial.next(3.0)
     assert trial.left == [3, 4, 5, 6, 7]
     trial.next(1.0)

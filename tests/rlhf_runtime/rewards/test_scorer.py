@@ -12,10 +12,9 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.failures import FailedSamples, SampleName, numbered
 from rlhf_runtime.rewards.messages import Fault
-from rlhf_runtime.rewards.scorer import Scorer, combine, of_host, scorers
-from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.scorer import Scorer, combine_scores, for_host, start_scorers
+from rlhf_runtime.rewards.scores import FailedSamples, SampleName, Scores, name_by_number
 
 MakeReward = Callable[..., RewardSpec]
 MakeSamples = Callable[..., list[Sample]]
@@ -44,15 +43,15 @@ def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples
     assert result.spreads["reward/std"].deviation == pytest.approx(np.std([1.5, -1.0, -1.5]))
     assert result.counts["score/invalid"] == 0
     assert result.failures == {}
-    assert scorer.measured == {"correct": "exact_match"}
+    assert scorer.declared_metrics == {"correct": "exact_match"}
 
 
 def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
-    result = combine(
+    result = combine_scores(
         [reward("a", name="a"), reward("b", name="b", weight=10.0)],
         [scores([1, 2, 3], [True] * 3), scores([1, 0, 1], [True, False, True], raised=1)],
         3,
-        names_of=lambda numbers: [SampleName(f"sample {n}", f"row {n}") for n in numbers],
+        name_samples=lambda numbers: [SampleName(f"sample {n}", f"row {n}") for n in numbers],
     )
     assert result.valid.tolist() == [True, False, True]
     assert result.values.tolist() == [11, 0, 13]
@@ -67,12 +66,12 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
 def test_what_was_scored_again_is_counted_whatever_came_of_it(reward: MakeReward) -> None:
     once = scores([1, 2, 3], [True] * 3)
     twice = replace(scores([1, 2, 3], [True] * 3), rescored=3)
-    result = combine([reward("a", name="a"), reward("b", name="b")], [once, twice], 3)
+    result = combine_scores([reward("a", name="a"), reward("b", name="b")], [once, twice], 3)
     assert result.counts == {"score/invalid": 0, "score/excluded": 0, "score/rescored": 3}
 
 
 def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
-    result = combine(
+    result = combine_scores(
         [reward("a", name="a"), reward("b", name="b", onError="Zero")],
         [scores([1, 2], [True] * 2), scores([1, 0], [True, False], timedOut=1)],
         2,
@@ -85,7 +84,7 @@ def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
 
 
 def test_means_of_no_samples_have_no_weight(reward: MakeReward) -> None:
-    result = combine([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
+    result = combine_scores([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
     assert not result.valid.any()
     assert result.means == {"reward/a": (0.0, 0.0), "reward/mean": (0.0, 0.0)}
     assert result.spreads["reward/std"].count == 0
@@ -96,7 +95,7 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
     rewards = [reward("length", name="good"), reward("length", name="bad", role="cost", weight=2.0)]
-    made = scorers(rewards, Slice(0, 1))
+    made = start_scorers(rewards, Slice(0, 1))
     found = {role: scorer.score(samples("22")) for role, scorer in made.items()}
     for scorer in made.values():
         scorer.close()
@@ -121,13 +120,13 @@ def test_a_failing_verifier_stops_only_where_it_must(
 def test_on_error_fail_stops_with_the_users_traceback(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    def names_of(numbers: Sequence[int]) -> list[SampleName]:
+    def name_samples(numbers: Sequence[int]) -> list[SampleName]:
         return [SampleName("it", f"row {number}") for number in numbers]
 
     with Scorer([reward("each_response", onError="Fail", name="correct")]) as scorer:
         match = "(?s)correct .my_verifiers.*raised: it to row 1: .*in deeper.*own mistake"
         with pytest.raises(RewardError, match=match) as caught:
-            scorer.score(samples("ok", "raise"), names_of)
+            scorer.score(samples("ok", "raise"), name_samples)
         assert (caught.value.reason, int(caught.value.exit_code)) == ("RewardFailed", 3)
         assert "correct the function or the row" in str(caught.value)
         assert scorer.score(samples("ok")).valid.all()
@@ -152,12 +151,12 @@ def test_names_are_asked_for_once_when_all_is_scored(
     rewards = [reward("by_response", name="one", batchSize=1), reward("by_response", name="two")]
     with Scorer(rewards) as scorer:
 
-        def names_of(numbers: Sequence[int]) -> list[SampleName]:
+        def name_samples(numbers: Sequence[int]) -> list[SampleName]:
             asked.append(numbers)
             assert scorer.score(samples("ok")).valid.all()
-            return numbered(numbers)
+            return name_by_number(numbers)
 
-        found = scorer.score(samples("ok", "nan", "ok", "raise"), names_of)
+        found = scorer.score(samples("ok", "nan", "ok", "raise"), name_samples)
     assert asked == [[1, 3]]
     assert [each.what for each in found.failures["one"]] == ["sample 1", "sample 3"]
     assert [each.what for each in found.failures["two"]] == ["sample 1"]
@@ -190,6 +189,6 @@ def test_hosts_divide_the_requests_to_a_service(
     reward: MakeReward, whole: int, shares: list[int]
 ) -> None:
     service = RewardSpec.model_validate({"http": {"url": "http://a/", "maxConcurrency": whole}})
-    parts = [of_host(service, Slice(number, 3)) for number in range(3)]
+    parts = [for_host(service, Slice(number, 3)) for number in range(3)]
     assert [each.http and each.http.max_concurrency for each in parts] == shares
-    assert of_host(reward("length"), Slice(1, 3)) == reward("length")
+    assert for_host(reward("length"), Slice(1, 3)) == reward("length")

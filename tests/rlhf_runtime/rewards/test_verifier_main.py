@@ -65,7 +65,7 @@ def test_a_wrong_count_spoils_the_batch(result: object) -> None:
     batch = score_batch(returning(result), SAMPLES, {})
     expected = Fault.RAISED if result is None or result == 1.0 else Fault.WRONG_COUNT
     assert batch.batch_fault is expected
-    assert batch.by_one_sample is (expected is Fault.RAISED)
+    assert batch.retry_alone is (expected is Fault.RAISED)
 
 
 @pytest.mark.parametrize(

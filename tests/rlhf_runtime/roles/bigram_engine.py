@@ -16,7 +16,7 @@ from torch import nn
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
+from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, pad_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Consume,
@@ -64,7 +64,7 @@ class BigramEngine(EngineBase):
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
         rounds = self._rounds(len(micro_batches))
-        for part in in_step(micro_batches, rounds, empty_micro_batch()):
+        for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
             consume(self._outputs(part, reading), part)
 
     @torch.no_grad()

@@ -35,7 +35,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
     for call_id, method in asked.items():
         call = call_of(job, world, call_id)
         result = method(inputs_of(call, columns, world))
-        found = whole(result, world, whole_groups=False)
+        found = whole(result, world, keep_groups=False)
         (field,) = call.writes
         assert field == f"{call.role}_log_probs"
         for got, want in zip(found[field], expected, strict=True):

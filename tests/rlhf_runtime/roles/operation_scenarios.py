@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
-from rlhf_runtime.calls.reports import merge
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
@@ -51,7 +51,7 @@ def scores_are_added_up(world: World, folder: Path) -> None:
         totals.append(total[kept])
     everyone: list[Any] = [None] * world.size
     dist.all_gather_object(everyone, results)
-    rounds = merge([each for rank in everyone for each in rank])
+    rounds = merge_statistics([each for rank in everyone for each in rank])
     both = np.concatenate(totals)
     close(rounds["total/mean"], float(both.mean()), "mean of both calls, as of two rounds")
     close(rounds["total/std"], float(both.std()), "standard deviation of both calls")

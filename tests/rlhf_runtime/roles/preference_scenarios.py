@@ -88,7 +88,7 @@ def dpo_trains_by_the_formula(
     call, columns = batch_for(call, has_mask)
     columns["preference"] = Column(PREFERENCE)
     policy = make_policy(job, place, world)
-    policy.engine._shares_prompts &= shares
+    policy.engine._supports_shared_prompts &= shares
     seen = noted_rows(policy.engine)
     metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns)
@@ -277,7 +277,7 @@ def a_reward_model_scores_as_transformers_does(
     scorer = ScalarModel(context_of(job, "learned_model", given, world))
     call = call_of(job, world, "learned_model.scores")
     result = scorer.scores(inputs_of(call, columns, world))
-    found = np.concatenate(whole(result, world, whole_groups=False)["learned_model_scores"])
+    found = np.concatenate(whole(result, world, keep_groups=False)["learned_model_scores"])
     reference = AutoModelForSequenceClassification.from_pretrained(given, dtype=torch.float32)
     runs = zip(columns["prompt_tokens"].runs(), columns["response_tokens"].runs(), strict=True)
     rows = [torch.tensor(np.concatenate(pair), dtype=torch.long)[None] for pair in runs]
@@ -320,7 +320,7 @@ def texts_are_read_by_the_data_that_they_are_of(world: World, folder: Path) -> N
     for graph, field in ((GraphName.STEP, "prompt"), (GraphName.EVALUATION, "question")):
         inputs.graph = graph
         result = scorer.scores_of_texts(inputs)
-        found = np.concatenate(whole(result, world, whole_groups=False)["own_model_scores"])
+        found = np.concatenate(whole(result, world, keep_groups=False)["own_model_scores"])
         for number, row in enumerate(rows):
             tokens = tokenizer.encode([f"{row[field]}{number}"], True).values.tolist()
             with torch.no_grad():

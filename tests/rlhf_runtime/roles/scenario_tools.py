@@ -17,7 +17,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.step.losses import Loss
-from rlhf_runtime.calls.reports import merge
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.training import TrainingEngine
@@ -111,17 +111,17 @@ def mini_batches(count: int) -> list[list[int]]:
 def metrics_of(result: Result, world: World) -> dict[str, float]:
     everyone = [result.statistics] * world.size
     dist.all_gather_object(everyone, result.statistics)
-    return merge(everyone)
+    return merge_statistics(everyone)
 
 
-def whole(result: Result, world: World, whole_groups: bool = True) -> dict[str, list[np.ndarray]]:
-    """The columns of all ranks in the order of their rows; with `whole_groups` each group must lie
-    on one rank."""
+def whole(result: Result, world: World, keep_groups: bool = True) -> dict[str, list[np.ndarray]]:
+    """The columns of all ranks in the order of their rows; with `keep_groups` each group must
+    lie on one rank."""
     assert result.index is not None
     everyone: list[Any] = [None] * world.size
     dist.all_gather_object(everyone, (result.index, dict(result.columns)))
     held = [set(index.groups.tolist()) for index, _ in everyone]
-    if whole_groups:
+    if keep_groups:
         assert sum(map(len, held)) == len(set.union(*held)), "a group lies on several ranks"
     rows = np.concatenate([index.rows for index, _ in everyone])
     assert sorted(rows.tolist()) == list(range(NUM_ROWS))

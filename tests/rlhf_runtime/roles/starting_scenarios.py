@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.offloading import on_device
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.reshard.slices import TensorSlice
@@ -46,7 +46,7 @@ class BuiltBeside:
     on the device when it was built."""
 
     def __init__(self, folder: Path, trainer: TrainingEngine) -> None:
-        self.trainer_bytes = dict(trainer.held_bytes())
+        self.trainer_bytes = dict(trainer.bytes_on_device())
         self.has_weights = False
         self._weights = {
             name: torch.zeros_like(tensor)
@@ -72,7 +72,7 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
     ranks = RankGroup(world.rank, world.size, dist.group.WORLD)
     context = replace(context_of(job, "actor", place, world), sync_group=ranks)
     trainer = make_engine(context)
-    before = dict(trainer.held_bytes())
+    before = dict(trainer.bytes_on_device())
     made: list[BuiltBeside] = []
 
     def start(_: Generation, plan: object) -> BuiltBeside:
@@ -88,7 +88,7 @@ def engines_start_where_trainers_have_left(world: World, folder: Path, what: str
     assert engine.trainer_bytes == {w: 0 if w in freed else size for w, size in before.items()}
     assert trainer.offloaded is context.role_plan.offload
     with on_device(trainer):
-        assert trainer.held_bytes() == before
+        assert trainer.bytes_on_device() == before
         generation.sync_initial_weights()
     for name, expected in load_file(place / "model.safetensors").items():
         ((got, _),) = engine.views()[name]

@@ -22,7 +22,7 @@ from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObject
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.step.columns import reads_of
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_runtime.calls.reports import merge
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.roles import language_model, scalar_model
 from rlhf_runtime.roles.context import Result, RoleContext
@@ -142,7 +142,9 @@ def trained(
         return result, role.engine.module.weight.detach()
 
     made = ranks.run(on_rank)
-    return merge([result.statistics for result, _ in made]), [weight for _, weight in made]
+    return merge_statistics([result.statistics for result, _ in made]), [
+        weight for _, weight in made
+    ]
 
 
 def reference_of(batch: FewRows, has_scalar: bool) -> Plain:
@@ -231,7 +233,7 @@ def test_inference_reads_rows_as_they_are(method: str, batch: FewRows) -> None:
         shards = [(made.index, made.columns) for made in results if made.index is not None]
         for got, want in zip(in_order(shards, "made"), plain, strict=True):
             assert got == pytest.approx(want, abs=1e-5)
-        metrics = merge([made.statistics for made in results])
+        metrics = merge_statistics([made.statistics for made in results])
         has_mean = method == "scores" and batch.shape.num_rows > 0
         assert metrics.keys() == ({"reward/learned"} if has_mean else set())
         if has_mean:

@@ -46,7 +46,7 @@ from rlhf_flow.step.operations import (
     WeightedSum,
     Whiten,
 )
-from rlhf_runtime.calls.reports import merge
+from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.roles import operations
 from rlhf_runtime.roles.context import Result
@@ -151,7 +151,7 @@ def test_an_operation_equals_its_plain_form(operation: Operation, batch: FewRows
                 assert np.allclose(got, want, rtol=FLOAT32, atol=FLOAT32), (size, name, row)
             forms = {made.columns[name].lengths is None for made in results}
             assert len(forms) == 1, "a rank without rows makes columns of the same form"
-        metrics = merge([made.statistics for made in results])
+        metrics = merge_statistics([made.statistics for made in results])
         assert all(map(isfinite, metrics.values())), (size, metrics)
         assert metrics == pytest.approx(expected.metrics(), rel=FLOAT32, abs=FLOAT32), size
 

@@ -79,9 +79,9 @@ def parts_of(batch: MiniBatch) -> list[MicroBatch]:
         columns["response_tokens"],
         batch.groups,
         packing,
-        whole_groups=True,
+        keep_groups=True,
     )
-    return [part.only(batch.loss_mask.flags[part.tokens]) for part in parts]
+    return [part.select(batch.loss_mask.flags[part.tokens]) for part in parts]
 
 
 @pytest.mark.parametrize("has_mask", [False, True])

@@ -38,15 +38,15 @@ class FakeRequests:
 
     def __init__(self, lengths: list[int], num_ended: int) -> None:
         self.lengths, self.num_ended = lengths, num_ended
-        self.dropped = False
+        self.aborted = False
         self.added: list[tuple[list[int], int]] = []
 
     @property
     def has_ended(self) -> np.ndarray:
         return np.arange(len(self.lengths)) < self.num_ended
 
-    def drop(self) -> None:
-        self.dropped = True
+    def abort(self) -> None:
+        self.aborted = True
 
     def add(self, prompts: Column, sampling: Sampling, max_tokens: list[int]) -> None:
         for prompt, most in zip(prompts.runs(), max_tokens, strict=True):
@@ -97,7 +97,7 @@ def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
     running = np.array([1, 2])
     made: Any = requests
     left = rest.hand_over(prompts_of([70, 80]), made, running, 0.5)
-    assert requests.dropped and rest.temperature == 0.5
+    assert requests.aborted and rest.temperature == 0.5
     assert left.index.rows.tolist() == [70, 80]
     tokens = [run.tolist() for run in left.columns["response_tokens"].runs()]
     assert tokens == [[1, 1], [2, 2, 2]]
@@ -110,7 +110,7 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
     assert rest.is_due(2)
     made: Any = requests
     own = rest.hand_over(prompts_of([10, 11]), made, np.array([1, 2]), 1.0)
-    assert not requests.dropped and not len(own.index.rows)
+    assert not requests.aborted and not len(own.index.rows)
     given_away = Shard(
         ShardIndex(np.array([1, 4, 6]), np.array([1, 4, 6]), np.ones(3, dtype=np.int32)),
         {

@@ -29,8 +29,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
-from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.rank_group import RankGroup, make_rank_groups
+from rlhf_runtime.engines.parallel import ParallelContext, RankGroup, make_rank_groups
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine
@@ -104,7 +103,7 @@ class Setting:
         make = ENGINES[case.engine]
         self.trainer: Any = None if parallel is None else make(place, parallel, torch.float32)
         generates = world.rank in case.engines.ranks
-        self.at = Coordinates.of(world.rank, case.engines) if generates else None
+        self.at = Coordinates.in_mesh(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
         source = {} if self.trainer is None else self.trainer.views()
         self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)

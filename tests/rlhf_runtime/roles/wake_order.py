@@ -15,7 +15,7 @@ import torch
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
-from rlhf_runtime.engines.rank_group import RankGroup
+from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.memory import DeviceMemory
 from rlhf_runtime.engines.vllm.requests import Sampling
@@ -163,7 +163,7 @@ def the_cache_sleeps_on_where_weights_are_stale(world: World, folder: Path) -> N
     role.engine.release()
     role.notes()
     call = SimpleNamespace(options=GenerateOptions(samples=1, greedy=False))
-    inputs: Any = SimpleNamespace(call=call, graph=GraphName.STEP, step=1, changes=0)
+    inputs: Any = SimpleNamespace(call=call, graph=GraphName.STEP, step=1, num_weight_changes=0)
     with pytest.raises(StaleWeights, match="got none"):
         role.generation.generate(inputs)
     assert role.notes() == []

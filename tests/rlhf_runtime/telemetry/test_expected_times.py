@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_api.plan import Plan
 from rlhf_api.plan_estimate import CallEstimate, StepEstimate
-from rlhf_cli.report import report_command
+from rlhf_cli.commands.report import report
 from rlhf_runtime.telemetry.expected_times import (
     STEP,
     TimePair,
@@ -118,7 +118,7 @@ def test_reports_have_both(make_run: MakeRun, capsys: pytest.CaptureFixture[str]
     folder.write_plan(a_plan({"actor.generate": 0.2, "actor.train": 0.05}, step_seconds=0.1))
     html = write_report(folder).read_text(encoding="utf-8")
     assert 'id="expected"' in html and "3.00×" in html
-    report_command(folder.path)
+    report(folder.path)
     told = capsys.readouterr().out
     assert "a step: expected 100 ms, measured 500 ms (5.00 times)" in told
     assert "actor.train: expected 50 ms, measured 150 ms (3.00 times)" in told
@@ -135,13 +135,13 @@ def test_only_steps_of_the_last_start_are_compared(
         folder.write_plan(a_plan({"actor.train": 4.0}, step_seconds=2.0))
         folder.append(a_run(folder.path, 20))
         folder.append(ResumedRecord(10))
-        report_command(folder.path)
+        report(folder.path)
         assert "expected" not in capsys.readouterr().out, "no step has run under this plan"
         for step in range(11, 11 + again):
             folder.append(a_step(step, seconds=2.0, spans=spans(step, train=4)))
     html = write_report(folder).read_text(encoding="utf-8")
     assert html.count("1.00×") == 2
-    report_command(folder.path)
+    report(folder.path)
     told = capsys.readouterr().out
     assert "a step: expected 2.00 s, measured 2.00 s (1.00 times)" in told and "wrong" not in told
     records = folder.read()

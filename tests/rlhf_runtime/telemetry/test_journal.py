@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_runtime.rewards.failures import Failure
 from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.journal import MOST_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import Outcome

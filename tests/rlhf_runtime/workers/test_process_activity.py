@@ -21,12 +21,12 @@ from rlhf_runtime.workers.activity import ProcessActivity, process_activity
     ],
 )
 def test_a_little_is_nothing(later: ProcessActivity, works: bool) -> None:
-    assert later.is_ahead_of(ProcessActivity(7.0, 0), seconds=10.0) is works
+    assert later.has_advanced_since(ProcessActivity(7.0, 0), seconds=10.0) is works
 
 
 def test_computing_counts() -> None:
     before = process_activity()
-    while not (after := process_activity()).is_ahead_of(before, seconds=1.0):
+    while not (after := process_activity()).has_advanced_since(before, seconds=1.0):
         sum(range(100_000))
     assert after.cpu_seconds > before.cpu_seconds
 

@@ -72,7 +72,7 @@ def order_of(call: str, incarnation: str) -> CallRequest:
 
 def test_a_message_of_another_incarnation_is_refused(rank: Rank) -> None:
     with pytest.raises(WorkerLost, match="for incarnation old, this rank belongs to new"):
-        rank.run(*order_of("actor.generate", "old").message([]))
+        rank.run(*order_of("actor.generate", "old").to_message([]))
 
 
 class Fragile:
@@ -91,7 +91,7 @@ def test_after_a_call_that_failed_none_is_run_and_each_tells_the_cause(rank: Ran
     rank._roles["actor"] = role = Fragile()
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the first"):
-            rank.run(*order_of("actor.generate", "new").message([]))
+            rank.run(*order_of("actor.generate", "new").to_message([]))
     assert role.calls == 1
     with pytest.raises(ZeroDivisionError, match="the first"):
         rank.begin_save("nowhere", 1)
@@ -152,7 +152,7 @@ def test_the_first_token_is_generated_where_the_trainer_may_have_left_its_device
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:
     with pytest.raises(UnknownCall, match=r"the plan has no call actor\.log_probs#7 in Step"):
-        rank.run(*order_of("actor.log_probs#7", "new").message([]))
+        rank.run(*order_of("actor.log_probs#7", "new").to_message([]))
 
 
 @pytest.mark.parametrize(("number", "kept"), [(0, {}), (1, {"multiplier": 0.5})])

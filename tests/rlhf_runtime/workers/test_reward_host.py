@@ -13,7 +13,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
-from rlhf_runtime.calls.reports import CallReport, merge
+from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.controller.scoring import require_scores, unscored_samples
 from rlhf_runtime.data import row_location
@@ -82,11 +82,11 @@ def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, lis
     request = CallRequest(CALL, 3, GraphName.STEP, "one", (batch,))
     reports, made = [], []
     for number in range(parts):
-        message = replace(request, batch_slice=Slice(number, parts)).message(
+        message = replace(request, batch_slice=Slice(number, parts)).to_message(
             [Shard(index, columns)]
         )
         report, shard = host.run(*message)
-        reports.append(CallReport.read(report))
+        reports.append(CallReport.from_bytes(report))
         made.append(shard)
     assert np.concatenate([shard.index.rows for shard in made]).tolist() == rows.tolist()
     return reports, {
@@ -102,8 +102,8 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     reports, columns = score(host, parts)
     assert columns == expected
     assert {span.process for report in reports for span in report.spans} == {"reward 1"}
-    metrics = merge([report.statistics for report in reports])
-    assert metrics == pytest.approx(merge([whole.statistics]), rel=1e-12)
+    metrics = merge_statistics([report.statistics for report in reports])
+    assert metrics == pytest.approx(merge_statistics([whole.statistics]), rel=1e-12)
     numbers = np.asarray([float(each) for each in RESPONSES])
     scoring = ~np.isnan(numbers)
     rewards = (numbers - 0.5 * np.asarray([len(each) for each in RESPONSES]))[scoring]

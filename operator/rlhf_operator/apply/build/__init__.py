@@ -1,1 +1,1 @@
-"""Objects that the operator makes for a job. Pure."""
+"""Manifests of the objects that the operator creates for a job. Pure."""

@@ -1,4 +1,4 @@
-"""How the user's own Python reaches the pods: from a ConfigMap, or cloned by an init container."""
+"""The user's own Python in the pods: from a ConfigMap, or cloned by an init container."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ git fetch --quiet --depth 1 -- "$GIT_URL" "$GIT_REVISION"
 git checkout --quiet FETCH_HEAD
 cp -R "$checkout/$GIT_SUB_PATH/." "$CODE_FOLDER"
 """
-"""What a revision names may be a branch, a tag or a commit; only it is fetched. A container that
-failed is started again in the same pod, and finds what it left."""
+"""Fetches one revision: a branch, a tag or a commit. Removes what a failed run of the same
+container has left."""
 ASK_PASS = "/tmp/ask-pass"
-WITH_PASSWORD = f"""cat > {ASK_PASS} <<'END'
+ASK_PASS_SCRIPT = f"""cat > {ASK_PASS} <<'END'
 #!/bin/sh
-case "$1" in Username*) said=$GIT_USERNAME ;; *) said=$GIT_PASSWORD ;; esac
-printf '%s\\n' "$said"
+case "$1" in Username*) answer=$GIT_USERNAME ;; *) answer=$GIT_PASSWORD ;; esac
+printf '%s\\n' "$answer"
 END
 chmod 700 {ASK_PASS}
 """
-"""Git asks this program; so the password is in no command line and in no file. The echo of some
-shells would read its backslashes."""
+"""Writes the program that Git asks for the password, so that it is in no command line or file."""
+# printf, because some shells' echo interprets backslashes.
 
 
 def code_volume(job: RLHFJob) -> Mapping[str, Any]:
-    """Where the code lies in a pod."""
+    """Return the volume with the code."""
     code = job.spec.code
     if code is not None and code.config_map is not None:
         return {"name": "code", "configMap": {"name": code.config_map.name}}
@@ -41,7 +41,7 @@ def code_volume(job: RLHFJob) -> Mapping[str, Any]:
 
 
 def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What fetches code from Git before the pod starts."""
+    """Return the init container that clones the code from Git, if any."""
     code = job.spec.code
     if code is None or code.git is None or job.spec.image is None:
         return []
@@ -66,7 +66,7 @@ def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence
 
 
 def _script(git: GitCode) -> str:
-    return CLONE if git.secret_name is None else WITH_PASSWORD + CLONE
+    return CLONE if git.secret_name is None else ASK_PASS_SCRIPT + CLONE
 
 
 def _environment(git: GitCode) -> list[Mapping[str, Any]]:

@@ -1,7 +1,8 @@
-"""What a cluster needs beside it: its manifest, its token, and who may talk to it.
+"""Objects that a cluster needs beside the RayCluster: ConfigMap, Secret and NetworkPolicy.
 
-Each is named by a digest of its content and never changed: to make one that is there already does
-nothing, and another content has another name. So the operator needs no right but to create them.
+Each name contains a digest of the object's content, and objects never change: to create one that
+exists does nothing, and another content has another name. So the operator only needs the right to
+create them.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.apply.build.owner import Owner
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}
-"""Of the operator's own pods; the chart sets them."""
+"""Labels that the chart gives the operator's own pods."""
 
 
 def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[str, Any]:
-    """The manifest in force, as the driver reads it.
-
-    Values at their defaults are left out: the driver has them, too, and its release may be another.
+    """Return the ConfigMap with the manifest that the driver reads.
 
     Args:
         job: with the chart's defaults.
-        name: under which a cluster looks for it already. None: one is given.
+        name: that an existing cluster mounts. None: by digest.
     """
+    # Without fields at their defaults: the image may have another release of the schema, which
+    # knows its own defaults and rejects fields that it does not know.
     document = {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -42,26 +43,24 @@ def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[s
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owner.metadata(name or f"{owner.children}-{_digest(content)}"),
+        "metadata": owner.metadata(name or f"{owner.name_prefix}-{_digest(content)}"),
         "immutable": True,
         "data": {MANIFEST.rpartition("/")[2]: content},
     }
 
 
 def token(key: bytes, owner: Owner) -> str:
-    """The bearer token of a job's clusters: nobody can guess it, and the operator need not keep
-    it."""
+    """Return the bearer token of a job's clusters, derived from the operator's key."""
     return hmac.new(key, f"{owner.namespace}/{owner.uid}".encode(), hashlib.sha256).hexdigest()
 
 
 def secret_name(owner: Owner, token: str) -> str:
-    """The name of a token's Secret, by which nobody learns the token; each key of an operator's has
-    its own."""
-    return f"{owner.children}-{_digest(token)}"
+    """Return the name of a token's Secret; it differs by key and does not reveal the token."""
+    return f"{owner.name_prefix}-{_digest(token)}"
 
 
 def secret(owner: Owner, token: str) -> Mapping[str, Any]:
-    """The token, as KubeRay gives it to the pods."""
+    """Return the Secret from which KubeRay passes the token to the pods."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -74,25 +73,25 @@ def secret(owner: Owner, token: str) -> Mapping[str, Any]:
 def network_policy(
     owner: Owner, operator_namespace: str | None, from_anywhere: bool = False
 ) -> Mapping[str, Any]:
-    """Only the job's own pods reach its pods, and the operator reaches its head.
+    """Return a policy that admits only the job's own pods, and the operator to its head.
 
     Args:
-        operator_namespace: where the operator's pods are. None: it has none.
-        from_anywhere: whether anybody may reach the ports that the operator needs. Who comes
-            through the API server has an address that no policy can name; the token keeps others
-            out.
+        operator_namespace: of the operator's pods. None: it is outside the cluster.
+        from_anywhere: True to admit everybody to the ports that the operator needs.
     """
-    ingress: list[Mapping[str, Any]] = [{"from": [{"podSelector": _labelled(owner)}]}]
+    ingress: list[Mapping[str, Any]] = [{"from": [{"podSelector": _job_selector(owner)}]}]
     ports = [{"protocol": "TCP", "port": port} for port in (DASHBOARD_PORT, REPORT_PORT)]
     if from_anywhere:
+        # Connections through the API server have addresses that no policy can name. The token
+        # protects the ports.
         ingress.append({"ports": ports})
     elif operator_namespace is not None:
-        ingress.append({"from": [_operator_in(operator_namespace)], "ports": ports})
-    spec = {"podSelector": _labelled(owner), "policyTypes": ["Ingress"], "ingress": ingress}
+        ingress.append({"from": [_operator_peer(operator_namespace)], "ports": ports})
+    spec = {"podSelector": _job_selector(owner), "policyTypes": ["Ingress"], "ingress": ingress}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": owner.metadata(f"{owner.children}-{_digest(json.dumps(spec))}"),
+        "metadata": owner.metadata(f"{owner.name_prefix}-{_digest(json.dumps(spec))}"),
         "spec": spec,
     }
 
@@ -101,7 +100,7 @@ def _digest(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
-def _operator_in(namespace: str) -> Mapping[str, Any]:
+def _operator_peer(namespace: str) -> Mapping[str, Any]:
     labels = {"kubernetes.io/metadata.name": namespace}
     return {
         "namespaceSelector": {"matchLabels": labels},
@@ -109,5 +108,5 @@ def _operator_in(namespace: str) -> Mapping[str, Any]:
     }
 
 
-def _labelled(owner: Owner) -> Mapping[str, Any]:
+def _job_selector(owner: Owner) -> Mapping[str, Any]:
     return {"matchLabels": {JOB_LABEL: owner.name}}

@@ -1,4 +1,4 @@
-"""What every object has that the operator makes for a job."""
+"""Metadata of every object that the operator creates for a job."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
 @dataclass(frozen=True)
 class Owner:
-    """The RLHFJob that objects are made for; they go with it."""
+    """The RLHFJob that owns objects; Kubernetes deletes them with it."""
 
     namespace: str
     name: str
     uid: str
 
     @property
-    def children(self) -> str:
-        """How the names of what stands beside its clusters begin: unlike those of any other job,
-        also of one that had this name before."""
+    def name_prefix(self) -> str:
+        """Prefix of owned objects' names, unique also among earlier jobs of this name."""
         return f"{self.name}-{self.uid[:8]}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """By which its objects are found."""
+        """Labels of all its objects."""
         return {JOB_LABEL: self.name, MANAGED_BY_LABEL: FIELD_MANAGER}
 
     def metadata(self, name: str, **more: Any) -> Mapping[str, Any]:
-        """Of an object that it owns."""
+        """Return the metadata of an owned object."""
         return {
             "name": name,
             "namespace": self.namespace,

@@ -1,4 +1,4 @@
-"""The pods of a job's cluster. They meet the restricted profile and hold no credentials."""
+"""The pods of a job's cluster. They meet the restricted profile and have no credentials."""
 
 from __future__ import annotations
 
@@ -28,36 +28,34 @@ from rlhf_operator.apply.build.owner import Owner
 
 GPU_RESOURCE = "nvidia.com/gpu"
 USER_ID = 1000
-"""The image's user; files on volumes belong to its group."""
+"""User of the image; files on volumes belong to its group."""
 STOP_SECONDS = 120
-"""How long a driver may take to finish its step and save after it was told to end."""
+"""Time for a driver to finish its step and save after SIGTERM."""
 RAY_START_SECONDS = 120
-"""How long Ray's own services may take to start on a busy head; Ray itself allows 30."""
+"""Time for Ray's services to start on a busy head. Ray's default is 30."""
 DRAIN_SECONDS = 0
-"""How long Ray lets work go on after a pod was told to end; Ray itself allows 30. A job goes on
-from its checkpoint elsewhere, the sooner the better."""
+"""Time that Ray lets work go on in a terminating pod. Ray's default of 30 would only delay the
+restart from the checkpoint."""
 PORTS = {
     "gcs-server": GCS_PORT,
     "dashboard": DASHBOARD_PORT,
     "client": CLIENT_PORT,
     "report": REPORT_PORT,
 }
-"""All of the head's: KubeRay adds its own only where none is declared."""
+"""All ports of the head: KubeRay adds its own only if none is declared."""
 AGENT_PORT = 52365
-"""Of the agent that Ray has on every node."""
+"""Port of Ray's agent on every node."""
 HOME = "/home/rlhf"
 SCRATCH_MOUNTS = (
     {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
     {"name": "scratch", "mountPath": HOME, "subPath": "home"},
 )
-"""All that can be written besides volumes: the image itself is read-only."""
-
-
+"""Writable folders besides volumes: the image is read-only."""
 MANIFEST_VOLUME = "job"
 
 
 def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
-    """The pod of the head: Ray's own services and the driver, no device."""
+    """Return the head's pod template: Ray's services and the driver, no device."""
     container = {
         **_container("ray-head", job, job.spec.resources.head, {}),
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
@@ -72,7 +70,7 @@ def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
 
 
 def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
-    """A worker's pod: all devices of a node. KubeRay adds the liveness probe."""
+    """Return a worker's pod template, with all devices of a node."""
     devices = {GPU_RESOURCE: str(pool.devices_per_node)} if pool.device is Device.GPU else {}
     container = {
         **_container("ray-worker", job, pool.resources, devices),
@@ -80,10 +78,11 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
         "lifecycle": {"postStart": {"exec": {"command": _start_fork_server(pool.device)}}},
     }
     fork_server = {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}
-    env = _last_of_each([*container["env"], fork_server, *_variables(pool.env)])
+    env = _last_by_name([*container["env"], fork_server, *_variables(pool.env)])
     pod = _pod(job, {**container, "env": env}, manifest)
     tolerations = [
-        each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in pool.tolerations
+        toleration.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for toleration in pool.tolerations
     ]
     return {
         "metadata": {"labels": owner.labels, "annotations": dict(pool.annotations)},
@@ -97,15 +96,16 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
 
 
 def _start_fork_server(device: Device) -> list[str]:
-    """A command that never fails, for the kubelet would end the container: where there is no such
-    server the driver starts one."""
+    """Return a command that starts the fork server and never fails."""
+    # The kubelet ends a container whose postStart hook fails. Without the server the driver starts
+    # one.
     start = f"python -P -m rlhf_runtime.forkserver.pod_server {device.value}"
     return ["/bin/sh", "-c", f"{start} || true"]
 
 
 def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str, Any]:
     image = _image(job)
-    before = [*_run_folder(job), *code_init_containers(job, _isolation())]
+    init_containers = [*_run_folder(job), *code_init_containers(job, _isolation())]
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -118,9 +118,9 @@ def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "imagePullSecrets": [{"name": each.name} for each in image.pull_secrets],
-        "initContainers": [_shielded(each) for each in before],
-        "containers": [_shielded(container)],
+        "imagePullSecrets": [{"name": secret.name} for secret in image.pull_secrets],
+        "initContainers": [_hide_gpus(init_container) for init_container in init_containers],
+        "containers": [_hide_gpus(container)],
         "volumes": _volumes(job, manifest),
     }
     if job.spec.priority_class_name is not None:
@@ -128,11 +128,11 @@ def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str,
     return pod
 
 
-def _shielded(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container; without GPUs, if it asks for none, whatever its pool's environment says."""
+def _hide_gpus(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Hide the node's GPUs from a container that requests none, whatever its pool's env says."""
     if GPU_RESOURCE in container["resources"]["limits"]:
         return container
-    kept = [each for each in container.get("env", ()) if each["name"] != GPUS_VARIABLE]
+    kept = [entry for entry in container.get("env", ()) if entry["name"] != GPUS_VARIABLE]
     return {**container, "env": [*kept, {"name": GPUS_VARIABLE, "value": NO_GPUS}]}
 
 
@@ -159,7 +159,7 @@ def _container(
 
 
 def _probe(path: str, port: int, failures: int) -> Mapping[str, Any]:
-    """A probe of our own: KubeRay's begin late. Ray answers these without a token."""
+    # KubeRay's own probes begin late. Ray answers these paths without a token.
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": 2,
@@ -184,8 +184,8 @@ def _isolation() -> Mapping[str, Any]:
 
 
 def _resources(requests: PodResources, devices: Mapping[str, str]) -> Mapping[str, Any]:
-    """Memory is limited to what was asked for, so that a pod that takes more harms itself only;
-    cores are not."""
+    # Memory is limited to the request, so that a pod with too much of it harms only itself. Cores
+    # are not limited: a pod may use idle ones.
     memory = {} if requests.memory is None else {"memory": requests.memory}
     cpu = {} if requests.cpu is None else {"cpu": requests.cpu}
     return {"requests": {**cpu, **memory, **devices}, "limits": {**memory, **devices}}
@@ -207,22 +207,22 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         env.append(_from_secret("HF_TOKEN", hub.token_secret_name))
     if wandb is not None and wandb.secret_name is not None:
         env.append(_from_secret("WANDB_API_KEY", wandb.secret_name))
-    return _last_of_each([*env, *_variables(job.spec.env)])
+    return _last_by_name([*env, *_variables(job.spec.env)])
 
 
 def _variables(variables: Sequence[EnvironmentVariable]) -> Iterator[Mapping[str, Any]]:
-    for each in variables:
-        source = each.value_from
+    for variable in variables:
+        source = variable.value_from
         if source is None:
-            yield {"name": each.name, "value": each.value}
+            yield {"name": variable.name, "value": variable.value}
         else:
             reference = source.model_dump(mode="json", by_alias=True, exclude_none=True)
-            yield {"name": each.name, "valueFrom": reference}
+            yield {"name": variable.name, "valueFrom": reference}
 
 
-def _last_of_each(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Each name once, with what was said last."""
-    return list({each["name"]: each for each in variables}.values())
+def _last_by_name(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    # The last value wins, at the position of the first one.
+    return list({variable["name"]: variable for variable in variables}.values())
 
 
 def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
@@ -236,21 +236,22 @@ def _volumes(job: RLHFJob, manifest: str) -> Sequence[Mapping[str, Any]]:
     return [
         {"name": MANIFEST_VOLUME, "configMap": {"name": manifest}},
         code_volume(job),
-        _claimed("hub", hub),
+        _claim_volume("hub", hub),
         {"name": "shared-mem", "emptyDir": {"medium": "Memory"}},
         {"name": "scratch", "emptyDir": {}},
-        _claimed("run", claim.claim_name if claim else None),
+        _claim_volume("run", claim.claim_name if claim else None),
     ]
 
 
-def _claimed(name: str, claim: str | None) -> Mapping[str, Any]:
+def _claim_volume(name: str, claim: str | None) -> Mapping[str, Any]:
     if claim is None:
         return {"name": name, "emptyDir": {}}
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
 
 
 def _run_folder(job: RLHFJob) -> Sequence[Mapping[str, Any]]:
-    """What makes the job's folder of the volume: the kubelet would make it as root."""
+    """Return the init container that creates the job's folder on the volume."""
+    # The kubelet would create a missing subPath as root.
     storage = job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage else None
     if claim is None:
@@ -273,7 +274,7 @@ def _run_folder(job: RLHFJob) -> Sequence[Mapping[str, Any]]:
 
 
 def _run_mount(job: RLHFJob) -> Mapping[str, Any]:
-    """The job's folder of the volume; the driver's own folder where checkpoints go elsewhere."""
+    """Mount the job's folder of the volume, or without a claim an empty folder of the pod."""
     storage = job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage else None
     mount = {"name": "run", "mountPath": RUN_FOLDER}

@@ -10,14 +10,14 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.pods import head_pod, worker_pod
-from rlhf_operator.decide.node_pools import taken_pools
+from rlhf_operator.decide.node_pools import cluster_pools
 
 RAY_VERSION = "2.58.0"
-"""What the runtime's image has."""
+"""Version in the runtime's image."""
 HEAD_STORE_BYTES = 200_000_000
-"""Batches lie on the workers; the head has references only."""
-NOT_PASSED_ON = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
-"""How annotations begin that are about the RLHFJob itself."""
+"""Small: batches are on the workers, the head has references only."""
+PRIVATE_PREFIXES = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
+"""Prefixes of annotations that concern only the RLHFJob itself."""
 
 
 def ray_cluster(
@@ -26,24 +26,24 @@ def ray_cluster(
     attempt: int,
     manifest: str,
     auth_secret: str,
-    stamps: Mapping[str, str],
+    identity_annotations: Mapping[str, str],
 ) -> Mapping[str, Any]:
-    """The job's cluster; labels and annotations of the job are passed on to it: queues, topology
-    and gang scheduling go by them.
+    """Return the job's RayCluster, with the job's labels and annotations.
 
     Args:
-        manifest: the name of the ConfigMap with the manifest.
-        auth_secret: the name of the Secret with the token.
-        stamps: annotations that tell which operator made it.
+        manifest: name of the ConfigMap with the manifest.
+        auth_secret: name of the Secret with the token.
+        identity_annotations: identify the operator that creates it.
     """
+    # Queues, topology and gang scheduling read the labels and annotations of the RayCluster.
     metadata = job.metadata
     annotations = {
         name: value
         for name, value in metadata.annotations.items()
-        if not name.startswith(NOT_PASSED_ON)
+        if not name.startswith(PRIVATE_PREFIXES)
     }
-    stamped = {**annotations, **stamps}
-    own = owner.metadata(cluster_name(owner.name, attempt), annotations=stamped)
+    annotations |= identity_annotations
+    own = owner.metadata(cluster_name(owner.name, attempt), annotations=annotations)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
@@ -63,7 +63,7 @@ def ray_cluster(
                 },
                 "template": head_pod(owner, job, manifest),
             },
-            "workerGroupSpecs": [_group(owner, job, pool, manifest) for pool in taken_pools(job)],
+            "workerGroupSpecs": [_group(owner, job, pool, manifest) for pool in cluster_pools(job)],
         },
     }
 

@@ -1,1 +1,1 @@
-"""The head of a job's cluster: Ray's Jobs API and the driver's report."""
+"""The client of a cluster's head: Ray's Jobs API and the driver's report."""

@@ -1,4 +1,4 @@
-"""Where the ports of a head answer, and what a request must carry to get there. Pure."""
+"""Addresses of a head's ports, and the headers that requests to them carry. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from rlhf_operator.clients.head.protocol import HeadUnreachable
 
-PLACES: Final = frozenset({"namespace", "cluster", "port"})
-"""What a template names in braces."""
+PLACEHOLDERS: Final = frozenset({"namespace", "cluster", "port"})
+"""Names that a template has in braces."""
 
 
 @dataclass(frozen=True)
@@ -19,32 +19,33 @@ class Address:
     """One port of one head."""
 
     url: str
-    """What a path is appended to; it does not end with a slash."""
+    """Prefix of all paths, without a slash at its end."""
     headers: Mapping[str, str] = field(repr=False)
-    """What every request carries: credentials, so they are never shown."""
+    """Headers of every request. They are credentials, so they are never shown."""
     proxied: bool = False
-    """Whether the API server stands in between and may answer in the head's place."""
+    """True if the API server is in between, which may answer instead of the head."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files in PEM form for TLS; nothing given: the system's authorities, and no certificate."""
+    """PEM files for TLS. Default: the system's authorities, and no client certificate."""
 
     authority: str | None = None
-    """Certificates of those who may vouch for the server."""
+    """Certificates of the authorities that sign the server's."""
     client: str | None = None
     """The client's own certificate."""
     client_key: str | None = None
-    """Its private key."""
+    """The private key of that certificate."""
 
 
 SYSTEM_CERTIFICATES: Final = Certificates()
 
 
 @dataclass(frozen=True)
-class HeadPlace:
-    """The pod of a head, as the operator has verified that it is the job's own: anybody could own a
-    Service of the name that KubeRay gives one."""
+class HeadPod:
+    """The pod of a head, verified to be the job's own."""
+
+    # Addressed by pod: anybody could own a Service of the name that KubeRay would use.
 
     namespace: str
     cluster: str
@@ -52,89 +53,87 @@ class HeadPlace:
     pod: str
     """The pod's name."""
     ip: str | None
-    """Its address. None: it has none yet."""
+    """The pod's address. None: not assigned yet."""
 
 
 class Route(Protocol):
-    """A way to all heads."""
+    """A network path to all heads."""
 
     @property
     def certificates(self) -> Certificates: ...
 
-    def address(self, place: HeadPlace, port: int, token: str) -> Address:
-        """Where a port of a head answers, with its bearer token.
+    def address(self, pod: HeadPod, port: int, token: str) -> Address:
+        """Return the address of a head's port, with its bearer token.
 
         Raises:
-            HeadUnreachable: it has no address yet.
+            HeadUnreachable: the pod has no address yet.
         """
         ...
 
 
 @dataclass(frozen=True)
 class InsideCluster:
-    """From a pod: the address of the head's pod."""
+    """Direct connections from a pod to the head's pod."""
 
     certificates: Certificates = SYSTEM_CERTIFICATES
 
-    def address(self, place: HeadPlace, port: int, token: str) -> Address:
-        """Where a port of a head answers, with its bearer token."""
-        if place.ip is None:
-            raise HeadUnreachable(f"the pod {place.pod} has no address yet")
-        host = f"[{place.ip}]" if ":" in place.ip else place.ip
+    def address(self, pod: HeadPod, port: int, token: str) -> Address:
+        """Return the address of a head's port, with its bearer token."""
+        if pod.ip is None:
+            raise HeadUnreachable(f"the pod {pod.pod} has no address yet")
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         return Address(f"http://{host}:{port}", {"Authorization": f"Bearer {token}"})
 
 
 @dataclass(frozen=True)
 class ThroughApiServer:
-    """From outside: the API server's proxy of pods, with its own credentials."""
+    """Connections from outside by the API server's proxy of pods, with its own credentials."""
 
     server: str
-    """The API server's address, such as https://10.0.0.1:6443; a path may follow."""
+    """The API server's address, such as https://10.0.0.1:6443, with or without a path."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Its credentials, such as an Authorization. Make another route when they change."""
+    """Its credentials, such as an Authorization. Create another route when they change."""
     certificates: Certificates = SYSTEM_CERTIFICATES
 
     def __post_init__(self) -> None:
         _check_url(self.server)
 
-    def address(self, place: HeadPlace, port: int, token: str) -> Address:
-        """Where a port of a head answers, with its bearer token.
-
-        The API server takes Authorization for itself and does not pass it on, so the head's token
-        travels under Ray's other name for it.
-        """
-        path = f"namespaces/{place.namespace}/pods/{place.pod}:{port}/proxy"
+    def address(self, pod: HeadPod, port: int, token: str) -> Address:
+        """Return the address of a head's port, with its bearer token."""
+        path = f"namespaces/{pod.namespace}/pods/{pod.pod}:{port}/proxy"
+        # The API server uses Authorization itself and does not forward it. Ray accepts its token
+        # under this name, too.
         headers = {**self.headers, "X-Ray-Authorization": f"Bearer {token}"}
         return Address(f"{self.server.rstrip('/')}/api/v1/{path}", headers, proxied=True)
 
 
 @dataclass(frozen=True)
 class ByTemplate:
-    """By an address with {namespace}, {cluster} and {port} in it: tests and unusual networks."""
+    """Connections to a URL with {namespace}, {cluster} and {port}: tests and unusual networks."""
 
     template: str
     certificates: Certificates = SYSTEM_CERTIFICATES
 
     def __post_init__(self) -> None:
         _check_url(self.template)
-        named = [name for _, name, _, _ in Formatter().parse(self.template) if name is not None]
-        if set(named) != PLACES:
+        names = [name for _, name, _, _ in Formatter().parse(self.template) if name is not None]
+        if set(names) != PLACEHOLDERS:
             raise ValueError(
-                f"an address of heads must name {_in_braces(PLACES)} and nothing else in braces: "
-                f"got {self.template!r}"
+                f"an address of heads must name {_in_braces(PLACEHOLDERS)} and nothing else in "
+                f"braces: got {self.template!r}"
             )
 
-    def address(self, place: HeadPlace, port: int, token: str) -> Address:
-        """Where a port of a head answers, with its bearer token."""
-        url = self.template.format(namespace=place.namespace, cluster=place.cluster, port=port)
+    def address(self, pod: HeadPod, port: int, token: str) -> Address:
+        """Return the address of a head's port, with its bearer token."""
+        url = self.template.format(namespace=pod.namespace, cluster=pod.cluster, port=port)
         return Address(url.rstrip("/"), {"Authorization": f"Bearer {token}"})
 
 
 def _check_url(url: str) -> None:
-    """Only http and https, nothing that a path cannot follow, and no password to show."""
+    # No query or fragment, as a path is appended; no user, as its password would be shown.
     parts = urlsplit(url)
-    complete = parts.scheme in ("http", "https") and parts.netloc
-    if not complete or parts.query or parts.fragment or "@" in parts.netloc:
+    is_complete = parts.scheme in ("http", "https") and parts.netloc
+    if not is_complete or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(
             "an address of heads must begin with http:// or https:// and a host, without user, "
             f"query or fragment: got one with scheme {parts.scheme!r}"

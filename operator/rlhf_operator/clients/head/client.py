@@ -1,7 +1,7 @@
-"""One HTTP request to a head, within limits of time and memory that the head cannot stretch.
+"""One HTTP request to a head, within limits of time and size that the head cannot extend.
 
-The head runs its user's code, so its answers are not trusted: they are read up to a limit in bytes
-and in time, not decompressed, and a redirect is an answer, not an order.
+The head runs its user's code, so its answers are not trusted: they are read up to a limit of bytes
+and of time, never decompressed, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,26 +17,28 @@ import aiohttp
 from yarl import URL
 
 from rlhf_operator.clients.head.addresses import SYSTEM_CERTIFICATES, Address, Certificates
-from rlhf_operator.clients.head.excerpt import excerpt
 from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
 """From the request to the last byte of its answer."""
+EXCERPT_CHARACTERS: Final = 300
+_READ_FACTOR: Final = 20
+"""An excerpt reads this many times its length, since removing spaces shortens it."""
 _BLOCK_BYTES: Final = 1 << 16
 
 
-class NobodyListens(HeadUnreachable):
-    """The machine is there, and nothing listens at the port."""
+class ConnectionRefused(HeadUnreachable):
+    """The machine answers, and no process listens at the port."""
 
 
 class AnswerTooLong(HeadUnreachable):
-    """The answer has more bytes than it may have."""
+    """The answer is longer than its limit."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A head's, or a proxy's."""
+    """The answer of a head or of a proxy."""
 
     status: int
     body: bytes
@@ -73,24 +76,24 @@ class HttpClient:
         limit_bytes: int,
         body: bytes | None = None,
     ) -> Answer:
-        """Send a request, and read its whole answer.
+        """Send a request and read its complete answer.
 
         Args:
             method: GET or POST.
-            address: Where to.
-            path: With a slash first, and quoted.
-            limit_bytes: How long the answer's body may be.
+            address: the port of the head.
+            path: quoted, with a leading slash.
+            limit_bytes: maximum size of the answer's body.
             body: JSON to send.
 
         Raises:
-            NobodyListens: The connection was refused.
-            AnswerTooLong: The body is longer than the limit.
-            HeadUnreachable: There was no complete answer in time, or it is not one of HTTP.
+            ConnectionRefused: no process listens at the port.
+            AnswerTooLong: the body is longer than the limit.
+            HeadUnreachable: no complete answer in time, or it is not HTTP.
         """
         headers = {**address.headers, "Accept-Encoding": "identity"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        what = f"{method} {address.url}{path.partition('?')[0]}"
+        request = f"{method} {address.url}{path.partition('?')[0]}"
         url = URL(f"{address.url}{path}", encoded=True)
         try:
             async with (
@@ -99,14 +102,15 @@ class HttpClient:
                     method, url, data=body, headers=headers, allow_redirects=False
                 ) as response,
             ):
-                return Answer(response.status, await _read(response, limit_bytes, what))
+                return Answer(response.status, await _read(response, limit_bytes, request))
         except TimeoutError:
-            kind, words = HeadUnreachable, "it did not end in time"
+            kind, cause = HeadUnreachable, "it did not end in time"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            kind = NobodyListens if _is_refusal(error) else HeadUnreachable
-            words = excerpt(_words(error), address.headers.values())
-        # Outside of the handler: the cause would be shown with the new error, and may hold secrets.
-        raise kind(f"{what}: no answer: {words}")
+            kind = ConnectionRefused if _is_refusal(error) else HeadUnreachable
+            cause = excerpt(_describe(error), address.headers.values())
+        # Raised outside of the handler: the original error would be shown as the cause, and may
+        # contain secrets.
+        raise kind(f"{request}: no answer: {cause}")
 
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
@@ -121,6 +125,24 @@ class HttpClient:
         return self._opened
 
 
+def excerpt(text: str, secrets: Iterable[str], characters: int = EXCERPT_CHARACTERS) -> str:
+    """Return the beginning of a foreign text as one printable line without credentials.
+
+    Args:
+        text: written by somebody else.
+        secrets: values to remove, such as headers with credentials.
+        characters: maximum length of the line.
+    """
+    for secret in secrets:
+        word = secret.removeprefix("Bearer ")
+        if word:
+            text = text.replace(word, "[secret]")
+    beginning = text[: characters * _READ_FACTOR]
+    line = "".join(letter if letter.isprintable() else " " for letter in beginning)
+    line = " ".join(line.split())
+    return line if len(line) <= characters else f"{line[: characters - 3]}..."
+
+
 def _tls(certificates: Certificates) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=certificates.authority)
     if certificates.client is not None:
@@ -128,28 +150,28 @@ def _tls(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
-    """The body. A connection that was not read to its end is closed: it is of no more use."""
+async def _read(response: aiohttp.ClientResponse, limit: int, request: str) -> bytes:
     blocks = []
     length = 0
-    done = False
+    is_complete = False
     try:
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise ValueError("the answer is compressed, which was not asked for")
         async for block in response.content.iter_any():
             length += len(block)
             if length > limit:
-                raise AnswerTooLong(f"{what}: an answer of more than {limit} bytes")
+                raise AnswerTooLong(f"{request}: an answer of more than {limit} bytes")
             blocks.append(block)
-        done = True
+        is_complete = True
     finally:
-        if not done:
+        # A connection with unread bytes cannot serve another request.
+        if not is_complete:
             response.close()
     return b"".join(blocks)
 
 
-def _words(error: Exception) -> str:
-    """What went wrong, without the objects and addresses in memory that libraries show."""
+def _describe(error: Exception) -> str:
+    # Texts of the libraries show objects and addresses in memory.
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is unknown"
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -158,5 +180,5 @@ def _words(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether nobody listens at any of the host's addresses."""
+    """True if no process listens at any of the host's addresses."""
     return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED

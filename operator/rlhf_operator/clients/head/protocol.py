@@ -1,4 +1,4 @@
-"""What the operator wants of a job's head; the one seam to it."""
+"""The interface to a job's head, and its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_api.report import StatusReport
 
 
 class SubmissionState(StrEnum):
-    """Ray's words for where a submission is."""
+    """State of a submission, in Ray's words."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -21,53 +21,53 @@ class SubmissionState(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is gone for good."""
+        """True if its process has exited for good."""
         return self not in (SubmissionState.PENDING, SubmissionState.RUNNING)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One start of a driver, as Ray's Jobs API tells of it."""
+    """One start of a driver, as Ray's Jobs API reports it."""
 
     id: str
     state: SubmissionState
     exit_code: int | None = None
-    """The process's, where Ray knows it; -N: ended by signal N."""
+    """The process's, if Ray recorded it; -N: ended by signal N."""
     message: str = ""
-    """Ray's own words, a line."""
+    """Ray's own message, one line."""
 
 
 class HeadUnreachable(Exception):
-    """The head did not answer in time, or not sensibly: try again later."""
+    """No valid answer from the head in time: try again later."""
 
 
 class HeadRefused(Exception):
-    """The head does not take the token: another operator's key made it."""
+    """The head refuses the token: an operator with another key created it."""
 
 
 class Head(Protocol):
     """The head of one cluster. Every method raises HeadUnreachable or HeadRefused."""
 
     async def submissions(self) -> tuple[Submission, ...]:
-        """All that it knows of; those of a head that is gone are forgotten."""
+        """Return all submissions of this head; a new head pod starts without any."""
         ...
 
     async def submit(self, id: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a driver on the head. One that exists already is left as it is: adopted."""
+        """Start a driver on the head. One with this id that exists is left as it is."""
         ...
 
     async def stop(self, id: str) -> None:
-        """Ask a driver to save and end (SIGTERM); returns at once. One that has ended is fine."""
+        """Ask a driver to save and end (SIGTERM); returns at once. No error if it has ended."""
         ...
 
     async def final_report(self, id: str) -> StatusReport | None:
-        """The final report in a submission's log: its last line. None: it has none."""
+        """Return the final report in a submission's log. None: it has none."""
         ...
 
     async def report(self) -> StatusReport | None:
-        """What the running driver reports. None: nobody serves a report (yet, or any more)."""
+        """Return the running driver's report. None: no driver serves one."""
         ...
 
     async def acknowledge(self, submission_id: str, sequence: int) -> None:
-        """Tell the driver that its final report was stored: it need not linger."""
+        """Tell the driver that its final report was stored, so that it need not linger."""
         ...

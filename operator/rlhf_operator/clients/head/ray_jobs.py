@@ -1,4 +1,4 @@
-"""Ray's Jobs API in JSON: what is sent, and what of its answers is used. Pure."""
+"""Ray's Jobs API in JSON, and the final report in a driver's log. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from rlhf_api.on_cluster import FINAL_REPORT
+from rlhf_api.report import StatusReport
 from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 
 JOBS_PATH: Final = "/api/jobs/"
-SUBMITTED: Final = "SUBMISSION"
-"""The type of what the Jobs API started, unlike drivers that only connected."""
+SUBMISSION_TYPE: Final = "SUBMISSION"
+"""Type of jobs that the Jobs API started; drivers that only connected have another."""
 
 
 class RayJob(BaseModel):
-    """One entry of the Jobs API. What is not named here is not read."""
+    """One entry of the Jobs API; fields that are not named here are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -29,50 +31,69 @@ class RayJob(BaseModel):
     driver_node_id: Annotated[str, Field(pattern=r"^[0-9a-f]{1,128}$")] | None = None
 
     @model_validator(mode="after")
-    def _is_named(self) -> RayJob:
-        if self.type == SUBMITTED and self.submission_id is None:
+    def _has_id(self) -> RayJob:
+        if self.type == SUBMISSION_TYPE and self.submission_id is None:
             raise ValueError("a submission has no submission_id")
         return self
 
     @property
     def submission(self) -> Submission:
-        """The same in our words. Ray's message has a first line, and then the log's end."""
+        """The entry as a Submission."""
+        # The log's end follows the first line of Ray's message.
         first = (self.message or "").lstrip().partition("\n")[0]
         return Submission(self.submission_id or "", self.status, self.driver_exit_code, first)
 
 
-class Submitted(BaseModel):
+class SubmitAnswer(BaseModel):
     """The answer to a submission."""
 
     submission_id: str
 
 
-class Stopped(BaseModel):
-    """The answer to a wish to stop."""
+class StopAnswer(BaseModel):
+    """The answer to a request to stop."""
 
     model_config = ConfigDict(strict=True)
 
     stopped: bool
-    """Whether there was anything to stop."""
+    """True if a process was running."""
 
 
 RAY_JOBS: Final = TypeAdapter(list[RayJob])
 
 
 def submission_body(id: str, command: Sequence[str], environment: Mapping[str, str]) -> bytes:
-    """What starts a command.
-
-    No resources are asked for: Ray starts such a command on the head. `exec` makes the command take
-    the shell's place, so that the exit code and the signals are its own.
-    """
+    """Return the body of a request that starts a command on the head."""
     body: dict[str, Any] = {
         "submission_id": id,
+        # `exec` replaces the shell, so that exit code and signals are the command's own. Without
+        # requested resources Ray starts the command on the head.
         "entrypoint": f"exec {shlex.join(command)}",
         "runtime_env": {"env_vars": dict(environment)},
     }
     return json.dumps(body).encode()
 
 
-def unknown_words(id: str) -> str:
-    """What Ray answers, with status 404, about a submission that it does not know."""
+def unknown_job_message(id: str) -> str:
+    """Return Ray's text, with status 404, about a submission that does not exist."""
     return f"Job {id} does not exist"
+
+
+def find_final_report(output: str, submission: str) -> StatusReport | None:
+    """Return the last final report of a submission in the end of its log."""
+    # Lines may follow it: Python and Ray may write when a process ends. A line that only looks
+    # like a report is the user's, who may print anything. Split at "\n" only: a report may hold
+    # other line ends.
+    for line in reversed(output.split("\n")):
+        if line.startswith(FINAL_REPORT):
+            report = _parse_report(line.removeprefix(FINAL_REPORT))
+            if report is not None and report.final and report.submission_id == submission:
+                return report
+    return None
+
+
+def _parse_report(text: str) -> StatusReport | None:
+    try:
+        return StatusReport.model_validate_json(text)
+    except ValidationError:
+        return None

@@ -1,1 +1,1 @@
-"""Kubernetes behind a small protocol: its API server, and a fake judged by the same tests."""
+"""The client of the Kubernetes API server."""

@@ -1,7 +1,7 @@
-"""Kubernetes with a memory: what watches tell of jobs, their clusters and pods is not asked for.
+"""Kubernetes with a cache of jobs, their clusters and their pods, which watches keep up to date.
 
-Watches lose nothing while they live, but when one begins anew nobody tells what was deleted in
-between: so everything is listed now and then, and compared.
+A watch loses nothing while it is open. When it is opened again, deletions in between are not
+reported, so all objects are listed from time to time and compared.
 """
 
 from __future__ import annotations
@@ -19,111 +19,115 @@ from rlhf_operator.clients.kube.protocol import Kube, Manifest, Unreachable
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
-MOST_GONE = 4096
-"""Objects of which it is remembered that they are gone: answers and lists may be late."""
+MAX_DELETED = 4096
+"""Deleted objects that are remembered, since answers and lists may arrive after the deletion."""
 WATCHED = (Kind.JOB, Kind.CLUSTER, Kind.POD)
 
 
 @dataclass(frozen=True)
-class Resynced:
-    """What a list has shown that nobody had told."""
+class ResyncResult:
+    """Changes that a list has shown and no watch had reported."""
 
     changed: set[Key]
-    """Jobs that it concerns."""
-    gone: set[Key]
-    """Those of them, of the others that were asked for, that are not there any more."""
+    """Jobs whose objects differ."""
+    deleted: set[Key]
+    """Jobs in `expected` that no longer exist."""
 
 
 @dataclass
 class CachedKube:
-    """A cluster of which some kinds are remembered. Its methods may be called from several
-    threads.
+    """A cluster with some kinds in memory. Its methods may be called from any thread.
 
-    A job that has ended and holds nothing is not kept: nothing is done about it any more, and when
-    something is asked, it is read.
+    A job that has ended and has no cluster left is not kept: nothing happens to it any more, and a
+    request for it is passed on.
     """
 
     kube: Kube
     is_away: bool = False
-    """Whether Kubernetes has not answered the last ping."""
+    """True if Kubernetes did not answer the last ping."""
     _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
         default_factory=lambda: {kind: {} for kind in WATCHED}
     )
     """By kind, by job, by the object's own name."""
-    _gone: OrderedDict[str | None, str] = field(default_factory=OrderedDict)
-    """What was told to be gone lately: by uid, the version at which it went."""
+    _deleted: OrderedDict[str | None, str] = field(default_factory=OrderedDict)
+    """Recently deleted objects: resourceVersion at the deletion, by uid."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # What watches tell
+    # Events of watches
 
-    def put(self, kind: Kind, found: Manifest) -> None:
-        """An object is there, as it is told; older news than are known already change nothing."""
-        metadata = {**found["metadata"]}
-        metadata.pop("managedFields", None)
-        key = job_of(kind, metadata)
+    def put(self, kind: Kind, manifest: Manifest) -> None:
+        """Store an object, unless a newer version of it, or its deletion, is known."""
+        metadata = {**manifest["metadata"]}
+        metadata.pop("managedFields", None)  # large, and never used
+        key = job_key(kind, metadata)
         if key is None:
             return
-        if kind is Kind.JOB and is_settled(found):
-            self._drop(kind, key, metadata["name"])
+        if kind is Kind.JOB and is_settled(manifest):
+            self._remove(kind, key, metadata["name"])
             return
         with self._lock:
-            known = self._objects[kind].get(key, {}).get(metadata["name"])
-            if known is not None and _is_older(metadata["resourceVersion"], known["metadata"]):
+            cached = self._objects[kind].get(key, {}).get(metadata["name"])
+            if cached is not None and _is_older(metadata["resourceVersion"], cached["metadata"]):
                 return
-            gone = self._gone.get(metadata.get("uid"))
-            if gone is not None and not _is_older(gone, metadata):
+            deletion = self._deleted.get(metadata.get("uid"))
+            if deletion is not None and not _is_older(deletion, metadata):
                 return
-            held = self._objects[kind].setdefault(key, {})
-            held[metadata["name"]] = {**found, "metadata": metadata}
+            objects = self._objects[kind].setdefault(key, {})
+            objects[metadata["name"]] = {**manifest, "metadata": metadata}
 
-    def drop(self, kind: Kind, gone: Manifest) -> None:
-        """An object is gone, or is none of a job's any more."""
-        metadata = gone["metadata"]
-        key = job_of(kind, metadata)
+    def drop(self, kind: Kind, manifest: Manifest) -> None:
+        """Remove an object that was deleted, or has lost the job's label."""
+        metadata = manifest["metadata"]
+        key = job_key(kind, metadata)
         with self._lock:
-            self._gone[metadata.get("uid")] = metadata["resourceVersion"]
-            if len(self._gone) > MOST_GONE:
-                self._gone.popitem(last=False)
+            self._deleted[metadata.get("uid")] = metadata["resourceVersion"]
+            if len(self._deleted) > MAX_DELETED:
+                self._deleted.popitem(last=False)
         if key is not None:
-            self._drop(kind, key, metadata["name"], metadata.get("uid"))
+            self._remove(kind, key, metadata["name"], metadata.get("uid"))
 
-    def resync(self, kind: Kind, namespace: str | None, others: Iterable[Key] = ()) -> Resynced:
-        """List a kind, and take over what nobody told.
+    def resync(
+        self, kind: Kind, namespace: str | None, expected: Iterable[Key] = ()
+    ) -> ResyncResult:
+        """List a kind and correct the cache.
 
         Args:
-            others: jobs that were there when last told of, though they are not kept; those that
-                are not there any more count as changed. For the kind of jobs only.
+            expected: jobs that existed when last reported, kept or not; a missing one counts as
+                changed. For the kind of jobs only.
 
         Raises:
             KubeError: it cannot be listed.
         """
-        before = self._versions(kind, namespace)  # what comes in while it is listed stays
-        there: set[Key] = set()
+        # Objects that watches report during the list are not in `before`, so they stay.
+        before = self._versions(kind, namespace)
+        present: set[Key] = set()
         differing: set[Key] = set()
-        for each in self.kube.each(kind, namespace, "" if kind is Kind.JOB else JOB_LABEL):
-            place, job = _place(each), job_of(kind, each["metadata"])
-            there.add(place)
-            known = before.get(place, (None, None))[1]
-            if job is not None and known != each["metadata"]["resourceVersion"]:
-                self.put(kind, each)
-                if not (kind is Kind.JOB and is_settled(each)):
+        selector = "" if kind is Kind.JOB else JOB_LABEL
+        for manifest in self.kube.iterate(kind, namespace, selector):
+            metadata = manifest["metadata"]
+            name, job = (metadata["namespace"], metadata["name"]), job_key(kind, metadata)
+            present.add(name)
+            version = before.get(name, (None, None))[1]
+            if job is not None and version != metadata["resourceVersion"]:
+                self.put(kind, manifest)
+                if not (kind is Kind.JOB and is_settled(manifest)):
                     differing.add(job)
-        gone = {key for key in others if namespace in (None, key[0]) and key not in there}
-        changed = gone | differing
-        for place, (key, version) in before.items():
-            if place not in there:
-                self._drop(kind, key, place[1], version=version)
-                changed.add(key)
-        return Resynced(changed, gone)
+        deleted = {key for key in expected if namespace in (None, key[0]) and key not in present}
+        changed = deleted | differing
+        for name, (job, version) in before.items():
+            if name not in present:
+                self._remove(kind, job, name[1], version=version)
+                changed.add(job)
+        return ResyncResult(changed, deleted)
 
     def forget_all(self, kind: Kind, namespace: str | None) -> set[Key]:
-        """Nothing of a kind is there any more; the jobs that this concerns."""
+        """Remove all objects of a kind that is no longer served; return their jobs."""
         before = self._versions(kind, namespace)
-        for place, (key, _) in before.items():
-            self._drop(kind, key, place[1])
-        return {key for key, _ in before.values()}
+        for name, (job, _) in before.items():
+            self._remove(kind, job, name[1])
+        return {job for job, _ in before.values()}
 
-    # Kube
+    # The protocol Kube
 
     def ping(self) -> None:
         try:
@@ -134,31 +138,31 @@ class CachedKube:
         self.is_away = False
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """An object: a job from memory, if it is there; anything else is asked for."""
+        """Return an object: a job from the cache if it is there, anything else by a request."""
         if kind is Kind.JOB:
             with self._lock:
-                known = self._objects[kind].get((namespace, name), {}).get(name)
-            if known is not None:
-                return known
-        found = self.kube.get(kind, namespace, name)
-        if kind is Kind.JOB and found is not None:
-            self.put(kind, found)
-        return found
+                cached = self._objects[kind].get((namespace, name), {}).get(name)
+            if cached is not None:
+                return cached
+        manifest = self.kube.get(kind, namespace, name)
+        if kind is Kind.JOB and manifest is not None:
+            self.put(kind, manifest)
+        return manifest
 
     def list(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> tuple[Manifest, ...]:
-        """Objects: a job's clusters and pods from memory; anything else is asked for."""
+        """Return objects: a job's clusters and pods from the cache, others by a request."""
         name = selector.removeprefix(f"{JOB_LABEL}=")
         if kind not in (Kind.CLUSTER, Kind.POD) or namespace is None or name == selector:
             return self.kube.list(kind, namespace, selector)
         with self._lock:
             return tuple(self._objects[kind].get((namespace, name), {}).values())
 
-    def each(
+    def iterate(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> Iterator[Manifest]:
-        return self.kube.each(kind, namespace, selector)
+        return self.kube.iterate(kind, namespace, selector)
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
         return self.kube.warnings(namespace, uid)
@@ -167,67 +171,69 @@ class CachedKube:
         return self.kube.create(manifest)
 
     def apply(self, manifest: Manifest) -> Manifest:
-        return self._wrote(self.kube.apply(manifest))
+        return self._store_answer(self.kube.apply(manifest))
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        return self._wrote(self.kube.apply_status(manifest))
+        return self._store_answer(self.kube.apply_status(manifest))
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
-        """Delete an object; one that nobody told to be gone is forgotten."""
-        was_there = self.kube.delete(kind, namespace, name, uid)
-        if not was_there and kind in WATCHED:
-            self._forget(kind, namespace, name, uid)
-        return was_there
+        """Delete an object; one that did not exist any more is removed from the cache."""
+        existed = self.kube.delete(kind, namespace, name, uid)
+        if not existed and kind in WATCHED:
+            self._remove_by_name(kind, namespace, name, uid)
+        return existed
 
     def forget_job(self, namespace: str, name: str) -> None:
-        """Ask for a job the next time: what is known of it is not what is there."""
-        self._drop(Kind.JOB, (namespace, name), name)
+        """Remove a job whose cached version has proved stale, so that it is read again."""
+        self._remove(Kind.JOB, (namespace, name), name)
 
-    def _wrote(self, written: Manifest) -> Manifest:
-        """An answer may come later than the news that its object is gone."""
-        kind = Kind.from_manifest(written)
-        metadata = written["metadata"]
-        ends = "deletionTimestamp" in metadata and not metadata.get("finalizers")
-        if ends:
-            self.drop(kind, written)
+    def _store_answer(self, manifest: Manifest) -> Manifest:
+        kind = Kind.from_manifest(manifest)
+        metadata = manifest["metadata"]
+        # Removing the last finalizer deletes the object, and the watch may report the deletion
+        # before this answer arrives.
+        is_deleted = "deletionTimestamp" in metadata and not metadata.get("finalizers")
+        if is_deleted:
+            self.drop(kind, manifest)
         elif kind in WATCHED:
-            self.put(kind, written)
-        return written
+            self.put(kind, manifest)
+        return manifest
 
-    def _drop(
+    def _remove(
         self, kind: Kind, key: Key, name: str, uid: str | None = None, version: str | None = None
     ) -> None:
+        """Remove an object, if its uid and version are as expected."""
         with self._lock:
-            held = self._objects[kind].get(key, {})
-            known = held.get(name)
-            if known is None:
+            objects = self._objects[kind].get(key, {})
+            cached = objects.get(name)
+            if cached is None:
                 return
-            metadata = known["metadata"]
+            metadata = cached["metadata"]
             if uid not in (None, metadata.get("uid")):
-                return  # another one of that name is there
+                return  # another object has the name now
             if version not in (None, metadata["resourceVersion"]):
-                return  # it was told of since
-            del held[name]
-            if not held:
+                return  # a watch has reported it since
+            del objects[name]
+            if not objects:
                 self._objects[kind].pop(key, None)
 
-    def _forget(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    def _remove_by_name(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         with self._lock:
             keys = [
                 key
-                for key, held in self._objects[kind].items()
-                if key[0] == namespace and name in held
+                for key, objects in self._objects[kind].items()
+                if key[0] == namespace and name in objects
             ]
         for key in keys:
-            self._drop(kind, key, name, uid)
+            self._remove(kind, key, name, uid)
 
     def _versions(self, kind: Kind, namespace: str | None) -> dict[Key, tuple[Key, str]]:
-        """Of all objects of a kind: by namespace and name, their job and version."""
+        """Return the job and version of all objects of a kind, by namespace and name."""
         with self._lock:
             return {
-                (key[0], name): (key, each["metadata"]["resourceVersion"])
-                for key, held in self._objects[kind].items()
-                for name, each in held.items()
+                (key[0], name): (key, manifest["metadata"]["resourceVersion"])
+                for key, objects in self._objects[kind].items()
+                for name, manifest in objects.items()
                 if namespace in (None, key[0])
             }
 
@@ -248,20 +254,17 @@ def is_settled(job: Manifest) -> bool:
     )
 
 
-def job_of(kind: Kind, metadata: Mapping[str, Any]) -> Key | None:
-    """The job that an object is, or belongs to. None: to none."""
+def job_key(kind: Kind, metadata: Mapping[str, Any]) -> Key | None:
+    """Return the job that an object is, or belongs to by its label. None: no job."""
     name = metadata["name"] if kind is Kind.JOB else metadata.get("labels", {}).get(JOB_LABEL)
     return None if name is None else (metadata["namespace"], name)
 
 
-def _place(found: Manifest) -> Key:
-    return found["metadata"]["namespace"], found["metadata"]["name"]
+def _is_older(version: str, cached: Mapping[str, Any]) -> bool:
+    """True if a resourceVersion precedes the cached one.
 
-
-def _is_older(version: str, known: Mapping[str, Any]) -> bool:
-    """Whether news are older than what is known under a name, or that it is gone.
-
-    Versions in etcd are numbers that grow; where they are none, the last word counts.
+    In etcd these are growing numbers. Any other version counts as newer.
     """
-    numbers = [int(each) for each in (version, known["resourceVersion"]) if each.isdecimal()]
+    versions = (version, cached["resourceVersion"])
+    numbers = [int(text) for text in versions if text.isdecimal()]
     return len(numbers) == 2 and numbers[0] < numbers[1]

@@ -1,4 +1,4 @@
-"""Whether Kubernetes knows the kinds that the operator works on."""
+"""Check that the API server serves the kinds that the operator needs."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from rlhf_operator.clients.kube.protocol import Invalid, Kube, Unreachable
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 30.0
-"""For an API server that is being started, or that has learned of a kind just now."""
+"""Time limit for an API server that is starting, or has just learned of a kind."""
 RETRY_SECONDS = 1.0
 ADVICE = "apply crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart"
 
 
-def knows(kube: Kube, kind: Kind, namespace: str | None) -> bool:
-    """Whether Kubernetes knows a kind.
+def serves(kube: Kube, kind: Kind, namespace: str | None) -> bool:
+    """True if the API server serves a kind.
 
     Args:
         namespace: one that the operator may read; None: all.
 
     Raises:
-        KubeError: it does not answer, or may not show it.
+        KubeError: it does not answer, or forbids the request.
     """
     try:
+        # A list with an impossible label: the operator has the right to list anyway, and the
+        # answer is empty.
         kube.list(kind, namespace, f"{JOB_LABEL}=none")
     except Invalid:
         return False
     return True
 
 
-def require_jobs(
+def require_job_kind(
     kube: Kube,
     namespace: str | None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Refuse to start where an operator could only be deaf: where nobody knows RLHFJobs.
+    """Refuse to start if the API server does not serve RLHFJobs: nothing would ever happen.
 
     Args:
         namespace: one that the operator may read; None: all.
 
     Raises:
-        Unreachable: Kubernetes did not answer for PATIENCE_SECONDS.
-        KubeError: it does not know the kind, or may not show it.
+        Unreachable: no answer for PATIENCE_SECONDS.
+        KubeError: the kind does not exist, or the request is forbidden.
     """
     deadline = clock() + PATIENCE_SECONDS
     kind = Kind.JOB
     while True:
         try:
-            if knows(kube, Kind.JOB, namespace):
+            if serves(kube, Kind.JOB, namespace):
                 return
         except Unreachable as error:
             if clock() >= deadline:

@@ -1,4 +1,4 @@
-"""What the operator wants of Kubernetes; the one seam to it. Objects are plain JSON."""
+"""The interface to Kubernetes, and its errors. Objects are plain JSON."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ Manifest = Mapping[str, Any]
 
 
 class KubeError(Exception):
-    """Kubernetes refused a request, or could not answer it."""
+    """A request that Kubernetes refused, or could not answer."""
 
     reason: str
-    """A word for it, of each kind of error its own."""
+    """Reason for metrics, logs and conditions, one for each class."""
 
 
 class Unreachable(KubeError):
-    """The API server did not answer, or has trouble of its own: try again later."""
+    """No answer from the API server, or a temporary failure: try again later."""
 
     reason = "KubernetesUnreachable"
 
 
 class Conflict(KubeError):
-    """The object is another one now, or has changed since it was read."""
+    """The object was replaced, or has changed since it was read."""
 
     reason = "KubernetesConflict"
 
 
 class Forbidden(KubeError):
-    """The operator may not do this: its role, a quota or an admission policy is against it."""
+    """The operator's role, a quota or an admission policy forbids the request."""
 
     reason = "KubernetesForbidden"
 
 
 class Invalid(KubeError):
-    """The API server does not take the object, or does not know its kind."""
+    """The API server rejects the object, or does not serve its kind."""
 
     reason = "KubernetesInvalid"
 
@@ -45,44 +45,55 @@ class Kube(Protocol):
     """One cluster. Every method raises a KubeError."""
 
     def ping(self) -> None:
-        """Anything at all that shows that it answers."""
+        """Make any request, to see if the API server answers."""
         ...
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """An object. None: there is none."""
+        """Return an object. None: it does not exist."""
         ...
 
     def list(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> tuple[Manifest, ...]:
-        """Objects of a namespace, or of all, with these labels (`a=b,c`)."""
+        """Return the objects of a namespace, or of all, with these labels (`a=b,c`)."""
         ...
 
-    def each(
+    def iterate(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> Iterator[Manifest]:
-        """The same one by one: of many, only a part is in memory at a time."""
+        """Yield the same objects, one page in memory at a time."""
         ...
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
-        """What was told of an object that does not go well: reason and message, oldest first."""
+        """Return the warning events of an object as "reason: message", oldest first."""
         ...
 
     def create(self, manifest: Manifest) -> bool:
-        """Make an object. False: one of that name is there, and stays as it is. A field that its
-        kind does not have is an error."""
+        """Create an object; an unknown field is an error.
+
+        Returns:
+            False: an object of this name exists, and stays as it is.
+        """
         ...
 
     def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply of the operator's fields; metadata.uid and resourceVersion must match
-        if they are given. Returns the whole object."""
+        """Server-side apply of the operator's fields; returns the complete object.
+
+        metadata.uid and resourceVersion must match if they are set.
+        """
         ...
 
     def apply_status(self, manifest: Manifest) -> Manifest:
-        """The same for its status. Only metadata.resourceVersion guards it: API servers do not
-        look at the uid here."""
+        """Server-side apply of the status; returns the complete object.
+
+        Only metadata.resourceVersion guards it: API servers ignore the uid here.
+        """
         ...
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
-        """Delete this very object, and what it owns afterwards; whether it was there."""
+        """Delete the object with this uid, and in the background what it owns.
+
+        Returns:
+            False: it did not exist.
+        """
         ...

@@ -22,24 +22,24 @@ from rlhf_operator.clients.kube.protocol import (
 )
 from rlhf_operator.errors import BadConfig
 
-WARNINGS = 50
+MAX_WARNINGS = 50
 """Events of one object that are read."""
 USER_AGENT = "rlhf-operator"
 
 
 @dataclass
 class RemoteKube:
-    """A cluster behind its API server. Its methods may be called from several threads."""
+    """A cluster behind its API server. Its methods may be called from any thread."""
 
     server: ApiServer
-    answered: Callable[[], None] = field(default=lambda: None)
-    """Told of every answer: the connection lives."""
-    asked: Callable[[str], None] = field(default=lambda method: None)
-    """Told of every request's method."""
+    on_answer: Callable[[], None] = field(default=lambda: None)
+    """Called at every answer: the connection works."""
+    on_request: Callable[[str], None] = field(default=lambda method: None)
+    """Called with the method of every request."""
 
     @classmethod
     def connect(cls, kubeconfig: Path | None, num_connections: int) -> Self:
-        """By a kubeconfig file; None: as a pod of the cluster.
+        """Connect by a kubeconfig file; None: as a pod of the cluster.
 
         Raises:
             BadConfig: the file cannot be used, or this is no pod.
@@ -49,51 +49,53 @@ class RemoteKube:
                 return cls(ApiServer.in_cluster(USER_AGENT, num_connections))
             return cls(ApiServer.from_kubeconfig((kubeconfig,), None, USER_AGENT, num_connections))
         except NotConfigured as error:
-            where = f"kubeconfig {kubeconfig}" if kubeconfig else "not in a pod of a cluster"
-            raise BadConfig(f"{where}: {error}; name a file by --kubeconfig") from error
+            source = f"kubeconfig {kubeconfig}" if kubeconfig else "not in a pod of a cluster"
+            raise BadConfig(f"{source}: {error}; name a file by --kubeconfig") from error
 
     def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         self.server.close()
 
     def ping(self) -> None:
-        _checked(*self._ask("GET", "/version"))
+        _check_status(*self._request("GET", "/version"))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        status, answer = self._ask("GET", kind.path(namespace, name))
-        return None if status == 404 else _checked(status, answer)
+        status, answer = self._request("GET", kind.path(namespace, name))
+        return None if status == 404 else _check_status(status, answer)
 
     def list(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> tuple[Manifest, ...]:
-        return tuple(self.each(kind, namespace, selector))
+        return tuple(self.iterate(kind, namespace, selector))
 
-    def each(
+    def iterate(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
     ) -> Iterator[Manifest]:
-        def ask(query: Query) -> Manifest:
-            page: Manifest = _checked(*self._ask("GET", kind.path(namespace), query))
+        def read_page(query: Query) -> Manifest:
+            page: Manifest = _check_status(*self._request("GET", kind.path(namespace), query))
             return page
 
-        for page in pages(ask, {"labelSelector": selector}):
+        for page in pages(read_page, {"labelSelector": selector}):
             for item in page["items"]:
+                # Items of a list lack apiVersion and kind.
                 yield {**kind.header, **item}
 
     def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
-        """Of the core group: kubelets write such events, and they can be found by their object."""
+        # Events of the core group: kubelets write those, and they can be selected by their object.
         selector = f"involvedObject.uid={uid},type=Warning"
-        query = {"fieldSelector": selector, "limit": str(WARNINGS)}
-        found = _checked(*self._ask("GET", Kind.CORE_EVENT.path(namespace), query))["items"]
-        told = sorted(found, key=lambda each: each.get("lastTimestamp") or "")
-        return tuple(f"{each.get('reason', '')}: {each.get('message', '')}" for each in told)
+        query = {"fieldSelector": selector, "limit": str(MAX_WARNINGS)}
+        path = Kind.CORE_EVENT.path(namespace)
+        events = _check_status(*self._request("GET", path, query))["items"]
+        events = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
+        return tuple(f"{event.get('reason', '')}: {event.get('message', '')}" for event in events)
 
     def create(self, manifest: Manifest) -> bool:
         path = Kind.from_manifest(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
-        status, answer = self._ask("POST", path, query, manifest)
+        status, answer = self._request("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
             return False
-        _checked(status, answer)
+        _check_status(status, answer)
         return True
 
     def apply(self, manifest: Manifest) -> Manifest:
@@ -104,23 +106,25 @@ class RemoteKube:
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        status, answer = self._ask("DELETE", kind.path(namespace, name), {}, options)
-        if status in (404, 409):  # 409: it is another object now, which is not ours
+        status, answer = self._request("DELETE", kind.path(namespace, name), {}, options)
+        if status in (404, 409):  # 409: another object has the name, which is not ours to delete
             return False
-        _checked(status, answer)
+        _check_status(status, answer)
         return True
 
-    def _apply(self, manifest: Manifest, part: str) -> Manifest:
+    def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
-        path = Kind.from_manifest(manifest).path(metadata["namespace"], metadata["name"], part)
+        path = Kind.from_manifest(manifest).path(
+            metadata["namespace"], metadata["name"], subresource
+        )
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        status, answer = self._ask("PATCH", path, query, manifest, APPLY)
-        if status == 404 or (status == 422 and _is_about_uid(answer)):
+        status, answer = self._request("PATCH", path, query, manifest, APPLY)
+        if status == 404 or (status == 422 and _is_uid_mismatch(answer)):
             raise Conflict(f"{status}: {answer.get('message', '')}")
-        applied: Manifest = _checked(status, answer)
+        applied: Manifest = _check_status(status, answer)
         return applied
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -128,70 +132,71 @@ class RemoteKube:
         body: Manifest | None = None,
         content_type: str = JSON,
     ) -> tuple[int, Any]:
-        """One request; the status of the answer, and its JSON."""
-        self.asked(method)
+        """Make a request; return the status of the answer and its JSON."""
+        self.on_request(method)
         try:
             answer = self.server.ask(method, path, query, body, content_type)
-            content = _content(answer.status, answer.data)
+            content = _parse_answer(answer.status, answer.data)
         except (NoAnswer, ValueError) as error:
             raise Unreachable(f"{method} {path}: {error}") from error
-        self.answered()
+        self.on_answer()
         return answer.status, content
 
 
 @dataclass
 class LastAnswer:
-    """When Kubernetes last answered anything: how a connection that hangs is noticed."""
+    """Time of Kubernetes' last answer, to detect a connection that hangs."""
 
     clock: Callable[[], float] = time.monotonic
     time: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answered()
+        self.record()
 
-    def answered(self) -> None:
-        """An answer has come."""
+    def record(self) -> None:
+        """Record an answer."""
         self.time = self.clock()
 
     @property
     def age_seconds(self) -> float:
-        """How long ago."""
+        """Seconds since the last answer."""
         return self.clock() - self.time
 
 
-def _content(status: int, text: bytes) -> Any:
-    """An answer's JSON. API servers refuse in plain text what no part of them serves.
+def _parse_answer(status: int, text: bytes) -> Any:
+    """Return an answer's JSON; of a refusal in plain text, an object with its message.
 
     Raises:
-        ValueError: it is none, though the request succeeded.
+        ValueError: a request succeeded without JSON.
     """
     try:
         return json.loads(text) if text else {}
     except ValueError:
         if 200 <= status < 300:
             raise
+        # API servers answer in plain text on paths that no part of them serves.
         return {"message": text.decode(errors="replace").strip()[:1024]}
 
 
-def _is_about_uid(answer: Mapping[str, Any]) -> bool:
-    """Whether it is another object now: kinds differ in how they say that."""
+def _is_uid_mismatch(answer: Mapping[str, Any]) -> bool:
+    """True if another object has the name. Kinds differ in how they say that."""
     causes = (answer.get("details") or {}).get("causes") or ()
     return any(cause.get("field") == "metadata.uid" for cause in causes)
 
 
-def _checked(status: int, answer: Any) -> Any:
-    """The answer to a request that succeeded.
+def _check_status(status: int, answer: Any) -> Any:
+    """Return the answer of a request that succeeded.
 
     Raises:
-        KubeError: the one that fits the status.
+        KubeError: the class that fits the status.
     """
     if 200 <= status < 300:
         return answer
     message = answer.get("message", "") if isinstance(answer, Mapping) else ""
-    raise _error_of(status)(f"{status}: {message}")
+    raise _error_class(status)(f"{status}: {message}")
 
 
-def _error_of(status: int) -> type[KubeError]:
-    if status >= 500 or status in (408, 410, 429):  # 410: a list that took too long
+def _error_class(status: int) -> type[KubeError]:
+    if status >= 500 or status in (408, 410, 429):  # 410: a list that lasted too long
         return Unreachable
     return {401: Forbidden, 403: Forbidden, 409: Conflict}.get(status, Invalid)

@@ -1,4 +1,4 @@
-"""A causal language model, or one with a value head, trained by FSDP2."""
+"""FsdpEngine: trains a causal language model, or one with a value head, with FSDP2."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
-from rlhf_runtime.engines.fsdp.head import Head
+from rlhf_runtime.engines.fsdp.head import FsdpHead
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
     load_weights,
     save_causal_lm,
 )
-from rlhf_runtime.engines.fsdp.rows import row_views
 from rlhf_runtime.engines.offloading import device_bytes
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, in_step
+from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, pad_batches
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.sharing import looks_at_everything, sequence_cost, shares_prompts
+from rlhf_runtime.engines.sharing import has_full_attention, sequence_cost, supports_shared_prompts
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
@@ -32,7 +34,8 @@ from rlhf_runtime.engines.training import (
     WeightedLoss,
 )
 from rlhf_runtime.hooks import Hook, nothing
-from rlhf_runtime.reshard.views import Views
+from rlhf_runtime.reshard.slices import TensorSlice
+from rlhf_runtime.reshard.views import View, Views
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +66,9 @@ class FsdpEngine(EngineBase):
             recompute=recompute,
         )
         self.module.requires_grad_(trained)
-        self._head = Head(self.module)
-        self._shares_prompts = self._probe()
-        if not self._shares_prompts:
+        self._head = FsdpHead(self.module)
+        self._supports_shared_prompts = self._probe()
+        if not self._supports_shared_prompts:
             logger.info("%s computes a prompt with each of its responses", folder.name)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:
@@ -75,21 +78,21 @@ class FsdpEngine(EngineBase):
         self._optimizer = Optimizer(trained, settings)
 
     def packing(self, max_padded_tokens: int) -> Packing:
-        """How this model's micro-batches are made."""
+        """Packing settings for this model's micro-batches."""
         cost = sequence_cost(self.module.config.hidden_size, self.parallel.device)
-        return Packing(max_padded_tokens, cost, self._shares_prompts)
+        return Packing(max_padded_tokens, cost, self._supports_shared_prompts)
 
     @torch.no_grad()
     def infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
-        """Run every micro-batch forward and hand what its head says to `consume`. Collective."""
+        """Run every micro-batch forward and pass the head's outputs to `consume`. Collective."""
         self.require_loaded()
         rounds = self._rounds(len(micro_batches))
-        for part in in_step(micro_batches, rounds, empty_micro_batch()):
+        for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
             consume(self._outputs(part, reading), part)
             self._tick()
-        self._cut_again()
+        self._free_gathered_weights()
 
     @torch.no_grad()
     def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
@@ -109,11 +112,11 @@ class FsdpEngine(EngineBase):
         return row_views(self.module)
 
     def master_views(self) -> Views:
-        """This rank's part of every weight as it is trained: here there is no other."""
+        """This rank's trained rows, which are the same as `views`."""
         return self.views()
 
     def state(self) -> dict[str, Any]:
-        """What later steps depend on; its tensors are the model's own, to save or to overwrite."""
+        """Weights, version and optimizer state; its tensors are no copies."""
         self.require_loaded()
         return {
             "weights": dict(self.module.named_parameters()),
@@ -122,12 +125,12 @@ class FsdpEngine(EngineBase):
         }
 
     def expect_state(self, parameters: Collection[str]) -> None:
-        """Make room for the optimizer's state of the parameters with these names."""
+        """Allocate the optimizer's state of the parameters with these names."""
         if self._optimizer is not None:
             self._optimizer.expect_state(parameters)
 
-    def held_bytes(self) -> dict[MemoryUse, int]:
-        """What this rank holds of weights, gradients and optimizer now."""
+    def bytes_on_device(self) -> dict[MemoryUse, int]:
+        """Bytes of weights, gradients and optimizer on this rank's device."""
         parameters = list(self.module.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
         if self._optimizer is None:
@@ -139,19 +142,20 @@ class FsdpEngine(EngineBase):
         }
 
     def load_weights(self, folder: Path) -> None:
-        """Take over the weights of a saved model, except those it does not have. Collective."""
+        """Copy the weights of a saved model, by name. Collective."""
         self.require_loaded()
         load_weights(self.module, folder, self.parallel)
         self._weights_changed()
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the model in Hugging Face format. Every rank must call."""
+        """Write the model in Hugging Face format. Collective."""
         self.require_loaded()
         save_causal_lm(self.module, folder, self.parallel, dtype)
 
-    def _rounds(self, mine: int) -> int:
-        """Forward passes that every rank makes: only FSDP's collectives need all of them."""
-        return super()._rounds(mine) if isinstance(self.module, FSDPModule) else mine
+    def _rounds(self, num_own: int) -> int:
+        """Number of forward passes of every rank."""
+        # Only FSDP's collectives need ranks to run equally many.
+        return super()._rounds(num_own) if isinstance(self.module, FSDPModule) else num_own
 
     def _resident_tensors(self) -> ResidentTensors:
         parameters = list(self.module.parameters())
@@ -163,19 +167,32 @@ class FsdpEngine(EngineBase):
         return self._head.run(part.to(self.parallel.device), reading)
 
     def _probe(self) -> bool:
-        """Ask the model how it treats its logits, and whether responses may share their prompt.
-
-        Hidden states are compared: a value head of zeros would agree with anything.
-        """
+        """Test by forward passes if the model changes its logits and supports shared prompts."""
         device, config = self.parallel.device, self.module.config
-        self._head.look_for_changed_logits(empty_micro_batch().to(device))
-        shares = looks_at_everything(config) and shares_prompts(
+        self._head.detect_changed_logits(empty_micro_batch().to(device))
+        # Hidden states are compared: a value head of zeros would give equal outputs for anything.
+        is_supported = has_full_attention(config) and supports_shared_prompts(
             lambda part: self._head.hidden(part.to(device)), config.vocab_size, config.hidden_size
         )
-        self._cut_again()
-        return shares
+        self._free_gathered_weights()
+        return is_supported
 
-    def _cut_again(self) -> None:
-        """Without a backward pass FSDP's root would keep gathered weights."""
+    def _free_gathered_weights(self) -> None:
+        # FSDP's root keeps its gathered weights until a backward pass, which inference lacks.
         if isinstance(self.module, FSDPModule):
             self.module.reshard()
+
+
+def row_views(model: nn.Module) -> Views:
+    """This rank's rows of every parameter, or the full parameter if uncut, by Hugging Face name."""
+    views: dict[str, list[View]] = {}
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            shape, start = compute_local_shape_and_global_offset(
+                parameter.shape, parameter.device_mesh, parameter.placements
+            )
+            box = TensorSlice(tuple(start), tuple(shape))
+            views[name] = [View(parameter.to_local().detach(), box)]
+        else:
+            views[name] = [View(parameter.data, TensorSlice.full(tuple(parameter.shape)))]
+    return views

@@ -1,4 +1,4 @@
-"""A model's output layer, made to say what is wanted of it instead of logits."""
+"""FsdpHead: replaces the logits of a model's output layer by numbers of the predicted tokens."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.head import head_log_probs
 
 
-class Head:
-    """Takes the place of the forward pass of a model's output layer.
+class FsdpHead:
+    """Replaces the forward pass of a model's output layer.
 
-    It works inside of the model's own forward pass, where FSDP has the layer's weights together,
-    and gives back numbers of tokens where the model expects logits. A model that goes on to change
-    its logits (a soft cap, a scale) gets logits, of the predicted tokens only; the numbers are
-    computed from what it makes of them.
+    The layer returns numbers of the predicted tokens in the place of logits. For a model that
+    changes its logits afterwards (a soft cap, a scale) it returns logits, of the predicted tokens
+    only, and the numbers are computed from the model's result.
     """
+
+    # Inside of the model's own forward pass, because only there FSDP has gathered the weights.
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -31,72 +32,73 @@ class Head:
         self._layer.forward = self._forward
         self._reading: HeadReading | None = None
         self._part: MicroBatch | None = None
-        self._gives_logits = self._layer.bias is not None
-        """Whether the numbers can only be computed from logits."""
+        self._needs_logits = self._layer.bias is not None
+        """True if the numbers can only be computed from logits."""
 
     def run(self, part: MicroBatch, reading: HeadReading) -> TokenOutputs:
-        """A forward pass of the model, read where tokens are predicted.
+        """Run the model forward, and return outputs of the predicted tokens.
 
         Args:
             part: on the model's device.
-            reading: fits the kind of head.
+            reading: must match the kind of head.
         """
-        with self._reads(part, reading):
-            found = self._run_model(part)
+        with self._request(part, reading):
+            result = self._run_model(part)
         if isinstance(reading, ReadValues):
-            return TokenOutputs(found[:, 0].float())
-        if self._gives_logits:
+            return TokenOutputs(result[:, 0].float())
+        if self._needs_logits:
             return TokenOutputs(
-                *token_log_probs(found, part.targets, reading.temperature, reading.with_entropy)
+                *token_log_probs(result, part.targets, reading.temperature, reading.with_entropy)
             )
-        return TokenOutputs(found[:, 0], found[:, 1] if reading.with_entropy else None)
+        return TokenOutputs(result[:, 0], result[:, 1] if reading.with_entropy else None)
 
     @torch.no_grad()
     def hidden(self, part: MicroBatch) -> Tensor:
-        """What the layer gets where tokens are predicted, in float32: [n, hidden]."""
-        seen: list[Tensor] = []
+        """float32[n, hidden]: the layer's inputs at the predictors."""
+        captured: list[Tensor] = []
         handle = self._layer.register_forward_pre_hook(
-            lambda _, given: seen.append(given[0].flatten(0, 1)[part.predictors].float())
+            lambda _, inputs: captured.append(inputs[0].flatten(0, 1)[part.predictors].float())
         )
         try:
             self._run_model(part)
         finally:
             handle.remove()
-        return seen[0]
+        return captured[0]
 
     @torch.no_grad()
-    def look_for_changed_logits(self, part: MicroBatch) -> None:
-        """Find out whether the model gives back what the layer does. Before the first `run`."""
-        given: list[Tensor] = []
-        handle = self._layer.register_forward_hook(lambda _, __, logits: given.append(logits))
-        found = self._run_model(part)
+    def detect_changed_logits(self, part: MicroBatch) -> None:
+        """Test if the model changes the layer's outputs. Call it before the first `run`."""
+        captured: list[Tensor] = []
+        handle = self._layer.register_forward_hook(lambda _, __, logits: captured.append(logits))
+        result = self._run_model(part)
         handle.remove()
-        self._gives_logits |= not torch.equal(found, given[0])
+        self._needs_logits |= not torch.equal(result, captured[0])
 
     def _run_model(self, part: MicroBatch) -> Tensor:
-        found: Tensor = self._model(
+        result: Tensor = self._model(
             input_ids=part.token_ids,
             position_ids=part.position_ids,
             attention_mask=part.attention_mask,
             use_cache=False,
         ).logits
-        return found
+        return result
 
     @contextmanager
-    def _reads(self, part: MicroBatch, reading: HeadReading) -> Iterator[None]:
+    def _request(self, part: MicroBatch, reading: HeadReading) -> Iterator[None]:
         self._part, self._reading = part, reading
         try:
             yield
         finally:
             self._part = self._reading = None
 
-    def _forward(self, given: Tensor) -> Tensor:
-        """The layer's forward pass: `given[sequences, longest, hidden]`."""
+    def _forward(self, inputs: Tensor) -> Tensor:
+        """The layer's forward pass; inputs[sequences, longest, hidden]."""
         weight, bias, part = self._layer.weight, self._layer.bias, self._part
         if part is None:
-            return linear(given, weight, bias)
-        hidden = given.flatten(0, 1)[part.predictors]
-        if self._gives_logits or isinstance(self._reading, ReadValues):
+            return linear(inputs, weight, bias)
+        # Only predicted positions reach the large matrix product over the vocabulary.
+        hidden = inputs.flatten(0, 1)[part.predictors]
+        if self._needs_logits or isinstance(self._reading, ReadValues):
             return linear(hidden, weight, bias)
         assert isinstance(self._reading, ReadLogProbs)
         log_probs, entropies = head_log_probs(

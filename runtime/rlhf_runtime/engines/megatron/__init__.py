@@ -1,1 +1,2 @@
-"""Training with Megatron-core: layers cut over tensor ranks, and spread over pipeline stages."""
+"""Training with Megatron-core: layers cut over tensor ranks and distributed over pipeline
+stages."""

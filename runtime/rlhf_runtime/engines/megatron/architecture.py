@@ -1,5 +1,7 @@
-"""What a Hugging Face config says, as far as Megatron's layers are built from it; and what cannot
-be built or cut: refused here, before anything is allocated."""
+"""Architecture: reads a Hugging Face config for Megatron's layers.
+
+Refuses models that Megatron's layers cannot build or a mesh cannot cut, before any allocation.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,24 @@ from rlhf_runtime.engines.megatron.family import (
     Parameter,
     Weight,
 )
-from rlhf_runtime.engines.sharing import looks_at_everything
+from rlhf_runtime.engines.sharing import has_full_attention
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_sizing.weights import padded_vocabulary
 
 ROTARY_TYPES = ("default", "linear", "llama3")
-"""Rotary embeddings whose frequencies depend neither on the length nor scale the attention."""
+"""Supported rotary embeddings: frequencies do not depend on the length, attention is not
+scaled."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A causal language model of a known family."""
+    """A causal language model of a registered family."""
 
     family: Family
     num_layers: int
     num_attention_heads: int
     num_key_value_heads: int
-    """Heads of keys and values; each is shared by a group of queries."""
+    """Heads of keys and values; a group of query heads shares each."""
     head_size: int
     hidden_size: int
     intermediate_size: int
@@ -46,17 +49,17 @@ class Architecture:
     """Without padding."""
     norm_epsilon: float
     is_tied: bool
-    """Whether the output projection is the embedding."""
+    """True if the output projection is the embedding."""
     has_scalar_head: bool = False
-    """Whether one number for each token is in the place of the output projection."""
+    """True if a layer with one number per token replaces the output projection."""
 
     @staticmethod
-    def of(config: Any, value_head: bool = False) -> Architecture:
+    def from_config(config: Any, value_head: bool = False) -> Architecture:
         """Read a transformers config.
 
         Args:
             config: of the model.
-            value_head: whether a scalar head takes the place of the output projection.
+            value_head: True if a scalar head replaces the output projection.
 
         Raises:
             UnsupportedModel: no mapping for the family, or a setting that Megatron's layers lack.
@@ -86,7 +89,7 @@ class Architecture:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Lengths by the names that shapes of weights use."""
+        """Lengths of dimensions, by the names in `Weight.shape`."""
         return {
             "vocabulary": self.vocabulary_size,
             "hidden": self.hidden_size,
@@ -99,13 +102,13 @@ class Architecture:
 
     @property
     def output(self) -> Parameter:
-        """What the last stage ends in."""
+        """The parameter of the output layer."""
         if self.has_scalar_head:
             return SCALAR_OUTPUT
         return TIED_OUTPUT if self.is_tied else OUTPUT
 
     def parameters(self) -> Iterator[tuple[str, Parameter, int | None]]:
-        """All parameters of a whole model: Megatron's path, what it holds, and its layer.
+        """All parameters of a full model: Megatron's path, its mapping, and its layer.
 
         The layer is counted from 0 over all stages; None at the model's ends.
         """
@@ -119,19 +122,19 @@ class Architecture:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The full shape of every weight, by Hugging Face name."""
         return {
-            full_name(weight, layer): self.shape_of(weight)
+            full_name(weight, layer): self.full_shape(weight)
             for _, parameter, layer in self.parameters()
             for weight in parameter.weights
         }
 
     def copies(self, tensor: int, pipeline: int) -> dict[str, int]:
-        """How many ranks of one replica hold each element of a weight, by Hugging Face name.
+        """The number of ranks of one replica that hold each element, by Hugging Face name.
 
         Norms are on every tensor rank of their stage; a tied embedding is on the first stage and on
         the last.
         """
         copies = {
-            full_name(weight, layer): tensor if parameter.cut is Cut.WHOLE else 1
+            full_name(weight, layer): tensor if parameter.cut is Cut.REPLICATED else 1
             for _, parameter, layer in self.parameters()
             for weight in parameter.weights
         }
@@ -139,30 +142,30 @@ class Architecture:
             copies[EMBEDDING.weights[0].name] = 2
         return copies
 
-    def shape_of(self, weight: Weight) -> tuple[int, ...]:
+    def full_shape(self, weight: Weight) -> tuple[int, ...]:
         """The full shape of a weight."""
         return tuple(self.sizes[length] for length in weight.shape)
 
     def padded_vocabulary(self, tensor: int) -> int:
         """Rows of embedding and output projection over all tensor ranks."""
-        # As vLLM pads it: so a rank's rows lie within those of a rank that generates.
+        # Padded as vLLM does, so that a rank's rows lie within those of a generating rank.
         return padded_vocabulary(self.vocabulary_size, tensor)
 
     def check_cut(self, tensor: int, pipeline: int) -> None:
-        """Refuse a cut that does not come out even.
+        """Refuse a mesh that does not divide the model evenly.
 
         Raises:
             UnsupportedModel: with the arithmetic.
         """
-        for found in (*uneven_tensor(self, tensor), *uneven_pipeline(self, pipeline)):
+        for rule in (*uneven_tensor(self, tensor), *uneven_pipeline(self, pipeline)):
             raise UnsupportedModel(
-                f"the model cannot be cut so: got {found.got}, allowed {found.allowed}; change "
-                "training.parallelism of the role"
+                f"the mesh does not divide the model: got {rule.got}, allowed {rule.allowed}; "
+                "change training.parallelism of the role"
             )
 
 
 def full_name(weight: Weight, layer: int | None) -> str:
-    """A weight's Hugging Face name; its layer is counted from 0."""
+    """A weight's Hugging Face name; layers count from 0."""
     return weight.name if layer is None else f"{LAYER_NAME}{layer}.{weight.name}"
 
 
@@ -177,9 +180,9 @@ def _check_settings(config: Any, family: Family) -> None:
             f"Megatron's layers lack a setting of this model: got {name} = {value!r}, allowed "
             f"{family.fixed[name]!r} for {config.model_type}; train it with the engine FSDP"
         )
-    if not looks_at_everything(config):
+    if not has_full_attention(config):
         raise UnsupportedModel(
-            "attention that does not look at all earlier tokens: got sliding_window = "
+            "attention that is limited to some earlier tokens: got sliding_window = "
             f"{getattr(config, 'sliding_window', None)}, layer_types = "
             f"{sorted(set(getattr(config, 'layer_types', None) or ()))}, allowed full attention in "
             "every layer; train it with the engine FSDP"
@@ -189,6 +192,6 @@ def _check_settings(config: Any, family: Family) -> None:
     if kind not in ROTARY_TYPES or part != 1.0:
         raise UnsupportedModel(
             f"a rotary embedding that Megatron's layers lack: got rope_type {kind!r} of "
-            f"{part:.4g} of a head, allowed {', '.join(ROTARY_TYPES)} of whole heads; train the "
+            f"{part:.4g} of a head, allowed {', '.join(ROTARY_TYPES)} of full heads; train the "
             "model with the engine FSDP"
         )

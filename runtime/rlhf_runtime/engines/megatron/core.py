@@ -1,14 +1,13 @@
-"""What is used of Megatron-core: the only module that imports it (`shim` finds modules of it by
-name), and seconds long.
+"""Imports from Megatron-core: the only module that imports it (`shim` uses module names).
 
-Importing it warns of libraries with kernels for GPUs that are not installed: nothing here asks for
-them.
+The import takes seconds.
 """
 
 from __future__ import annotations
 
 import warnings
 
+# Megatron warns of missing libraries with GPU kernels, none of which is used here.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state

@@ -1,7 +1,7 @@
-"""Which of Megatron's parameters hold which of Hugging Face's weights: data, per model family.
+"""Model families: the mapping from Hugging Face's weights to Megatron's parameters, as data.
 
-A family is added here (docs/guides/add-a-model-family.md). Everything else that knows weights by
-name derives from it: views, loading, saving, the check that nothing is missing.
+Add a family here (docs/guides/add-a-model-family.md). Views, loading, saving and the check for
+missing weights derive from it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from enum import Enum
 
 
 class Cut(Enum):
-    """How tensor ranks share a parameter."""
+    """Distribution of a parameter over tensor ranks."""
 
-    WHOLE = "each holds all of it"
-    VOCABULARY = "each holds as many rows, after the vocabulary was padded"
-    GROUPS = "each holds whole query groups: rows of their queries, then of their key and value"
-    PAIRS = "each holds rows of the first weight, then as many of the second"
-    COLUMNS = "each holds as many columns"
+    REPLICATED = "every rank has all of it"
+    VOCABULARY = "equally many rows per rank, after padding the vocabulary"
+    GROUPS = "complete query groups per rank: rows of their queries, then of their key and value"
+    PAIRS = "rows of the first weight, then as many of the second, per rank"
+    COLUMNS = "equally many columns per rank"
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of Hugging Face's."""
+    """A Hugging Face weight."""
 
     name: str
-    """In a layer, or in the model."""
+    """Name within a layer, or within the model."""
     shape: tuple[str, ...]
-    """The lengths of its dimensions, as `Architecture.sizes` names them."""
+    """Names of its dimensions' lengths in `Architecture.sizes`."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of Megatron's, and the weights that lie in it."""
+    """A Megatron parameter, and the weights in it."""
 
     path: str
-    """In a layer, or in the model."""
+    """Path within a layer, or within the model."""
     cut: Cut
     weights: tuple[Weight, ...]
 
@@ -46,13 +46,13 @@ class Family:
     """Models of one `model_type`."""
 
     layer: tuple[Parameter, ...]
-    """Of each decoder layer; the ends of the model are the same for all families."""
+    """Parameters of a decoder layer; all families share those outside of layers."""
     query_key_value_bias: bool = False
-    """Whether queries, keys and values have biases."""
+    """True if queries, keys and values have biases."""
     query_key_norms: bool = False
-    """Whether the heads of queries and keys are normalized."""
+    """True if the heads of queries and keys are normalized."""
     fixed: Mapping[str, object] = field(default_factory=dict)
-    """Settings of config.json that Megatron's layers know with this value only."""
+    """Settings of config.json that Megatron's layers support with this value only."""
 
 
 EMBEDDING = Parameter(
@@ -61,20 +61,22 @@ EMBEDDING = Parameter(
     (Weight("model.embed_tokens.weight", ("vocabulary", "hidden")),),
 )
 FINAL_NORM = Parameter(
-    "decoder.final_layernorm.weight", Cut.WHOLE, (Weight("model.norm.weight", ("hidden",)),)
+    "decoder.final_layernorm.weight", Cut.REPLICATED, (Weight("model.norm.weight", ("hidden",)),)
 )
 OUTPUT = Parameter(
     "output_layer.weight",
     Cut.VOCABULARY,
     (Weight("lm_head.weight", ("vocabulary", "hidden")),),
 )
-SCALAR_OUTPUT = Parameter(OUTPUT.path, Cut.WHOLE, (Weight("lm_head.weight", ("one", "hidden")),))
-"""In the place of the output projection: one number for each token."""
+SCALAR_OUTPUT = Parameter(
+    OUTPUT.path, Cut.REPLICATED, (Weight("lm_head.weight", ("one", "hidden")),)
+)
+"""Scalar head, in the place of the output projection: one number per token."""
 TIED_OUTPUT = Parameter(OUTPUT.path, OUTPUT.cut, EMBEDDING.weights)
-"""The last stage's copy of the embedding, where the first stage is another one."""
+"""The last stage's copy of the embedding, if it is not the first stage."""
 
 LAYER_PATH, LAYER_NAME = "decoder.layers.", "model.layers."
-"""What a layer's number follows in Megatron's paths and in Hugging Face's names."""
+"""Prefixes of a layer's number in Megatron's paths and in Hugging Face's names."""
 
 
 def _query_key_value(kind: str, *more: str) -> Parameter:
@@ -85,7 +87,7 @@ def _query_key_value(kind: str, *more: str) -> Parameter:
 
 LAYER = (
     Parameter(
-        "input_layernorm.weight", Cut.WHOLE, (Weight("input_layernorm.weight", ("hidden",)),)
+        "input_layernorm.weight", Cut.REPLICATED, (Weight("input_layernorm.weight", ("hidden",)),)
     ),
     _query_key_value("weight", "hidden"),
     Parameter(
@@ -95,7 +97,7 @@ LAYER = (
     ),
     Parameter(
         "pre_mlp_layernorm.weight",
-        Cut.WHOLE,
+        Cut.REPLICATED,
         (Weight("post_attention_layernorm.weight", ("hidden",)),),
     ),
     Parameter(
@@ -112,13 +114,13 @@ LAYER = (
         (Weight("mlp.down_proj.weight", ("hidden", "intermediate")),),
     ),
 )
-"""A layer of Llama's: no biases, a gated MLP, a norm before each half."""
+"""A Llama layer: no biases, a gated MLP, a norm before attention and MLP."""
 
 QUERY_KEY_VALUE_BIAS = _query_key_value("bias")
 QUERY_KEY_NORMS = tuple(
     Parameter(
         f"self_attention.{kind}_layernorm.weight",
-        Cut.WHOLE,
+        Cut.REPLICATED,
         (Weight(f"self_attn.{kind}_norm.weight", ("head",)),),
     )
     for kind in ("q", "k")

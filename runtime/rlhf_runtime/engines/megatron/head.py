@@ -1,5 +1,5 @@
-"""What the last stage makes of hidden states: numbers of tokens, where tensor ranks share the
-vocabulary; or logits, where nobody says what is to be read."""
+"""MegatronHead: computes numbers of predicted tokens on the last stage, with the vocabulary cut
+over tensor ranks."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs
 from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
 
 
-class Question(NamedTuple):
-    """What is to be read of a micro-batch."""
+class HeadRequest(NamedTuple):
+    """Tokens of a micro-batch whose outputs the last stage computes."""
 
     reading: HeadReading
     predictors: Tensor
-    """int64[n]: positions in the flattened [longest, sequences], whose hidden states predict."""
+    """int64[n]: positions in the flattened [longest, sequences] whose hidden states predict."""
     targets: Tensor
-    """int64[n]: the tokens that are predicted."""
+    """int64[n]: the predicted tokens."""
 
 
-def read_answer(found: Tensor, reading: HeadReading) -> TokenOutputs:
-    """The numbers in what a stage with a `Question` returned: float32[1 or 2, n]."""
+def to_token_outputs(result: Tensor, reading: HeadReading) -> TokenOutputs:
+    """Unpack the result of a stage with a `HeadRequest`: float32[1 or 2, n]."""
     if isinstance(reading, ReadValues) or not reading.with_entropy:
-        return TokenOutputs(found[0])
-    return TokenOutputs(found[0], found[1] if reading.entropy_gradient else found[1].detach())
+        return TokenOutputs(result[0])
+    return TokenOutputs(result[0], result[1] if reading.entropy_gradient else result[1].detach())
 
 
-class Head:
-    """Takes the place of the forward pass of a stage's output layer."""
+class MegatronHead:
+    """Replaces the forward pass of a stage's output layer."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Head:
         group: dist.ProcessGroup,
         sequence_parallel: bool,
     ) -> None:
-        """Change the layer.
+        """Replace the layer's forward pass.
 
         Args:
             layer: Megatron's output layer, or a `ScalarLayer`.
             own: this rank's part of the vocabulary. None: a scalar head, which all ranks have.
             group: the tensor ranks.
-            sequence_parallel: whether a rank gets its positions of the sequences only.
+            sequence_parallel: True if inputs have only this rank's positions of the sequences.
         """
         self._layer = layer
         self._own = own
@@ -59,48 +59,53 @@ class Head:
         self._sequence_parallel = sequence_parallel
         self._logits = layer.forward
         layer.forward = self._forward
-        self.question: Question | None = None
-        """Of the micro-batch that is computed next."""
+        self.request: HeadRequest | None = None
+        """Request for the next micro-batch; None: the layer returns logits."""
 
-    def _forward(self, given: Tensor, weight: Tensor | None = None, **options: Any) -> Any:
-        """The layer's forward pass, with no bias: of `given[longest, sequences, hidden]` it makes
-        [n, 1 or 2]."""
-        asked = self.question
-        if asked is None:
-            return self._logits(given, weight=weight, **options)
+    def _forward(self, inputs: Tensor, weight: Tensor | None = None, **options: Any) -> Any:
+        """The layer's forward pass; inputs[longest, sequences, hidden].
+
+        Returns:
+            float32[n, 1 or 2], and None for the bias.
+        """
+        request = self.request
+        if request is None:
+            return self._logits(inputs, weight=weight, **options)
         if weight is None:
             weight = self._layer.get_parameter("weight")
-        hidden = self._positions(given).flatten(0, 1)[asked.predictors]
-        if isinstance(asked.reading, ReadValues):
+        hidden = self._gather_positions(inputs).flatten(0, 1)[request.predictors]
+        if isinstance(request.reading, ReadValues):
             return linear(hidden, weight).float(), None
         assert self._own is not None, "a scalar head has no log-probabilities"
-        found = head_log_probs(
+        log_probs_and_entropies = head_log_probs(
             hidden,
             weight[: len(self._own)],
-            asked.targets,
-            asked.reading.temperature,
-            asked.reading.with_entropy,
+            request.targets,
+            request.reading.temperature,
+            request.reading.with_entropy,
             VocabularyShard(self._own, self._group) if self._group.size() > 1 else None,
         )
-        return torch.stack([each for each in found if each is not None], dim=1), None
+        columns = [column for column in log_probs_and_entropies if column is not None]
+        return torch.stack(columns, dim=1), None
 
-    def _positions(self, given: Tensor) -> Tensor:
-        """Hidden states of all positions; their gradients are summed over ranks that have parts of
-        them, as those that share the vocabulary do."""
-        sums = self._own is not None
+    def _gather_positions(self, inputs: Tensor) -> Tensor:
+        """Hidden states of all positions."""
+        # With a cut vocabulary each rank has a part of the gradient: the backward pass sums them.
+        # With a scalar head every rank has all of it already.
+        sums_gradients = self._own is not None
         if self._sequence_parallel:
             gathered: Tensor = gather_from_sequence_parallel_region(
-                given, tensor_parallel_output_grad=sums, group=self._group
+                inputs, tensor_parallel_output_grad=sums_gradients, group=self._group
             )
             return gathered
-        if not sums:
-            return given
-        copied: Tensor = copy_to_tensor_model_parallel_region(given, group=self._group)
+        if not sums_gradients:
+            return inputs
+        copied: Tensor = copy_to_tensor_model_parallel_region(inputs, group=self._group)
         return copied
 
 
 class ScalarLayer(nn.Module):
-    """An output layer with one output, which tensor ranks hold alike."""
+    """An output layer with one output, replicated on all tensor ranks."""
 
     def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
         super().__init__()

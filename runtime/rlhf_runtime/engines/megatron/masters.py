@@ -1,8 +1,8 @@
-"""The float32 weights that an optimizer steps, and their gradients: all of a rank's parameters, or,
-where replicas share them (ZeRO-1), its share.
+"""Master weights: the float32 weights that an optimizer steps, and their gradients.
 
-Megatron keeps the gradients of a stage in buffers; where replicas share, its weights too, and each
-replica is responsible for an equal range of every bucket of a buffer.
+They are all of a rank's parameters or, if replicas shard them (ZeRO-1), its shards. Megatron stores
+the gradients of a stage in buffers, with ZeRO-1 also its weights; then each replica owns an equal
+range of every bucket of a buffer.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Shard:
     """The part of a parameter that this rank's optimizer steps."""
 
     parameter: torch.nn.Parameter
-    held: Parameter
-    """What it holds of Hugging Face's weights."""
+    mapping: Parameter
+    """The Hugging Face weights in the parameter."""
     layer: int | None
-    """As of `Stage.held`."""
+    """Layer over all stages, as in `Stage.mapped_parameters`."""
     elements: range
-    """Of the flattened parameter."""
+    """Range of the flattened parameter."""
     master: torch.Tensor
     """float32[elements]; the parameter's own storage where that is in float32."""
     gradient: torch.Tensor
@@ -41,12 +41,12 @@ class Shard:
 
     @property
     def is_own_storage(self) -> bool:
-        """Whether stepping the master steps the parameter."""
+        """True if stepping the master steps the parameter."""
         return self.parameter.dtype is torch.float32
 
 
 class MasterWeights:
-    """A rank's shards of a stage with gradients."""
+    """A rank's shards of the master weights of a stage."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._model = model
@@ -55,27 +55,27 @@ class MasterWeights:
         owned = _owned_elements(model) if self._is_sharded else {}
         self._paths = {parameter: path for path, parameter in self._stage.named_parameters()}
         self.shards: dict[str, Shard] = {}
-        """By Megatron's path; parameters of which this rank steps nothing are left out."""
-        for parameter, held, layer in self._stage.held():
+        """Shards by Megatron's path; parameters without an element on this rank are left out."""
+        for parameter, mapping, layer in self._stage.mapped_parameters():
             elements = owned.get(parameter, range(parameter.numel()))
             if elements:
-                shard = _shard(parameter, held, layer, elements)
+                shard = _shard(parameter, mapping, layer, elements)
                 self.shards[self._paths[parameter]] = shard
 
     @property
-    def are_parameters(self) -> bool:
-        """Whether some of them are parameters' own storage, in float32."""
+    def share_storage(self) -> bool:
+        """True if some masters are the parameters' own storage, in float32."""
         return any(parameter.dtype is torch.float32 for parameter in self._paths)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What an optimizer steps, by Megatron's path."""
+        """The master weights by Megatron's path."""
         return {path: shard.master for path, shard in self.shards.items()}
 
     def views(self, flat: Mapping[str, torch.Tensor]) -> Views:
-        """For each Hugging Face name the views of something that a rank has of its shards.
+        """Views of tensors in the shape of shards, by Hugging Face name.
 
         Args:
-            flat: by Megatron's path, of a shard's shape.
+            flat: such tensors by Megatron's path: masters, or a moment of the optimizer.
         """
 
         def storage(parameter: torch.nn.Parameter) -> FlatShard | None:
@@ -87,28 +87,28 @@ class MasterWeights:
     def names(self, path: str) -> list[str]:
         """The Hugging Face names of the weights in a parameter."""
         shard = self.shards[path]
-        return [full_name(weight, shard.layer) for weight in shard.held.weights]
+        return [full_name(weight, shard.layer) for weight in shard.mapping.weights]
 
-    def give_gradients(self) -> None:
-        """Let an optimizer find what was summed up."""
+    def attach_gradients(self) -> None:
+        """Set `grad` of the masters to the summed gradients."""
         for shard in self.shards.values():
             shard.master.grad = shard.gradient
 
     def gradient_norm(self) -> torch.Tensor:
-        """Of all ranks' gradients, each weight counted once. Collective over the mesh."""
+        """Norm over all ranks' gradients, each weight counted once. Collective over the mesh."""
         stage, parallel = self._stage, self._stage.parallel
-        counted = [shard.gradient for shard in self.shards.values() if _counts(stage, shard)]
+        counted = [shard.gradient for shard in self.shards.values() if _is_counted(stage, shard)]
         total = torch.zeros((), device=parallel.device)
         if counted:
             total += torch.stack(torch._foreach_norm(counted)).square().sum()
         dist.all_reduce(total, group=parallel.group)
         if not self._is_sharded:
-            total /= parallel.data_size  # replicas have counted the same
+            total /= parallel.data_size  # every replica has counted the same gradients
         return total.sqrt()
 
     @torch.no_grad()
     def write_parameters(self) -> None:
-        """Give the stage what was stepped. Collective along the data axis."""
+        """Copy the masters into the stage's parameters. Collective along the data axis."""
         for shard in self.shards.values():
             if not shard.is_own_storage:
                 flat = shard.parameter.data.view(-1)
@@ -119,12 +119,12 @@ class MasterWeights:
 
 
 def _shard(
-    parameter: torch.nn.Parameter, held: Parameter, layer: int | None, elements: range
+    parameter: torch.nn.Parameter, mapping: Parameter, layer: int | None, elements: range
 ) -> Shard:
     part = slice(elements.start, elements.stop)
     return Shard(
         parameter,
-        held,
+        mapping,
         layer,
         elements,
         parameter.data.view(-1)[part].float(),
@@ -133,7 +133,7 @@ def _shard(
 
 
 def _owned_elements(model: DistributedDataParallel) -> dict[torch.nn.Parameter, range]:
-    """Which of each parameter's elements this replica steps; may be none."""
+    """The elements of each parameter that this replica owns; may be none."""
     at = model.module.parallel.at
     owned = {}
     for buffer in model.buffers:
@@ -141,14 +141,15 @@ def _owned_elements(model: DistributedDataParallel) -> dict[torch.nn.Parameter, 
             bucket = buffer.buckets[number]
             size = bucket.grad_data.numel() // at.data_size
             first = bucket.offset + at.data * size
+            # Ranges follow buckets, not parameters: a parameter may cross several replicas.
             begin, end = max(start, first), min(stop, first + size)
             owned[parameter] = range(begin - start, max(begin, end) - start)
     return owned
 
 
-def _counts(stage: Stage, shard: Shard) -> bool:
-    """Whether a norm counts a shard here: tensor ranks may hold the same, and both ends of a tied
-    model do."""
+def _is_counted(stage: Stage, shard: Shard) -> bool:
+    """True if this rank counts a shard in the norm."""
+    # Replicated parameters are on all tensor ranks, and a tied embedding is on two stages.
     parameter, group = shard.parameter, stage.pg_collection.tp
     is_copy = getattr(parameter, "shared", False)
     return not is_copy and param_is_not_tensor_parallel_duplicate(parameter, group)

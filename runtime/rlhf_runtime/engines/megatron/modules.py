@@ -1,7 +1,7 @@
-"""The parts of a layer that are not Megatron's own: plain torch, on CPUs as on GPUs.
+"""Modules that replace Megatron's in a layer: plain torch, for CPUs and GPUs.
 
-Megatron's are either kernels of libraries that need a GPU to be built, or (attention) hold all
-scores in memory, in a buffer of `parallel_state`.
+Megatron's own need libraries with GPU kernels or (attention) store all scores in memory, in a
+buffer of `parallel_state`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rlhf_runtime.engines.megatron.core import RotaryEmbedding, TransformerLayer
 
 
 class RmsNorm(nn.RMSNorm):
-    """A norm that tensor ranks hold alike; Megatron sums its gradient over them where they see
-    different parts of a sequence."""
+    """RMS norm, replicated on all tensor ranks."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        # Tells Megatron to sum the gradient over tensor ranks, if each has a part of a sequence.
         setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
 
 
 class Attention(nn.Module):
-    """Queries of this rank's heads against their groups' keys and values."""
+    """Attention of this rank's query heads to the keys and values of their groups."""
 
     def __init__(self, softmax_scale: float | None = None, **_unused: Any) -> None:
         super().__init__()
@@ -41,20 +41,23 @@ class Attention(nn.Module):
         attention_mask: torch.Tensor | None,
         **_unused: Any,
     ) -> torch.Tensor:
-        """What each head sees: [length, batch, heads * size].
+        """Scaled dot-product attention.
 
         Args:
             query: [length, batch, heads, size].
             key: [length, batch, groups, size].
             value: like the keys.
-            attention_mask: bool[batch or 1, 1, length, length], true where the second token is
-                seen by the first (not as in Megatron); None for all earlier ones.
+            attention_mask: bool[batch or 1, 1, queries, keys], true where attention is allowed (the
+                opposite of Megatron's masks); None: causal.
+
+        Returns:
+            [length, batch, heads * size].
         """
         heads, keys, values = (part.permute(1, 2, 0, 3) for part in (query, key, value))
         if attention_mask is not None and heads.is_cuda:  # no fused kernel takes masks and groups
             times = heads.shape[1] // keys.shape[1]
             keys, values = (part.repeat_interleave(times, dim=1) for part in (keys, values))
-        seen = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             heads,
             keys,
             values,
@@ -63,61 +66,64 @@ class Attention(nn.Module):
             scale=self._scale,
             enable_gqa=heads.shape[1] != keys.shape[1],
         )
-        return seen.permute(2, 0, 1, 3).flatten(2)
+        return attended.permute(2, 0, 1, 3).flatten(2)
 
 
 class RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # Megatron is not typed
-    """A layer that keeps its input only, and computes the rest again for the backward pass.
-
-    Megatron's own way keeps states of a GPU's random numbers, of which none is drawn here.
-    """
+    """A layer that keeps only its input, and recomputes activations in the backward pass."""
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """As the layer's own."""
+        """The layer's forward pass, with the same arguments."""
+        # Not Megatron's recomputation: that saves states of the GPU's random numbers, and no
+        # random number is drawn here.
         run = super().forward
         return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **options)
 
 
 class UntrainedPadding:
-    """Takes the place of the forward pass of an embedding, so that a model's padding token keeps
-    its embedding: as torch's `padding_idx`, which transformers sets, has it."""
+    """Stops gradients of the padding token's embedding, like torch's `padding_idx`.
+
+    Replaces the forward pass of an embedding.
+    """
+
+    # transformers sets `padding_idx`; without this, both engines would train different weights.
 
     def __init__(self, embedding: nn.Module, token: int, tensor_rank: int, is_cut: bool) -> None:
-        """Change the embedding.
+        """Replace the embedding's forward pass.
 
         Args:
-            embedding: Megatron's, of words.
+            embedding: Megatron's embedding of words.
             token: the padding token.
-            tensor_rank: this rank's number among those that share the sequences.
-            is_cut: whether they do: it then gives [own positions, batch, hidden], else [batch,
-                length, hidden].
+            tensor_rank: index of this rank among the tensor ranks.
+            is_cut: True if tensor ranks share the positions of sequences: outputs are then [own
+                positions, batch, hidden], else [batch, length, hidden].
         """
         self._embed = embedding.forward
         self._token, self._rank, self._is_cut = token, tensor_rank, is_cut
         embedding.forward = self._forward
 
     def _forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self._embed(token_ids)
+        embedded: torch.Tensor = self._embed(token_ids)
         if self._is_cut:
-            own, length = token_ids.t(), found.shape[0]
+            own, length = token_ids.t(), embedded.shape[0]
             token_ids = own[self._rank * length : (self._rank + 1) * length]
-        # Contiguous, as other stages get it: the result takes its strides from the condition, too.
+        # Contiguous, as other stages get it: `where` derives its strides from the condition, too.
         is_padding = (token_ids == self._token).contiguous()[..., None]
-        return torch.where(is_padding, found.detach(), found)
+        return torch.where(is_padding, embedded.detach(), embedded)
 
 
 class RotaryAngles(RotaryEmbedding):  # type: ignore[misc]  # Megatron is not typed
-    """The angles by which heads are rotated: transformers' frequencies, at any positions."""
+    """Rotary angles of heads: transformers' frequencies, at any positions."""
 
     def __init__(self, config: Any, head_size: int, alone: Any, device: torch.device) -> None:
         super().__init__(head_size, 1.0, use_cpu_initialization=True, cp_group=alone)
-        # No buffer: it stays in float32, and nothing moves it to another device.
+        # No buffer, which would be cast to the model's dtype and moved to other devices.
         self.inv_freq = LlamaRotaryEmbedding(config).inv_freq.to(device, copy=True)
         self.positions: torch.Tensor | None = None
-        """int64[batch, length] of the tokens that are computed next; None: 0, 1, 2, ..."""
+        """int64[batch, length]: positions of the next forward pass; None: 0, 1, 2, ..."""
 
     def forward(self, max_seq_len: int, *_unused: Any, **_options: Any) -> torch.Tensor:
-        """float32[length, batch or 1, 1, head_size]."""
+        """Angles, float32[length, batch or 1, 1, head_size]."""
         positions = self.positions
         if positions is None:
             positions = torch.arange(max_seq_len, device=self.inv_freq.device)[None]

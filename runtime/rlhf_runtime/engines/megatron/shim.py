@@ -1,8 +1,8 @@
-"""Megatron-core in a process without a GPU: the only place where its code is changed.
+"""Shim that runs Megatron-core in a process without a GPU: the only file that patches Megatron.
 
-Megatron allocates on `torch.cuda.current_device()` and on "cuda". Here some of its modules get
-another `torch` to look names up in: the real one, but for what says where tensors are. Nobody else
-sees it: torch itself, and with it vLLM and transformers in the same process, stay as they are.
+Megatron allocates on `torch.cuda.current_device()` and on "cuda". Here some of its modules get a
+replacement of `torch` that allocates on the CPU. torch itself does not change, nor do vLLM and
+transformers in the same process.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ CPU = torch.device("cpu")
 
 MODULES = (
     "megatron.core.tensor_parallel.layers",  # gradients of inputs under sequence parallelism
-    "megatron.core.tensor_parallel.mappings",  # what is gathered and scattered there
-    "megatron.core.utils",  # the buffer in which inputs are gathered
+    "megatron.core.tensor_parallel.mappings",  # gathered and scattered tensors
+    "megatron.core.utils",  # the buffer for gathered inputs
     "megatron.core.pipeline_parallel.schedules",  # a count of tokens
-    "megatron.core.pipeline_parallel.p2p_communication",  # what arrives from other stages
+    "megatron.core.pipeline_parallel.p2p_communication",  # tensors from other stages
     "megatron.core.distributed.param_and_grad_buffer",  # the buffer of gradients
 )
-"""Which modules allocate on a GPU, and what."""
+"""Modules that allocate on a GPU."""
 
 CONSTRUCTORS = ("empty", "tensor", "zeros")
 """torch's functions that these modules call with a device."""
 
 
 class _CpuRuntime:
-    """What these modules use of `torch.cuda`."""
+    """The functions of `torch.cuda` that these modules use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
 
     @staticmethod
     def current_device() -> torch.device:
-        """Where tensors are allocated."""
+        """The CPU."""
         return CPU
 
     @staticmethod
     def synchronize() -> None:
-        """Nothing runs beside this process."""
+        """No-op."""
 
 
 class _CpuTorch(ModuleType):
-    """torch, with tensors on the CPU that were asked for on a GPU."""
+    """torch, but with tensors for a GPU allocated on the CPU."""
 
     def __init__(self) -> None:
         super().__init__("torch")
@@ -60,21 +60,21 @@ class _CpuTorch(ModuleType):
 
 
 def _on_cpu(construct: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def constructed(*args: Any, **options: Any) -> torch.Tensor:
+    def construct_on_cpu(*args: Any, **options: Any) -> torch.Tensor:
         if options.get("device") == "cuda":
             options["device"] = CPU
         return construct(*args, **options)
 
-    return constructed
+    return construct_on_cpu
 
 
 def run_on_cpu() -> None:
-    """Let Megatron run in this process without a GPU; a second time changes nothing."""
-    changed = _CpuTorch()
+    """Patch Megatron to run in this process without a GPU. Idempotent."""
+    cpu_torch = _CpuTorch()
     for name in MODULES:
         module = import_module(name)
         if not isinstance(module.torch, _CpuTorch):
-            setattr(module, "torch", changed)  # noqa: B010  # modules have no such attribute
+            setattr(module, "torch", cpu_torch)  # noqa: B010  # modules have no such attribute
     layers = import_module("megatron.core.tensor_parallel.layers")
-    # It would advise a setting of CUDA's, in every process.
+    # Otherwise every process would warn about a setting of CUDA.
     layers.linear_with_grad_accumulation_and_async_allreduce.warned = True

@@ -1,10 +1,11 @@
-"""What Megatron is told to build: its settings for a model, and what its layers consist of."""
+"""Specification of a stage for Megatron: settings, layers and process groups."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+import torch.distributed as dist
 from torch.nn.functional import silu
 
 from rlhf_runtime.engines.megatron.architecture import Architecture
@@ -14,6 +15,7 @@ from rlhf_runtime.engines.megatron.core import (
     ColumnParallelLinear,
     MLPSubmodules,
     ModuleSpec,
+    ProcessGroupCollection,
     RowParallelLinear,
     SelfAttention,
     SelfAttentionSubmodules,
@@ -38,8 +40,8 @@ def make_settings(
     Args:
         architecture: of the model.
         parallel: the mesh, as this rank sees it.
-        sequence_parallel: as of `Stage`.
-        dtype: of weights and of what stages send each other.
+        sequence_parallel: as in `Stage`.
+        dtype: of weights and of messages between stages.
     """
     at = parallel.at
     return TransformerConfig(
@@ -65,8 +67,8 @@ def make_settings(
         persist_layer_norm=False,
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
-        perform_initialization=False,  # weights come from files, each rank's part alone
-        use_cpu_initialization=True,  # memory is not touched before it is on its device
+        perform_initialization=False,  # every rank reads its weights from files
+        use_cpu_initialization=True,  # no memory is touched before it is on its device
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
@@ -74,22 +76,22 @@ def make_settings(
         pipeline_model_parallel_size=at.pipeline_size,
         sequence_parallel=sequence_parallel and at.tensor_size > 1,
         variable_seq_lengths=True,  # micro-batches are as long as their rows
-        moe_token_dispatcher_type="alltoall",  # no experts here, but lengths that vary ask for it
-        deallocate_pipeline_outputs=True,  # what was sent is not kept for the backward pass
-        batch_p2p_comm=True,  # the other way uses the world's group, which other roles use
-        calculate_per_token_loss=True,  # losses say themselves what they are divided by
+        moe_token_dispatcher_type="alltoall",  # no experts here, but variable lengths require it
+        deallocate_pipeline_outputs=True,  # the backward pass does not need sent outputs
+        batch_p2p_comm=True,  # otherwise Megatron uses the world's group, which other roles use
+        calculate_per_token_loss=True,  # losses are shares already: Megatron must not divide
     )
 
 
 def make_layers(
     settings: TransformerConfig, count: int, recompute: bool
 ) -> TransformerBlockSubmodules:
-    """What a stage's layers are made of.
+    """The module specification of a stage's layers.
 
     Args:
         settings: of the model.
-        count: layers of one stage.
-        recompute: whether their activations are computed again for the backward pass.
+        count: number of layers of one stage.
+        recompute: True to recompute their activations in the backward pass.
     """
     norm = RmsNorm if settings.qk_layernorm else None
     attention = ModuleSpec(
@@ -120,3 +122,35 @@ def make_layers(
         ),
     )
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=RmsNorm)
+
+
+def process_groups(parallel: ParallelContext, is_tied: bool) -> ProcessGroupCollection:
+    """A rank's process groups, in Megatron's form. Collective over the mesh.
+
+    Args:
+        parallel: the mesh, as this rank sees it.
+        is_tied: True if the first and the last stage have the same embedding.
+    """
+    # Every constructor and schedule gets these groups, so that roles with different meshes live in
+    # one process: Megatron's global `parallel_state` is never initialized. `Architecture.check_cut`
+    # refuses the case that Megatron 0.16 computes only with `parallel_state`: more tensor ranks
+    # than heads of keys and values.
+    alone = parallel.own_group
+    return ProcessGroupCollection(
+        tp=parallel.tensor_group,
+        pp=parallel.pipeline_group,
+        dp=parallel.data_group,
+        dp_cp=parallel.data_group,
+        cp=alone,  # no context parallelism
+        ep=alone,  # no experts
+        expt_dp=alone,
+        embd=_embedding_group(parallel) if is_tied else None,
+        pos_embd=None,  # rotary positions have no embedding
+    )
+
+
+def _embedding_group(parallel: ParallelContext) -> dist.ProcessGroup | None:
+    """The first and the last of this rank's stages; None on stages between them."""
+    if parallel.at.pipeline_size <= 2:
+        return parallel.pipeline_group
+    return parallel.ends_group

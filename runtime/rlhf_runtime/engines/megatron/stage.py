@@ -1,5 +1,4 @@
-"""A pipeline stage of a language model on one tensor rank: Megatron's GPTModel for a Hugging Face
-config."""
+"""Stage: Megatron's GPTModel for one pipeline stage of a Hugging Face model on one tensor rank."""
 
 from __future__ import annotations
 
@@ -22,21 +21,24 @@ from rlhf_runtime.engines.megatron.family import (
     Cut,
     Parameter,
 )
-from rlhf_runtime.engines.megatron.groups import process_groups
-from rlhf_runtime.engines.megatron.head import Head, Question, ScalarLayer
-from rlhf_runtime.engines.megatron.layout import Place, Storage, collect, parts_of
+from rlhf_runtime.engines.megatron.head import HeadRequest, MegatronHead, ScalarLayer
+from rlhf_runtime.engines.megatron.layout import GetStorage, TensorShard, group_views, weight_slices
 from rlhf_runtime.engines.megatron.modules import RotaryAngles, UntrainedPadding
 from rlhf_runtime.engines.megatron.shim import run_on_cpu
-from rlhf_runtime.engines.megatron.specification import make_layers, make_settings
+from rlhf_runtime.engines.megatron.specification import (
+    make_layers,
+    make_settings,
+    process_groups,
+)
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.reshard.views import FlatShard, View, Views, flat_range_views
 
 
 class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
-    """The layers of this rank's stage, and of each the part of this tensor rank.
+    """This tensor rank's part of the layers of its stage.
 
-    Weights are not initialized: `loading.load_model` fills them.
+    Weights are not initialized: `files.load_model` fills them.
     """
 
     def __init__(
@@ -49,27 +51,28 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         recompute: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Build it; every rank of the mesh does.
+        """Build the stage. Collective over the mesh.
 
         Args:
             config: of transformers.
             parallel: the mesh, as this rank sees it.
-            value_head: whether a scalar head, of zeros, takes the place of the output projection.
-            sequence_parallel: whether tensor ranks share the positions of a sequence between
-                matrix products. Lengths must then be multiples of their number. Without several
-                tensor ranks there is nothing to share.
-            recompute: whether a layer's activations are computed again for the backward pass.
-            dtype: of weights and of what stages send each other.
+            value_head: True if a scalar head, of zeros, replaces the output projection.
+            sequence_parallel: True if tensor ranks shard the positions of a sequence between matrix
+                products. Lengths must then be multiples of their number. No effect with one tensor
+                rank.
+            recompute: True to recompute layers' activations in the backward pass.
+            dtype: of weights and of messages between stages.
 
         Raises:
-            UnsupportedModel: the family, a setting of the model or the cut.
+            UnsupportedModel: the family, a setting of the model or the mesh.
         """
-        architecture = Architecture.of(config, value_head)
+        architecture = Architecture.from_config(config, value_head)
         at = parallel.at
         architecture.check_cut(at.tensor_size, at.pipeline_size)
         _prepare_process(parallel.device)
         groups = process_groups(parallel, architecture.is_tied)
-        embedding_group, groups.embd = groups.embd, None  # files fill both ends of a tied model
+        # Files fill both ends of a tied model. Without the group Megatron does not sync them.
+        embedding_group, groups.embd = groups.embd, None
         settings = make_settings(architecture, parallel, sequence_parallel, dtype)
         super().__init__(
             settings,
@@ -91,8 +94,8 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         self.parallel = parallel
         self.hf_config = config
         self._head = self._make_head(value_head) if parallel.is_last_stage else None
-        self._leave_padding_token(config.pad_token_id)
-        self._say_what_is_cut()
+        self._freeze_padding_token(config.pad_token_id)
+        self._mark_cut_parameters()
         self._clear_padding()
         self.to(parallel.device)
 
@@ -101,126 +104,130 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         input_ids: torch.Tensor,
         position_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
-        question: Question | None = None,
+        request: HeadRequest | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Hidden states for the next stage; of the last stage what is asked, float32[1 or 2, n]:
-        see `read_answer`. Where nothing is asked, logits.
-
-        Logits are float[batch, length, own vocabulary]: those of this tensor rank's tokens, without
-        the padding of the vocabulary, which so never takes part in a softmax.
+        """Run the stage forward.
 
         Args:
             input_ids: int64[batch, length], the same on all stages.
-            position_ids: like them, or None for 0, 1, 2, ...
-            attention_mask: bool[batch or 1, 1, length, length], true where the second token is seen
-                by the first; None for all earlier ones.
-            question: what the last stage shall read; other stages do not look at it.
+            position_ids: int64[batch, length], or None for 0, 1, 2, ...
+            attention_mask: bool[batch or 1, 1, queries, keys], true where attention is allowed;
+                None: causal.
+            request: outputs of the last stage; other stages ignore it.
             options: see GPTModel.
+
+        Returns:
+            Hidden states for the next stage. On the last stage the result of the request,
+            float32[1 or 2, n], for `to_token_outputs`; without a request logits, float[batch,
+            length, own vocabulary], of this tensor rank's tokens.
         """
         self.rotary_pos_emb.positions = position_ids
         if self._head is not None:
-            self._head.question = question
+            self._head.request = request
         result: torch.Tensor = super().forward(input_ids, position_ids, attention_mask, **options)
-        if not self.parallel.is_last_stage or question is not None:
+        if not self.parallel.is_last_stage or request is not None:
             return result
+        # Without the vocabulary's padding, which must not take part in a softmax.
         own = self.own_vocabulary()
         return result if len(own) == result.shape[-1] else result[..., : len(own)]
 
     def own_vocabulary(self) -> range:
-        """The tokens of which this tensor rank has embeddings and logits; may be none."""
+        """The tokens with embeddings and logits on this tensor rank; may be none."""
         at, size = self.parallel.at, self.architecture.vocabulary_size
         rows = self.architecture.padded_vocabulary(at.tensor_size) // at.tensor_size
         return range(size)[at.tensor * rows : (at.tensor + 1) * rows]
 
-    def held(self) -> Iterator[tuple[torch.nn.Parameter, Parameter, int | None]]:
-        """This rank's parameters, what each holds, and its layer, counted over all stages.
+    def mapped_parameters(self) -> Iterator[tuple[torch.nn.Parameter, Parameter, int | None]]:
+        """This rank's parameters, their mappings, and their layers, counted over all stages.
 
         Raises:
-            UnsupportedModel: Megatron has a parameter that the family's mapping does not know.
+            UnsupportedModel: the family has no mapping for a parameter of Megatron's.
         """
-        known = {parameter.path: parameter for parameter in self.architecture.family.layer}
+        in_layers = {parameter.path: parameter for parameter in self.architecture.family.layer}
         ends = {end.path: end for end in (EMBEDDING, FINAL_NORM, self.architecture.output)}
         first = self.parallel.at.pipeline * len(self.decoder.layers)
         for path, parameter in self.named_parameters():
             layer: int | None = None
-            found = ends.get(path)
+            mapping = ends.get(path)
             if path.startswith(LAYER_PATH):
                 number, _, rest = path.removeprefix(LAYER_PATH).partition(".")
-                layer, found = first + int(number), known.get(rest)
-            if found is None:
+                layer, mapping = first + int(number), in_layers.get(rest)
+            if mapping is None:
                 raise UnsupportedModel(
-                    f"a parameter that the family's mapping does not know: got {path} of a model "
-                    f"of type {self.hf_config.model_type!r}; add it to its family in "
+                    f"a parameter without a mapping in its family: got {path} of a model of type "
+                    f"{self.hf_config.model_type!r}; add it to its family in "
                     "engines/megatron/family.py"
                 )
-            yield parameter, found, layer
+            yield parameter, mapping, layer
 
-    def views(self, storage: Storage = lambda parameter: parameter.data) -> Views:
-        """For each Hugging Face name the views of this rank's storage and the boxes they hold.
+    def views(self, storage: GetStorage = lambda parameter: parameter.data) -> Views:
+        """Views of this rank's storage, by Hugging Face name.
 
         Args:
-            storage: which storage: that of the weights, or of something of their shape, such as
-                their gradients, or of something for a range of them, such as what a distributed
-                optimizer has on one data rank; parameters without it are left out.
+            storage: selects the storage of a parameter: its values, a tensor of the same shape such
+                as gradients, or a shard of a flattened one, such as a distributed optimizer's;
+                None leaves the parameter out.
         """
         at = self.parallel.at
-        place = Place(at.tensor, at.tensor_size)
+        shard = TensorShard(at.tensor, at.tensor_size)
         views: dict[str, Sequence[View]] = {}
-        for parameter, held, layer in self.held():
-            found = storage(parameter)
-            if found is None:
+        for parameter, mapping, layer in self.mapped_parameters():
+            stored = storage(parameter)
+            if stored is None:
                 continue
-            of = parameter.data if isinstance(found, FlatShard) else found
-            own = collect(parts_of(of, held, layer, self.architecture, place))
-            views |= flat_range_views(of, own, found) if isinstance(found, FlatShard) else own
+            tensor = parameter.data if isinstance(stored, FlatShard) else stored
+            own = group_views(weight_slices(tensor, mapping, layer, self.architecture, shard))
+            views |= flat_range_views(tensor, own, stored) if isinstance(stored, FlatShard) else own
         return views
 
     @property
     def copies(self) -> frozenset[str]:
-        """The weights that are another stage's, of which this one has a copy: on the last stage of
-        a tied model the embedding."""
+        """Names of weights that belong to another stage: on the last stage of a tied model the
+        embedding."""
         at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
         is_copy = at_end and self.architecture.is_tied
         return frozenset(weight.name for weight in self.architecture.output.weights if is_copy)
 
-    def _leave_padding_token(self, token: int | None) -> None:
+    def _freeze_padding_token(self, token: int | None) -> None:
         if self.parallel.is_first_stage and token is not None:
             words, is_cut = self.embedding.word_embeddings, self.config.sequence_parallel
             UntrainedPadding(words, token, self.parallel.at.tensor, is_cut)
 
-    def _make_head(self, value_head: bool) -> Head:
+    def _make_head(self, value_head: bool) -> MegatronHead:
         if value_head:
             self.output_layer = ScalarLayer(self.config.hidden_size, self.config.params_dtype)
-        return Head(
+        return MegatronHead(
             self.output_layer,
             None if value_head else self.own_vocabulary(),
             self.parallel.tensor_group,
             self.config.sequence_parallel,
         )
 
-    def _say_what_is_cut(self) -> None:
-        """Tell Megatron which parameters differ between tensor ranks; its own initialization of
-        weights would, after making each of them whole."""
-        for parameter, held, _ in self.held():
-            if held.cut is not Cut.WHOLE and not hasattr(parameter, "tensor_model_parallel"):
-                dim, stride = int(held.cut is Cut.COLUMNS), 1 + (held.cut is Cut.PAIRS)
+    def _mark_cut_parameters(self) -> None:
+        """Mark the parameters that differ between tensor ranks."""
+        # Megatron does so in its own initialization of weights, which allocates each full weight.
+        for parameter, mapping, _ in self.mapped_parameters():
+            if mapping.cut is not Cut.REPLICATED and not hasattr(
+                parameter, "tensor_model_parallel"
+            ):
+                dim, stride = int(mapping.cut is Cut.COLUMNS), 1 + (mapping.cut is Cut.PAIRS)
                 set_tensor_model_parallel_attributes(parameter, True, dim, stride)
 
     @torch.no_grad()
     def _clear_padding(self) -> None:
-        """Let the vocabulary's padding be zeros, which nothing changes: its gradient is none, but
-        what lies there takes part in those of hidden states."""
-        for parameter, held, _ in self.held():
-            if held.cut is Cut.VOCABULARY:
+        """Set the vocabulary's padding to zero."""
+        # It has no gradient and so stays zero, but takes part in gradients of hidden states.
+        for parameter, mapping, _ in self.mapped_parameters():
+            if mapping.cut is Cut.VOCABULARY:
                 parameter[len(self.own_vocabulary()) :] = 0
 
 
 def _prepare_process(device: torch.device) -> None:
-    """What Megatron keeps once per process, for all models; it knows no groups."""
+    """Initialize Megatron's state of the process, which is independent of models and groups."""
     if device.type == "cpu":
         run_on_cpu()
-    # Nothing is ever dropped out, so no random number is drawn: this tracker keeps no states.
+    # There is no dropout, so no random number is drawn: this tracker stores no states.
     initialize_rng_tracker(inference_rng_tracker=True)
     if parallel_state._GLOBAL_MEMORY_BUFFER is None:
         parallel_state._set_global_memory_buffer()  # used with sequence parallelism only

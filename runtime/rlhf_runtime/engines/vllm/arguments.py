@@ -1,5 +1,7 @@
-"""What an engine is asked for, and what vLLM is told for it: from the plan, nothing left to vLLM's
-own guesses about a device that it shares with the trainer. Pure."""
+"""Engine settings, and the vLLM arguments that follow from them. Pure.
+
+All sizes come from the plan: vLLM's own estimates assume a device without a trainer.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,35 @@ from typing import Any
 
 from rlhf_sizing.limits import BATCHED_TOKENS
 
-SMALLEST_SHARE = 0.01
-"""Of a device's memory; vLLM takes no share of zero."""
+MIN_MEMORY_SHARE = 0.01
+"""Minimum share of a device's memory: vLLM refuses zero."""
 
 
 Groups = tuple[tuple[int, ...], ...]
-"""Ranks that are an engine each, ascending: a rank's place in its group is its part of the
-model."""
+"""Ascending ranks of each engine; a rank's index in its group is its part of the model."""
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine is built with; lengths in tokens."""
+    """Settings of an engine; lengths in tokens."""
 
     folder: Path
     dtype: str
     groups: Groups
-    """The ranks of each engine of the role, as torch's world numbers them."""
+    """The ranks of each engine of the role, numbered as in torch's world."""
     kv_cache_bytes: int
     memory_bytes: int
-    """What the plan gives the engine on each device: weights, cache and what it works on."""
+    """The engine's memory on each device: weights, cache and activations."""
     max_prompt_tokens: int
     max_response_tokens: int
     max_concurrent_sequences: int
     block_tokens: int
-    """Tokens of a block of the key-value cache."""
+    """Tokens per block of the key-value cache."""
     stop_token_ids: tuple[int, ...]
     world: str
-    """A name of the ranks that generate and of this incarnation, like no other's on the node."""
+    """A name of the generating ranks and this incarnation, unique on the node."""
     share_prompts: bool = False
-    """Whether keys and values of equal prompts are computed once."""
+    """True to compute keys and values of equal prompts once."""
 
 
 def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
 
     Args:
         settings: of the engine.
-        device_bytes: memory of the GPU that it is on, all of it; None on a CPU.
+        device_bytes: total memory of its GPU; None on a CPU.
     """
     longest = settings.max_prompt_tokens + settings.max_response_tokens
     arguments: dict[str, Any] = {
@@ -62,7 +63,8 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         "max_model_len": longest,
         "max_num_seqs": settings.max_concurrent_sequences,
         "max_num_batched_tokens": max(BATCHED_TOKENS, longest),
-        "enable_chunked_prefill": device_bytes is not None,  # a CPU's generators cannot go back
+        # The CPU worker cannot rewind random generators, which chunked prefill requires.
+        "enable_chunked_prefill": device_bytes is not None,
         "enable_prefix_caching": settings.share_prompts,
         "enable_sleep_mode": device_bytes is not None,
         "disable_log_stats": True,
@@ -70,9 +72,9 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         "seed": 0,
     }
     if device_bytes is not None:
-        # vLLM does not start where less than this is free, also if its cache has a size of its own.
+        # vLLM refuses to start with less free memory than this, even if its cache has a fixed size.
         share = settings.memory_bytes / device_bytes
-        arguments["gpu_memory_utilization"] = max(SMALLEST_SHARE, min(1.0, share))
-        # A rank sees its own GPU only: the memory of its neighbours cannot be mapped.
+        arguments["gpu_memory_utilization"] = max(MIN_MEMORY_SHARE, min(1.0, share))
+        # A rank's process has access to its own GPU only, and cannot map the memory of others.
         arguments["disable_custom_all_reduce"] = True
     return arguments

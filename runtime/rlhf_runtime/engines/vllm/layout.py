@@ -1,4 +1,4 @@
-"""Where vLLM keeps each Hugging Face weight: views of its fused, cut parameters, with boxes."""
+"""Layout of vLLM's storage: views of its fused, cut parameters by Hugging Face name."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from rlhf_runtime.reshard.views import View, Views
 
 
 def vllm_views(model: nn.Module) -> Views:
-    """For each Hugging Face name the views of this rank's storage and the boxes they hold.
+    """Views of this rank's storage, by Hugging Face name.
 
-    Raises UnsupportedModel when a module cuts its weights in a way that is not known here.
+    Raises:
+        UnsupportedModel: a module fuses weights without naming them.
     """
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     views: dict[str, list[View]] = {}
     seen: set[int] = set()
     for path, module in model.named_modules():
         for local_name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen:
+            if id(parameter) in seen:  # a tied weight is listed by both of its modules
                 continue
             seen.add(id(parameter))
-            for name, view, box in _pieces(path, local_name, module, parameter.data, fused):
+            for name, view, box in _weight_slices(path, local_name, module, parameter.data, fused):
                 views.setdefault(name, []).append(View(view, box))
     return views
 
 
-Piece = tuple[str, torch.Tensor, TensorSlice]
+WeightSlice = tuple[str, torch.Tensor, TensorSlice]
+"""A weight's name, a view of its part in a rank's storage, and the part's box."""
 
 
-def _pieces(
+def _weight_slices(
     path: str, local: str, module: nn.Module, tensor: torch.Tensor, fused: Mapping[str, list[str]]
-) -> Iterator[Piece]:
+) -> Iterator[WeightSlice]:
     from vllm.model_executor.layers.linear import (
         ColumnParallelLinear,
         MergedColumnParallelLinear,
@@ -55,37 +57,39 @@ def _pieces(
             )
         row = 0
         for part, (start, rows) in zip(fused[last], _fused_rows(module), strict=True):
-            box = _rows_box(tensor, start, rows)
+            box = _row_slice(tensor, start, rows)
             yield f"{prefix}{part}.{local}", tensor[row : row + rows], box
             row += rows
     elif isinstance(module, ColumnParallelLinear):
         rows = tensor.shape[0]
-        yield f"{path}.{local}", tensor, _rows_box(tensor, module.tp_rank * rows, rows)
+        yield f"{path}.{local}", tensor, _row_slice(tensor, module.tp_rank * rows, rows)
     elif isinstance(module, RowParallelLinear) and local == "weight":
         columns = tensor.shape[1]
         box = TensorSlice((0, module.tp_rank * columns), tuple(tensor.shape))
         yield f"{path}.{local}", tensor, box
     elif isinstance(module, VocabParallelEmbedding):
+        # Without the padding of the vocabulary, and without rows of added tokens.
         first = module.shard_indices.org_vocab_start_index
         rows = module.shard_indices.org_vocab_end_index - first
-        yield f"{path}.{local}", tensor[:rows], _rows_box(tensor, first, rows)
+        yield f"{path}.{local}", tensor[:rows], _row_slice(tensor, first, rows)
     else:
         yield f"{path}.{local}", tensor, TensorSlice((0,) * tensor.dim(), tuple(tensor.shape))
 
 
 def _fused_rows(module: Any) -> list[tuple[int, int]]:
-    """(start in the full tensor, rows held) of each part of a fused projection."""
+    """Start in the full tensor and number of rows, for every part of a fused projection."""
     from vllm.model_executor.layers.linear import QKVParallelLinear
 
     if isinstance(module, QKVParallelLinear):
         query = module.num_heads * module.head_size
         key = module.num_kv_heads * module.head_size
         value = module.num_kv_heads * module.v_head_size
-        shared = module.tp_rank // module.num_kv_head_replicas
-        return [(module.tp_rank * query, query), (shared * key, key), (shared * value, value)]
+        # With fewer heads of keys than ranks, several ranks have the same head.
+        shard = module.tp_rank // module.num_kv_head_replicas
+        return [(module.tp_rank * query, query), (shard * key, key), (shard * value, value)]
     rows = [size // module.tp_size for size in module.output_sizes]
     return [(module.tp_rank * count, count) for count in rows]
 
 
-def _rows_box(tensor: torch.Tensor, start: int, rows: int) -> TensorSlice:
+def _row_slice(tensor: torch.Tensor, start: int, rows: int) -> TensorSlice:
     return TensorSlice((start, *(0,) * (tensor.dim() - 1)), (rows, *tensor.shape[1:]))

@@ -1,7 +1,7 @@
-"""vLLM imported as far as text of one model needs it, in half of the time.
+"""Imports vLLM without unused packages, in half of the time.
 
-vLLM imports packages for images, audio, servers, tracing and tools wherever they are installed.
-What is left out here is either optional to it, or named by it in annotations only.
+vLLM imports packages for images, audio, servers, tracing and tools if they are installed. The
+packages that are hidden here are either optional, or vLLM uses only their names in annotations.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share cores; the operating system places threads
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    # Reductions that reach into peers' memory: a rank sees no GPU but its own.
+    # Reductions in the memory of other GPUs: a rank's process has access to its own GPU only.
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that asks CUDA cannot be forked any more
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that has called CUDA must not be forked
 }
-"""Read by vLLM and torch at import; a value that the user has set stays."""
+"""Variables that vLLM and torch read at import; values of the user take precedence."""
 CPU_ENVIRONMENT = {
-    # vLLM compiles a helper for log-probabilities at the first request: many seconds for nothing.
+    # vLLM compiles a helper for log-probabilities at the first request: many seconds, no gain.
     "TORCH_COMPILE_DISABLE": "1",
 }
 
 OPTIONAL = frozenset(
     {"boto3", "botocore", "cv2", "opentelemetry", "ray", "torchaudio", "torchcodec", "torchvision"}
 )
-"""Packages that vLLM and transformers do without. Ray reads, when it is imported, what a worker is
-told: that is not known yet where workers are forked from."""
-NAMED_ONLY = ("openai", "vllm.entrypoints.mcp", "vllm.parser")
-"""Packages of servers, of which vLLM's engine uses names in annotations and the types of requests
-that nobody makes here."""
-CPU_NAMED_ONLY = ("vllm.env_override",)
-"""Changes to torch's compiler, which nothing uses on CPUs."""
+"""Packages that vLLM and transformers do not require. Ray is among them because it reads a worker's
+settings at import: the process from which workers are forked has none yet."""
+STUBBED = ("openai", "vllm.entrypoints.mcp", "vllm.parser")
+"""Packages of servers. vLLM's engine uses their names in annotations, and types of requests that
+this runtime never sends."""
+CPU_STUBBED = ("vllm.env_override",)
+"""Patches of torch's compiler, which is not used on CPUs."""
 
 MODULES = (
     "vllm.v1.engine.core",
@@ -53,21 +53,21 @@ MODULES = (
     "vllm.model_executor.model_loader.dummy_loader",
     "vllm.model_executor.models.llama",
 )
-"""What an engine imports sooner or later."""
+"""Modules that every engine imports."""
 CPU_MODULES = ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn")
 GPU_MODULES = ("vllm.v1.worker.gpu_worker",)
 
 
 def import_vllm(device: Device) -> None:
-    """Import what an engine on a kind of device needs; at once where that is done already."""
+    """Import vLLM's modules for an engine on a kind of device; no-op if that was done."""
     if "vllm" in sys.modules:
         return
     on_cpu = device is Device.CPU
     for name, value in {**ENVIRONMENT, **(CPU_ENVIRONMENT if on_cpu else {})}.items():
         os.environ.setdefault(name, value)
     with (
-        _left_out(OPTIONAL, NAMED_ONLY + (CPU_NAMED_ONLY if on_cpu else ())),
-        _nothing_compiled(on_cpu),
+        _hide_packages(OPTIONAL, STUBBED + (CPU_STUBBED if on_cpu else ())),
+        _disable_compile(on_cpu),
     ):
         for name in MODULES + (CPU_MODULES if on_cpu else GPU_MODULES):
             import_module(name)
@@ -76,42 +76,41 @@ def import_vllm(device: Device) -> None:
 
 
 def _replace_kernels() -> None:
-    """Let vLLM put its kernels for CPUs in the place of Triton's, once for all that are forked.
-
-    It looks through the names of all modules for that, in a third of a second of every engine's
-    start.
-    """
+    """Replace Triton's kernels by vLLM's for CPUs, once for all forked processes."""
+    # vLLM searches the names of all modules for that: a third of a second per engine start.
     platform = import_module("vllm.platforms.cpu").CpuPlatform
     platform.register_triton_kernel_overrides()
     platform.register_triton_kernel_overrides = staticmethod(lambda: None)
 
 
 def vllm_version() -> str:
-    """That of the imported package: its distribution is called otherwise on CPUs."""
+    """The version of the imported package."""
+    # Not from the distribution's metadata: its name on CPUs is another one.
     return str(sys.modules["vllm"].__version__)
 
 
 @contextmanager
-def _left_out(optional: frozenset[str], named_only: tuple[str, ...]) -> Iterator[None]:
-    """Let some packages seem not to be installed, and of others only their names be there.
+def _hide_packages(optional: frozenset[str], stubbed: tuple[str, ...]) -> Iterator[None]:
+    """Make some packages seem absent, and replace others by stubs.
 
-    What is imported already stays. Afterwards whoever wants one of them gets the real one.
+    Packages that are already imported stay. Afterwards imports give the real packages.
     """
     missing = optional - sys.modules.keys()
-    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]  # what Python's docs say
-    finder = _NamesFinder(named_only)
+    # None in sys.modules makes an import fail, as Python documents.
+    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
+    finder = _StubFinder(stubbed)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        names = [name for name, module in sys.modules.items() if isinstance(module, _Names)]
+        names = [name for name, module in sys.modules.items() if isinstance(module, _StubModule)]
         for name in [*missing, *names]:
             del sys.modules[name]
 
 
-class _NamesFinder(MetaPathFinder, Loader):
-    """Finds modules that hold whatever name is asked for."""
+class _StubFinder(MetaPathFinder, Loader):
+    """Finds stub modules for some packages."""
 
     def __init__(self, packages: tuple[str, ...]) -> None:
         self._packages = packages
@@ -119,41 +118,42 @@ class _NamesFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A module's, if it is of one of the packages."""
-        is_meant = any(f"{fullname}.".startswith(f"{name}.") for name in self._packages)
-        return ModuleSpec(fullname, self, is_package=True) if is_meant else None
+        """A stub's specification, if the module belongs to one of the packages."""
+        is_stubbed = any(f"{fullname}.".startswith(f"{name}.") for name in self._packages)
+        return ModuleSpec(fullname, self, is_package=True) if is_stubbed else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty one."""
-        return _Names(spec.name)
+        """A stub."""
+        return _StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
+        """No-op."""
 
 
-class _Names(ModuleType):
-    """A module in which every name is a class without anything."""
+class _StubModule(ModuleType):
+    """A module in which every name is an empty class."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (), {"__class_getitem__": classmethod(lambda cls, _of: cls)})
-        setattr(self, name, made)
-        return made
+        stub = type(name, (), {"__class_getitem__": classmethod(lambda cls, _parameters: cls)})
+        setattr(self, name, stub)
+        return stub
 
 
 @contextmanager
-def _nothing_compiled(wanted: bool) -> Iterator[None]:
-    """Let `torch.compile` give back what it is given: it takes a second to prepare for nothing."""
+def _disable_compile(is_disabled: bool) -> Iterator[None]:
+    """Make `torch.compile` return its argument."""
+    # On CPUs nothing is compiled, but preparing for it takes a second.
     import torch
 
-    def unchanged(function: Any = None, **_options: object) -> Any:
-        return (lambda given: given) if function is None else function
+    def return_unchanged(function: Any = None, **_options: object) -> Any:
+        return (lambda decorated: decorated) if function is None else function
 
-    compiled = torch.compile
-    if wanted:
-        setattr(torch, "compile", unchanged)  # noqa: B010  # its type is overloaded
+    compile_function = torch.compile
+    if is_disabled:
+        setattr(torch, "compile", return_unchanged)  # noqa: B010  # its type is overloaded
     try:
         yield
     finally:
-        setattr(torch, "compile", compiled)  # noqa: B010
+        setattr(torch, "compile", compile_function)  # noqa: B010

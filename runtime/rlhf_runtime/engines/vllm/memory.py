@@ -1,6 +1,6 @@
-"""How an engine gives its memory back while the trainer needs it, by kind of device.
+"""Engine memory: frees an engine's memory while the trainer needs it, by kind of device.
 
-Both ways keep every tensor object and view valid; contents are lost.
+On all devices every tensor object and view stays valid; contents are lost.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ from typing import Any, Protocol
 import torch
 
 from rlhf_runtime.engines.host_memory import give_free_pages_back
-from rlhf_runtime.engines.offloading import Shrunk, grow, shrink, storages_of
+from rlhf_runtime.engines.offloading import Shrunk, distinct_storages, grow, shrink
 
 
 class EngineMemory(Protocol):
-    """Weights and key-value cache of one engine. The cache is of no use while weights are written,
-    so it may take the memory that this needs. Weights may come back alone, and be released again
-    before the cache has."""
+    """Weights and key-value cache of one engine.
+
+    Weights may be restored alone, and released again before the cache has been restored.
+    """
+
+    # Restored apart, so that transfers may use the cache's memory while they write weights.
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory of both."""
 
     def restore_weights(self) -> None:
-        """Take that of the weights again, if it was given back: they are undefined."""
+        """Allocate the memory of the weights if it was released; contents are undefined."""
 
     def restore_cache(self) -> None:
-        """Take that of the cache again, if it was given back: it is empty."""
+        """Allocate the memory of the cache if it was released; it is empty."""
 
 
 class HostMemory:
-    """On CPUs, where vLLM's sleep mode does nothing: storages shrink to zero and grow again."""
+    """Memory on CPUs, where vLLM's sleep mode does nothing: storages shrink and grow again."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -38,20 +41,21 @@ class HostMemory:
         self._cache: Shrunk = []
 
     def release(self) -> None:
-        """Shrink the storages and hand free pages to the operating system."""
+        """Shrink the storages and return free pages to the operating system."""
         if self._weights:
             return
-        self._weights += shrink(storages_of(self._runner.model.parameters()))
-        self._cache += shrink(storages_of(self._caches()))  # weights may have come back alone
+        self._weights += shrink(distinct_storages(self._runner.model.parameters()))
+        # The cache is still shrunk if only the weights had been restored.
+        self._cache += shrink(distinct_storages(self._caches()))
         gc.collect()
         give_free_pages_back()
 
     def restore_weights(self) -> None:
-        """Grow their storages."""
+        """Grow the weights' storages."""
         grow(self._weights)
 
     def restore_cache(self) -> None:
-        """Grow its storages."""
+        """Grow the cache's storages."""
         if self._cache:
             grow(self._cache)
             for cache in self._caches():
@@ -62,27 +66,28 @@ class HostMemory:
 
 
 class DeviceMemory:
-    """On GPUs: vLLM's sleep mode, which keeps addresses, as captured CUDA graphs need."""
+    """Memory on GPUs: vLLM's sleep mode, which keeps addresses for captured CUDA graphs."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
         self._asleep: set[str] = set()
-        """Which parts are, by vLLM's names."""
+        """Sleeping parts, by vLLM's names."""
 
     def release(self) -> None:
-        """Sleep at level 2: weights and cache are dropped, buffers kept on the host. vLLM leaves
-        alone what sleeps."""
+        """Sleep at level 2: drop weights and cache, keep buffers on the host."""
+        # vLLM skips parts that sleep already.
         if "weights" not in self._asleep:
             self._core.sleep(level=2)
             self._asleep = {"weights", "kv_cache"}
 
     def restore_weights(self) -> None:
-        """Wake their part. vLLM gives the device what the trainer's allocator has free before."""
+        """Wake the weights."""
+        # vLLM first returns the free memory of torch's allocator, the trainer's, to the device.
         if "weights" in self._asleep:
             self._wake("weights")
 
     def restore_cache(self) -> None:
-        """Wake its part."""
+        """Wake the cache."""
         if "kv_cache" in self._asleep:
             self._wake("kv_cache")
 

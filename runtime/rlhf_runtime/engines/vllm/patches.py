@@ -1,21 +1,31 @@
-"""What is changed about vLLM once it is imported, each with its reason; its groups are in
-`groups`.
+"""Patches of vLLM, each with its reason. The engine applies them; nothing happens at import.
 
-Called by the engine before it builds vLLM's; nothing happens at import.
+The second half makes vLLM's process groups. vLLM has one set of groups in a process, assumes that
+all ranks of the world generate, and cuts the world into groups of consecutive ranks. Here a mesh's
+ranks are vLLM's world, and its groups are those of the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
-_Answer = TypeVar("_Answer")
+from rlhf_runtime.engines.vllm.arguments import Groups
+
+_Result = TypeVar("_Result")
 
 
-def keep_ordinary_weights() -> None:
-    """Stop vLLM's CPU backend from packing weights: only ordinary storage can be overwritten."""
+def disable_weight_packing() -> None:
+    """Stop vLLM's CPU backend from packing weights."""
+    # A transfer can overwrite only ordinary storage.
     import vllm.model_executor.layers.utils as layer_utils
 
     def plain_linear(layer: torch.nn.Module, remove_weight: bool = False) -> None:
@@ -24,26 +34,22 @@ def keep_ordinary_weights() -> None:
     layer_utils.dispatch_cpu_unquantized_gemm = plain_linear
 
 
-def inspect_models_here() -> None:
-    """Let vLLM look at a model's class in this process, which needs the class anyway.
-
-    vLLM starts an interpreter for it, so that its own process has not touched CUDA before it forks:
-    here nothing forks. It keeps the answer in the home folder, which in a pod is always empty.
-    """
+def inspect_models_in_process() -> None:
+    """Make vLLM inspect a model's class in this process, which needs the class anyway."""
+    # vLLM starts an interpreter for it, so that a process that will fork does not initialize CUDA:
+    # here nothing forks. It caches the result in the home folder, which is empty in a new pod.
     import vllm.model_executor.models.registry as registry
 
-    def run_here(look: Callable[[], _Answer]) -> _Answer:
-        return look()
+    def run_in_process(inspect: Callable[[], _Result]) -> _Result:
+        return inspect()
 
-    registry._run_in_subprocess = run_here
+    registry._run_in_subprocess = run_in_process
 
 
-def join_existing_world(rank: int, local_rank: int, world: str) -> None:
-    """Let vLLM use the process group that exists, under a name of its own.
-
-    On CPUs vLLM names shared memory after the text of the init method: `env://` alone would clash
-    with any other world on the node, and with what a killed one left behind.
-    """
+def use_existing_world(rank: int, local_rank: int, world: str) -> None:
+    """Make vLLM use the existing process group, under a unique name."""
+    # On CPUs vLLM names shared memory after the text of the init method: `env://` alone would clash
+    # with any other world on the node, and with the remains of a killed one.
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
     def distributed_args(_executor: object) -> tuple[str, int, int]:
@@ -52,8 +58,112 @@ def join_existing_world(rank: int, local_rank: int, world: str) -> None:
     ExecutorWithExternalLauncher._distributed_args = distributed_args
 
 
-def keep_the_world() -> None:
-    """Let an engine that ends leave torch's world as it is, which is the process's own."""
+def keep_process_group() -> None:
+    """Stop an engine from destroying torch's world when it ends: the process owns that."""
     import vllm.v1.engine.core as core
 
     core.cleanup_dist_env_and_memory = lambda: None
+
+
+@contextmanager
+def engine_groups(groups: Groups, timeout: timedelta) -> Iterator[None]:
+    """Make vLLM create these groups while an engine is built, or reuse those that it has.
+
+    Collective over the groups' ranks. Each of them calls `leave_groups` when the engine has ended.
+
+    Args:
+        groups: the same on all of their ranks, and for all engines of a process.
+        timeout: time-out of collectives.
+    """
+    import vllm.distributed.parallel_state as state
+
+    ranks, rank = sorted(chain(*groups)), dist.get_rank()
+    (own,) = (group for group in groups if rank in group)
+    if state._TP is not None:
+        assert list(own) == state._TP.ranks, "engines of a process share its groups"
+    replacements: list[tuple[Any, str, Any]] = [
+        (state, "init_world_group", partial(_make_world, state.init_world_group, ranks)),
+        (
+            state,
+            "init_model_parallel_group",
+            partial(_make_groups, state.init_model_parallel_group, groups, ranks),
+        ),
+        (dist, "get_world_size", partial(_world_size, dist.get_world_size, len(ranks))),
+    ]
+    options: dict[str, Any] = {"timeout": timeout}
+    if len(ranks) < dist.get_world_size():
+        # Ranks outside of the groups do not call `new_group`.
+        options["use_local_synchronization"] = True
+        replacements.append((c10d, "_hash_ranks_to_str", _member_group_name))
+    replacements.append((dist, "new_group", partial(_make_group, dist.new_group, options)))
+    with _replaced(replacements):
+        yield
+    state._TP.engines = getattr(state._TP, "engines", 0) + 1
+
+
+def leave_groups() -> None:
+    """Count the end of an engine; vLLM's groups end with the last one, the world does not."""
+    import vllm.distributed.parallel_state as state
+
+    state._TP.engines -= 1
+    if state._TP.engines == 0:
+        state.destroy_model_parallel()
+        state._WORLD.destroy()
+        state._WORLD = state._NODE_COUNT = None
+
+
+def _make_world(make: Any, ranks: list[int], _all: list[int], *args: Any, **options: Any) -> Any:
+    """vLLM's group of all ranks: only the generating ones."""
+    return make(ranks, *args, **options)
+
+
+def _make_groups(
+    make: Any,
+    groups: Groups,
+    ranks: list[int],
+    cut: list[list[int]],
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """vLLM's groups of one kind: the ranks of engines, or single ranks if vLLM asks for those."""
+    alone = [[rank] for rank in ranks]
+    # Message queues in shared memory would remain there after ranks are killed. Only engines in
+    # which one rank controls the others need them.
+    options.pop("use_message_queue_broadcaster", None)
+    return make(alone if len(cut[0]) == 1 else [list(group) for group in groups], *args, **options)
+
+
+def _make_group(make: Any, own_options: dict[str, Any], *args: Any, **options: Any) -> Any:
+    """A group of torch, with some of vLLM's options replaced."""
+    return make(*args, **(options | own_options))
+
+
+def _world_size(
+    get_world_size: Any, world_size: int, group: dist.ProcessGroup | None = None
+) -> int:
+    """The number of generating ranks for the world, the real size for groups."""
+    size: int = world_size if group is None else get_world_size(group)
+    return size
+
+
+@contextmanager
+def _replaced(replacements: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
+    for owner, name, replacement in replacements:
+        setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _member_group_name(ranks: list[int]) -> str:
+    """A unique name of a group on which all members agree without the other ranks."""
+    # torch's own name contains the number of all groups of a rank, in which members may differ:
+    # they would wait for each other in different groups. All members have created equally many
+    # groups of exactly these ranks. Each counts its own in the store, because no name may be used
+    # twice.
+    name = f"generation-{'-'.join(map(str, ranks))}"
+    number = c10d._get_default_store().add(f"{name}/made-by-{dist.get_rank()}", 1)
+    return f"{name}.{number}"

@@ -1,4 +1,4 @@
-"""The requests of one call in an engine, and what has come of them so far."""
+"""Requests: the requests of one call in an engine, and their responses so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_runtime.hooks import Hook, nothing
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample; temperature 0 is greedy. `seeds[rows]`, one per response."""
+    """Sampling parameters; temperature 0 is greedy. `seeds[rows]`, one per response."""
 
     temperature: float
     seeds: Sequence[int]
@@ -26,24 +26,26 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generated:
-    """Responses: packed int32 tokens, packed float32 log-probabilities of the distribution that was
-    sampled from, and whether each ended by itself (1) or was cut (0)."""
+    """Generated responses."""
 
     tokens: Column
+    """Packed int32 tokens."""
     log_probs: Column
+    """Packed float32 log-probabilities under the distribution that was sampled."""
     finished: NDArray[np.int8]
+    """1 if the response ended by itself, 0 if it was cut."""
 
 
 class Requests:
-    """Rows in the order in which they were added. All ranks of an engine make the same calls in the
-    same order."""
+    """Rows in the order of `add`. All ranks of an engine make the same calls in the same order."""
 
     def __init__(self, core: Any, stop_token_ids: Sequence[int], numbers: Iterator[int]) -> None:
-        """
+        """Start without rows.
+
         Args:
             core: vLLM's engine core.
-            stop_token_ids: those that end a response.
-            numbers: of requests; the engine has seen none of them.
+            stop_token_ids: tokens that end a response.
+            numbers: request numbers, unique in the engine.
         """
         self._core, self._stop_token_ids, self._numbers = core, list(stop_token_ids), numbers
         self._tokens: list[list[int]] = []
@@ -53,26 +55,26 @@ class Requests:
 
     @property
     def num_running(self) -> int:
-        """Rows whose response has not ended."""
+        """Number of rows with an unfinished response."""
         return len(self._running)
 
     @property
     def has_ended(self) -> NDArray[np.bool_]:
-        """bool[rows]: whether the response is whole."""
+        """bool[rows]: true if the response is complete."""
         ended = np.ones(len(self._tokens), dtype=np.bool_)
         ended[list(self._running.values())] = False
         return ended
 
     def add(self, prompts: Column, sampling: Sampling, max_tokens: Sequence[int]) -> None:
-        """One more row for each packed prompt, with at most so many tokens in its response."""
+        """Add a row per packed prompt; `max_tokens[prompts]` bounds the responses."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
         now = time.time()
-        for prompt, seed, most in zip(prompts.runs(), sampling.seeds, max_tokens, strict=True):
+        for prompt, seed, limit in zip(prompts.runs(), sampling.seeds, max_tokens, strict=True):
             parameters = SamplingParams(
                 temperature=sampling.temperature,
-                max_tokens=most,
+                max_tokens=limit,
                 logprobs=0,
                 seed=seed if sampling.temperature > 0 else None,
                 stop_token_ids=self._stop_token_ids,
@@ -98,20 +100,20 @@ class Requests:
             self._core.add_request(prepared, wave)
 
     def run(self, tick: Hook = nothing) -> None:
-        """Until every response has ended; `tick` after every step."""
-        # On GPUs a batch may still be under way when the last request has ended.
+        """Run until every response has ended; `tick` after every step."""
+        # On GPUs a batch may still be in flight when the last request has ended.
         while self._has_work:
             self._step()
             tick()
 
     def run_until(self, is_enough: Callable[[int], bool], tick: Hook = nothing) -> None:
-        """Until somebody says that it is enough, who is asked after every few steps, also by an
-        engine that has nothing left.
+        """Run until `is_enough` returns true; it is called after every CHECK_STEPS steps.
 
         Args:
-            is_enough: is told how many rows have not ended.
-            tick: after every step.
+            is_enough: called with the number of unfinished rows.
+            tick: called after every step.
         """
+        # An engine without work calls it, too: `is_enough` may be collective over engines.
         while True:
             for _ in range(CHECK_STEPS):
                 if self._has_work:
@@ -120,15 +122,15 @@ class Requests:
             if is_enough(self.num_running):
                 return
 
-    def drop(self) -> None:
-        """End what still runs: what there is of these responses stays."""
+    def abort(self) -> None:
+        """Abort unfinished requests; their responses so far stay."""
         self._core.abort_requests(list(self._running))
         running, self._running = self._running, {}
         self.run()
         self._running = running
 
     def generated(self, rows: Rows | None = None) -> Generated:
-        """What there is of some rows' responses; of all, if none are named."""
+        """The responses so far of some rows; None: of all."""
         numbers = range(len(self._tokens)) if rows is None else rows.tolist()
         tokens = [self._tokens[number] for number in numbers]
         log_probs = [self._log_probs[number] for number in numbers]
@@ -148,10 +150,10 @@ class Requests:
         self._core.post_step(model_executed=executed)
         for output in outputs[0].outputs if outputs and 0 in outputs else ():
             row = self._running.get(output.request_id)
-            if row is not None:  # else it was dropped while the step was under way
-                self._take(row, output)
+            if row is not None:  # else it was aborted while the step was in flight
+                self._append(row, output)
 
-    def _take(self, row: int, output: Any) -> None:
+    def _append(self, row: int, output: Any) -> None:
         from vllm.v1.engine import FinishReason
 
         self._tokens[row].extend(output.new_token_ids)

@@ -1,0 +1,148 @@
+"""Location of a job's folder, and what a pod needs to read it.
+
+What the user's manifest leaves out is in the manifest of the job's pods: the operator writes it,
+with the chart's defaults, to a ConfigMap. status.artifacts names the location, too. Pure but for
+`find_reader_settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from rlhf_api.on_cluster import JOB_LABEL, MANIFEST
+from rlhf_api.spec.checkpoint import CheckpointStorage
+from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.resources import ResourcesSpec, Toleration
+from rlhf_api.status import ArtifactStatus
+from rlhf_cli.cluster.client import Cluster
+from rlhf_cli.cluster.errors import ClusterError, NothingToRead
+from rlhf_cli.cluster.jobs import Job
+from rlhf_kube.kinds import Kind
+
+CLAIM_SCHEME: Final = "pvc://"
+"""Prefix of addresses in a volume: pvc://CLAIM/FOLDER/model."""
+MODEL: Final = "model"
+REPORT: Final = "report.html"
+_MANIFEST_KEY: Final = MANIFEST.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class ClaimFolder:
+    """A folder of a volume claim in the job's namespace."""
+
+    claim: str
+    folder: str
+    """Without leading or trailing slashes; empty for the volume's root."""
+
+    def __str__(self) -> str:
+        return f"{CLAIM_SCHEME}{self.claim}/{self.folder}".rstrip("/")
+
+
+@dataclass(frozen=True)
+class UriFolder:
+    """A folder that fsspec reads."""
+
+    address: str
+    """Without a trailing slash."""
+
+    def __str__(self) -> str:
+        return self.address
+
+
+Location = ClaimFolder | UriFolder
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """Parts of a job's manifest that a reader pod needs."""
+
+    location: Location | None
+    image: ImageSpec | None
+    tolerations: tuple[Toleration, ...]
+    """Tolerations of all node pools."""
+
+
+def find_reader_settings(cluster: Cluster, job: Job) -> ReaderSettings:
+    """Read the settings of a job, with the chart's defaults if they can be read."""
+    spec = job.spec
+    # Without that ConfigMap, or without the right to read it, the defaults stay unknown.
+    with suppress(ClusterError, KeyError, TypeError, yaml.YAMLError):
+        spec = _operator_spec(cluster, job) or spec
+    return reader_settings(job.name, spec, job.status.artifacts)
+
+
+def _operator_spec(cluster: Cluster, job: Job) -> Mapping[str, Any]:
+    """The spec in the newest ConfigMap that the operator created for the job; else empty."""
+    documents = cluster.list(Kind.CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}").items
+    # The job has other ConfigMaps, too; each attempt has one with a manifest.
+    maps = [item for item in documents if _MANIFEST_KEY in (item.get("data") or {})]
+    newest = max(maps, key=lambda item: str(item["metadata"]["creationTimestamp"]), default=None)
+    if newest is None:
+        return {}
+    spec: Mapping[str, Any] = yaml.safe_load(newest["data"][_MANIFEST_KEY])["spec"]
+    return spec
+
+
+def reader_settings(
+    name: str, spec: Mapping[str, Any], artifacts: ArtifactStatus
+) -> ReaderSettings:
+    """Derive the reader's settings from a spec.
+
+    Args:
+        name: the job's name.
+        spec: by wire names, with the chart's defaults if known.
+        artifacts: from the job's status.
+    """
+    image, pools = spec.get("image"), ResourcesSpec()
+    with suppress(ValidationError):
+        # A manifest of another version may not validate; then the pod gets no tolerations.
+        pools = ResourcesSpec.model_validate(spec.get("resources") or {}, extra="ignore")
+    # Of all pools: the volume may be reachable from the nodes of one pool only.
+    tolerations = (taint for pool in pools.node_pools for taint in pool.tolerations)
+    return ReaderSettings(
+        location=_location_from_artifacts(artifacts) or _location_from_spec(name, spec),
+        image=None if not image else ImageSpec.model_validate(image, extra="ignore"),
+        tolerations=tuple(dict.fromkeys(tolerations)),
+    )
+
+
+def parse_claim(text: str) -> ClaimFolder:
+    """Parse CLAIM or CLAIM/FOLDER.
+
+    Raises:
+        NothingToRead: the text is neither.
+    """
+    claim, _, folder = text.removeprefix(CLAIM_SCHEME).partition("/")
+    if not claim:
+        raise NothingToRead(f"not a claim: got {text!r}, allowed CLAIM or CLAIM/FOLDER")
+    return ClaimFolder(claim, folder.strip("/"))
+
+
+def _location_from_artifacts(artifacts: ArtifactStatus) -> Location | None:
+    """The folder that contains the model or the report."""
+    for address, name in ((artifacts.model, MODEL), (artifacts.report, REPORT)):
+        folder, _, last = (address or "").rstrip("/").rpartition("/")
+        # Only the layout that this version writes: the folder, then model or report.
+        if last == name and "://" in folder:
+            if folder.startswith(CLAIM_SCHEME):
+                return parse_claim(folder)
+            return UriFolder(folder)
+    return None
+
+
+def _location_from_spec(name: str, spec: Mapping[str, Any]) -> Location | None:
+    document = (spec.get("checkpoint") or {}).get("storage")
+    if not document:
+        return None
+    storage = CheckpointStorage.model_validate(document, extra="ignore")
+    claim = storage.persistent_volume_claim
+    if claim is not None:
+        return ClaimFolder(claim.claim_name, (claim.sub_path or name).strip("/"))
+    assert storage.uri is not None
+    return UriFolder(storage.uri.rstrip("/"))

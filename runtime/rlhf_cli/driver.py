@@ -1,0 +1,212 @@
+"""The driver of a job in a Ray cluster: train, and report the state over HTTP.
+
+The final report is printed to the log, and served until the operator has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from rlhf_api.exits import ExitCode
+from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
+from rlhf_api.report import RunPhase
+from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.driver_log import DriverLog
+from rlhf_cli.guard import print_error
+from rlhf_cli.manifests import annotate_lines, read_jobs, require_one_job
+from rlhf_cli.planning import devices_text
+from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
+from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
+from rlhf_cli.stopping import defer_signals, install_signal_handlers
+from rlhf_cli.train import TrainingTask, classify_ending, train
+from rlhf_cli.user_code import mounted_code
+from rlhf_flow.errors import NotOffered
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_planner.problem.devices import inventory_from_pools
+from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
+from rlhf_runtime.controller.run_lock import lock_folder
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.errors import DirtyCluster, FolderInUse
+from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
+from rlhf_runtime.patience import Patience
+from rlhf_runtime.preflight.limits import QUICK
+from rlhf_runtime.telemetry.progress import Both, make_progress
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.status_board import StatusBoard
+from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_server import StatusServer
+
+LINGER_SECONDS = 60.0
+"""Maximum time that the final report is served without an acknowledgement."""
+PORT_SECONDS = LINGER_SECONDS + 15.0
+"""Timeout for opening the port, which an earlier driver may still use."""
+EVERYWHERE = "0.0.0.0"
+
+
+@dataclass(frozen=True)
+class DriverStart:
+    """Arguments of `rlhf drive`."""
+
+    file: Path
+    """The manifest."""
+    output: Path
+    """The run's folder."""
+    submission: str
+    """JOB-ATTEMPT-RESTART."""
+    report_port: int
+    """Port of the report; 0: any free port."""
+    ray_address: str
+    """The Ray cluster; auto: from the environment."""
+    code: Path
+    """Mount point of the user's own Python."""
+    inject: tuple[str, ...] = ()
+    """Faults to cause, as --inject writes them."""
+
+
+def drive_job(start: DriverStart) -> None:
+    """Train, report and raise typer.Exit with the exit code."""
+    with DriverLog() as log:
+        _drive_and_report(start, log)
+
+
+def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
+    board = StatusBoard(job_from_submission(start.submission), start.submission)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    server = StatusServer(board, token)
+    stop = StopRequest()
+    # A signal may arrive while the port is still occupied: Kubernetes stops a pod at any time.
+    install_signal_handlers(stop)
+    try:
+        # The port is opened before anything else, so that the operator learns of a refused
+        # manifest, too.
+        server.open(
+            EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _notify, stop.raise_if_requested)
+        )
+        _drive(start, board, stop, log)
+        # The job has ended: a signal must not interrupt the last report.
+        deferred = defer_signals()
+        board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
+    except (Exception, KeyboardInterrupt) as error:
+        deferred = defer_signals()
+        outcome, reason, message = classify_ending(error)
+        board.end(RunPhase[outcome.name], print_error(error), reason, message)
+    # stdout and stderr go to one log: what is said about an error has to precede the report.
+    sys.stderr.flush()
+    report = board.latest.model_dump_json(by_alias=True, exclude_none=True)
+    # The operator reads this line from the submission's log where the port did not answer any more.
+    print(FINAL_REPORT + report, flush=True)
+    # A signal that came meanwhile shortens the wait, and changes neither report nor exit code.
+    with suppress(KeyboardInterrupt):
+        install_signal_handlers(deferred)
+        deferred.raise_if_requested()
+        # Without a token nobody can acknowledge.
+        board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
+    server.close()
+    raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
+
+
+def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: DriverLog) -> None:
+    """Run the job from the first report to the last."""
+    # Faults and manifest are checked before Ray is touched: mistakes in them cost no start.
+    faults = tuple(map(parse_fault, start.inject))
+    job = require_one_job(read_jobs(start.file), start.file)
+    board.update(total_steps=job.spec.schedule.steps)
+    folder = RunFolder(start.output)
+    progress = Both(make_progress(sys.stderr), StatusProgress(board))
+    require_shared_storage(job)
+    cluster = RunTarget(
+        pools=lambda: inventory_from_pools(job.spec.resources.node_pools),
+        code=mounted_code(job, start.code),
+        lines=partial(annotate_lines, start.file, job),
+        one_machine=False,
+    )
+    with preflight(job, cluster, QUICK) as ready:
+        graphs, plan = ready.planned
+        require_targets(faults, plan.num_devices)
+        require_at_home(faults)
+        # Only from here on: a job that is refused writes nothing into the run's folder.
+        log.keep_at(folder.path / DRIVER_LOG)
+        with _locked(
+            folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
+        ):
+            store = open_store(job, folder, fresh=False)
+            # A driver that is started again after the job's end only reports that end again.
+            if not prepare_run_folder(folder, job, fresh=False, lines=ready.lines):
+                _report_earlier_result(folder, board)
+                return
+            changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
+            # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
+            # for.
+            nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
+            site = RayCluster(
+                start.ray_address,
+                nodes_deadline_seconds,
+                progress.notice,
+                stop.raise_if_requested,
+                board.beat,
+            )
+            notices = [*changed, *lint_job(job, graphs, plan.device), *unchecked_notices(ready)]
+            path = ready.python_path
+            train(
+                TrainingTask(job, plan, folder, store, site, stop, progress, path, faults, notices)
+            )
+
+
+def require_shared_storage(job: RLHFJob) -> None:
+    """Check that checkpoints are stored in the run's folder.
+
+    Raises:
+        NotOffered: the manifest names another address.
+    """
+    storage = job.spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        raise NotOffered(
+            "on a cluster all pods mount one volume for the run's folder and its checkpoints: "
+            f"got checkpoint.storage.uri {storage.uri}, allowed persistentVolumeClaim; name "
+            "a claim of access mode ReadWriteMany"
+        )
+
+
+@contextmanager
+def _locked(folder: Path, patience: Patience) -> Iterator[None]:
+    """Lock the run's folder; wait for a lost driver to release it.
+
+    Raises:
+        DirtyCluster: it does not release it in time.
+    """
+    with ExitStack() as stack:
+
+        def locked_by() -> str:
+            try:
+                stack.enter_context(lock_folder(folder))
+            except FolderInUse as error:
+                return str(error)
+            return ""
+
+        # The owner may be a driver whose end is not complete yet.
+        if owner := patience.until_free(locked_by):
+            raise DirtyCluster(
+                f"an earlier driver still writes to the run's folder: got {owner}; after "
+                f"{patience.seconds:g} s; end that driver; the job then resumes from its newest "
+                "checkpoint"
+            )
+        yield
+
+
+def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> None:
+    """Report the last step of a run that had ended before."""
+    steps = folder.read().steps
+    if steps:
+        board.update(step=steps[-1].step, metrics=reportable(steps[-1].metrics))
+
+
+def _notify(text: str) -> None:
+    typer.echo(text, err=True)

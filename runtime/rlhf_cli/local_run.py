@@ -1,0 +1,153 @@
+"""A job on this machine: check, plan, train and report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from rlhf_api.errors import OverrideError
+from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.local_jobs import local_jobs
+from rlhf_cli.manifests import annotate_lines, require_one_job
+from rlhf_cli.planning import devices_text
+from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
+from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
+from rlhf_cli.resume_hint import resume_command, with_resume_hint
+from rlhf_cli.stopping import install_signal_handlers
+from rlhf_cli.user_code import user_code
+from rlhf_flow.jobs.lint import lint_job
+from rlhf_planner.plan import local_pools
+from rlhf_runtime.controller.run_lock import lock_folder
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.faults import Fault, parse_fault, require_targets
+from rlhf_runtime.forkserver.standby import choose_fork_server
+from rlhf_runtime.preflight.limits import QUICK
+from rlhf_runtime.telemetry.progress import make_progress
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+IGNORED = (
+    "resources",
+    "image",
+    "hub",
+    "env",
+    "managed_by",
+    "priority_class_name",
+    "suspend",
+    "active_deadline_seconds",
+    "start_deadline_seconds",
+    "ttl_seconds_after_finished",
+)
+"""Fields of spec for clusters; `rlhf run` lists those that a manifest sets, and ignores them."""
+
+
+OPTION_FIELDS = {"--steps": "spec.schedule.steps", "--seed": "spec.schedule.seed"}
+"""Fields with an option of their own."""
+
+
+def run_job(
+    file: Path,
+    output: Path | None,
+    devices: int | None,
+    steps: int | None,
+    seed: int | None,
+    overrides: Sequence[str],
+    fresh: bool,
+    inject: Sequence[str] = (),
+) -> None:
+    """Check, plan and train the job of a file."""
+    # --steps and --seed are shorthands of --set. Which of two values wins would be a guess.
+    _check_set_once(overrides, {"--steps": steps, "--seed": seed})
+    changes = list(overrides)
+    changes += [] if steps is None else [f"spec.schedule.steps={steps}"]
+    changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
+    faults = tuple(map(parse_fault, inject))
+    job = require_one_job(local_jobs(file, changes), file)
+    here = RunTarget(
+        pools=partial(local_pools, job, devices),
+        code=user_code(job),
+        lines=partial(annotate_lines, file, job, changes),
+        one_machine=True,
+    )
+    # Everything is checked before the folder is touched: a refused job leaves no trace in it.
+    with preflight(job, here, QUICK) as checked:
+        _, plan = checked.planned
+        require_targets(faults, plan.num_devices)
+        folder = RunFolder(output or Path("rlhf-runs") / job.name)
+        stop = StopRequest()
+        install_signal_handlers(stop)
+        # Two runs in one folder would overwrite each other's checkpoints and metrics.
+        with lock_folder(folder.path):
+            command = resume_command(file, folder, devices, changes)
+            _train(job, checked, folder, fresh, stop, faults, command)
+
+
+def _check_set_once(overrides: Sequence[str], options: Mapping[str, int | None]) -> None:
+    """Check that no field is set both by its option and by --set.
+
+    Raises:
+        OverrideError: one is.
+    """
+    for option, value in options.items():
+        both = [text for text in overrides if text.partition("=")[0] == OPTION_FIELDS[option]]
+        if value is not None and both:
+            raise OverrideError(
+                f"{option} and --set set the same field: got {option} {value} and --set "
+                f"{both[-1]}, allowed one of them; remove the other"
+            )
+
+
+def _train(
+    job: RLHFJob,
+    checked: CheckedJob,
+    folder: RunFolder,
+    fresh: bool,
+    stop: StopRequest,
+    faults: tuple[Fault, ...],
+    command: Sequence[str],
+) -> None:
+    """Train a checked job, if there is anything left to do."""
+    # An unusable store is reported before an earlier run is moved aside.
+    store = open_store(job, folder, fresh)
+    if not prepare_run_folder(folder, job, fresh, checked.lines):
+        return
+    # Compared before workers start, since a difference that is not allowed ends the run.
+    graphs, plan = checked.planned
+    changed = check_changes(job, folder, store, devices_text(plan), checked.lines)
+    fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
+    with closing(fork_server), with_resume_hint(command, folder, store):
+        # Imported here, so that Ray and the libraries of workers are imported at the same time.
+        from rlhf_cli.train import TrainingTask, train
+        from rlhf_runtime.controller.site import OneMachine
+
+        train(
+            TrainingTask(
+                job=job,
+                plan=plan,
+                folder=folder,
+                store=store,
+                site=OneMachine(fork_server),
+                stop=stop,
+                progress=make_progress(sys.stderr),
+                python_path=checked.python_path,
+                faults=faults,
+                notices=[
+                    *changed,
+                    *(
+                        f"spec.{section} is for clusters; rlhf run ignores it"
+                        for section in ignored_sections(job)
+                    ),
+                    *lint_job(job, graphs, plan.device),
+                    *unchecked_notices(checked),
+                    *filter(None, [standby_notice]),
+                ],
+            )
+        )
+
+
+def ignored_sections(job: RLHFJob) -> list[str]:
+    """Sections that have no effect on one machine, by their wire names."""
+    fields = type(job.spec).model_fields
+    return [fields[name].alias or name for name in IGNORED if name in job.spec.model_fields_set]
