@@ -84,9 +84,9 @@ def compared(
     cpu_seconds = process_time() - begin
     found = {}
     for kind in kinds:
-        of_kind = [each for each in family if kind_of(each) == kind]
+        calls_of_kind = [each for each in family if kind_of(each) == kind]
         known = [fitted[kind]] if kind in fitted else []
-        one = find_plan(problem, hardware, of_kind, known, FITTED_OF_KIND)
+        one = find_plan(problem, hardware, calls_of_kind, known, FITTED_OF_KIND)
         if one.fitted is not None:
             found[kind] = one
     seconds_of = {

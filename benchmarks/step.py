@@ -34,7 +34,7 @@ from outcome import (
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.jobs.job_graphs import rewards_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.controller.job_run import step_record
@@ -114,7 +114,7 @@ class OurRun:
         self._journal = journal
         traced = trace_algorithms(job, plan.device)[GraphName.STEP]
         self._algorithm = traced.algorithm
-        self._rewards = rewards_of(traced.graph)
+        self._rewards = reward_roles(traced.graph)
         self._workers = Workers(job, plan, settings, site)
         self._workers.build(journal.started)
         rates = training_settings(job.spec, plan.policy, traced.graph)

@@ -13,7 +13,7 @@ from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import LineContext
 from rlhf_cli.planning import PLANNED_FROM_MANIFEST, plan_graphs
-from rlhf_flow.document.manifest_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import matches_settings
 from rlhf_flow.errors import NoScores, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_job
 from rlhf_flow.trace.graph import Graph
@@ -94,7 +94,7 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
         pools: Sequence[Pool] = ()
         traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
         # Without the code, a graph in the manifest will do, unless it is of other settings.
-        if traceable or is_of_these_settings(job):
+        if traceable or matches_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
                 graphs_of = trace_job if traceable else graphs_without_code

@@ -1,23 +1,23 @@
 """Errors of the flow and of the planner.
 
-FlowError                a step does what a step must not; it is the algorithm's author's to mend
+FlowError                a step breaks a rule of the flow; the author of the algorithm has to fix it
 ├── UnknownRole          flow.x where the algorithm has no role x
 ├── UnknownPrimitive     role.x where a role of that kind has no x
 └── InvalidAlgorithm     a class that cannot be imported, built or traced
-PlanError                the manifest asks for what cannot be
-├── InvalidGraph         the manifest's graph of an algorithm cannot be one
-├── ManifestOutdated     the manifest says of code or models what they are not, or not any more
-├── ShapeUnknown         a model's dimensions cannot be found out
-├── NoScores             a reward's model is no reward model
-├── DevicesUnknown       a pool's memory cannot be found out
-├── ProfileUnusable      a profile that lacks what is asked of it, or that is none
-├── InvalidPlacement     groups of roles that do not fit the roles or the pools
-├── NotOffered           a setting that this version does not have
+PlanError                the job of a manifest cannot be planned
+├── InvalidGraph         the manifest's graph of an algorithm is malformed
+├── ManifestOutdated     the manifest contradicts the code or the model's files
+├── ShapeUnknown         a model's dimensions are unknown
+├── NoScores             the model of a reward is no reward model
+├── DevicesUnknown       a pool's memory is unknown
+├── ProfileUnusable      a profile that lacks a measurement, or is malformed
+├── InvalidPlacement     groups that do not fit the roles or the pools
+├── NotOffered           a setting that this version does not support
 ├── DoesNotDivide        a degree of parallelism that does not divide devices or models
 ├── KvCacheTooSmall      rollout.kvCacheMemory below one longest sequence
 ├── DoesNotFit           the sum of memory exceeds a device
-├── TimesUnknown         an objective that compares times which nobody knows
-└── StepTooLong          no number of devices on which a step takes as little as is asked for
+├── TimesUnknown         an objective compares times, and they are unknown
+└── StepTooLong          no number of devices makes a step as fast as required
 """
 
 from __future__ import annotations
@@ -53,38 +53,38 @@ class PlanError(RlhfError):
 
 
 class InvalidGraph(PlanError):
-    """The graph in a manifest cannot be that of an algorithm."""
+    """The graph in a manifest cannot be the graph of an algorithm."""
 
     reason = "InvalidGraph"
 
 
 class ManifestOutdated(PlanError):
-    """What a manifest says of code or of a model's files is not what they say."""
+    """A manifest contradicts the code or the model's files."""
 
     reason = "ManifestOutdated"
 
 
 class ShapeUnknown(PlanError):
-    """A model's dimensions cannot be found out."""
+    """A model's dimensions are unknown."""
 
     reason = "PlanUnknown"
 
 
 class NoScores(PlanError):
-    """A reward's model that has another head than one of scores."""
+    """The model of a reward has no head for scores."""
 
     reason = "WrongHead"
     exit_code = ExitCode.USER
 
 
 class DevicesUnknown(PlanError):
-    """A pool's devices or their memory cannot be found out."""
+    """A pool's devices or their memory are unknown."""
 
     reason = "PlanUnknown"
 
 
 class ProfileUnusable(PlanError):
-    """A profile of measured layers lacks what is asked of it, or is none."""
+    """A profile of measured layers lacks a measurement, or is malformed."""
 
     reason = "PlanUnknown"
 
@@ -96,7 +96,7 @@ class InvalidPlacement(PlanError):
 
 
 class NotOffered(PlanError):
-    """A setting that this version does not have."""
+    """A setting that this version does not support."""
 
     reason = "NotOffered"
 
@@ -120,12 +120,12 @@ class DoesNotFit(PlanError):
 
 
 class TimesUnknown(PlanError):
-    """An objective that compares times, on devices whose times are not known."""
+    """An objective that compares times, on devices with unknown times."""
 
     reason = "TimesUnknown"
 
 
 class StepTooLong(PlanError):
-    """No number of devices on which a step takes as little as the objective asks for."""
+    """No number of devices makes a step as fast as the objective requires."""
 
     reason = "StepTooLong"

@@ -137,7 +137,9 @@ def requested_placement(problem: PlanningProblem) -> Mapping[str, RolePlacement]
 
 def _call_kinds(problem: PlanningProblem, role: str) -> frozenset[RoleCalls]:
     """The kinds of a role's calls."""
-    calls = (call for graph in problem.graphs.values() for call in graph.of_kind(*MODEL_CALLS))
+    calls = (
+        call for graph in problem.graphs.values() for call in graph.calls_of_kind(*MODEL_CALLS)
+    )
     return frozenset(RoleCalls(call.kind.value) for call in calls if call.role == role)
 
 

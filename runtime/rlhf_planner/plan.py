@@ -18,7 +18,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
-from rlhf_flow.jobs.job_graphs import job_roles, policy_of, trace_job
+from rlhf_flow.jobs.job_graphs import job_roles, policy_role, trace_job
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.advice.advice import advice_lines
 from rlhf_planner.cost.hardware import Hardware
@@ -213,7 +213,7 @@ def _devices_needed(job: RLHFJob) -> int:
     graphs = trace_job(job, Device.CPU)
     roles = job_roles(graphs).items()
     heads = {name: role.head for name, role in roles if role.head is not None}
-    sets = role_sets(kind, heads, policy_of(graphs[GraphName.STEP]))
+    sets = role_sets(kind, heads, policy_role(graphs[GraphName.STEP]))
     return sum(set_multiples(sets, _copies(job, heads), job.spec.rollout.parallelism.tensor))
 
 

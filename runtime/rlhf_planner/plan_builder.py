@@ -27,12 +27,12 @@ from rlhf_planner.memory.generation import (
 from rlhf_planner.memory.offloading import FASTEST, offload_reasons, with_standby
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.plan_calls import CallMeshes, call_plans
-from rlhf_planner.problem.problem import Fixed, PlanningProblem
+from rlhf_planner.problem.problem import Constraints, PlanningProblem
 from rlhf_planner.simulation.step_tasks import passes_ahead
 
 
 def plan_reasons(
-    fixed: Fixed,
+    fixed: Constraints,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
     loads: Loads,
@@ -95,7 +95,9 @@ def _placement_reason(
     return f"{group}: {roles}, {why.get(kind, 'as placement.groups says')}"
 
 
-def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> Iterator[str]:
+def _engine_reasons(
+    fixed: Constraints, engine: EngineChoice, load: GenerationLoad
+) -> Iterator[str]:
     yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
         + _size_reason(load)
@@ -117,7 +119,7 @@ def _size_reason(load: GenerationLoad) -> str:
     return "the smallest power of two with which everything fits"
 
 
-def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> str:
+def _cache_reason(fixed: Constraints, engine: EngineChoice, load: GenerationLoad) -> str:
     """Explain the size of a role's cache."""
     if fixed.kv_cache_bytes is not None:
         return "rollout.kvCacheMemory says so"
@@ -239,9 +241,9 @@ def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> Generati
 
 def _max_samples(problem: PlanningProblem, role: str) -> int:
     samples = [
-        graph.rows[call.id].most
+        graph.rows[call.id].max
         for graph in problem.graphs.values()
-        for call in graph.of_kind(CallKind.GENERATE)
+        for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role
     ]
     return max(samples)

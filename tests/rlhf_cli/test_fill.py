@@ -14,7 +14,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.models import ModelFamily
 from rlhf_cli.app import app
-from rlhf_flow.document.manifest_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import matches_settings
 
 from ..unprivileged import permissions_hold
 
@@ -94,7 +94,7 @@ def test_shape_and_graph_are_written_between_what_was_there(folder: Path) -> Non
     (job,) = load_file("job.yaml")
     shape = job.spec.models["actor"].shape
     assert shape is not None and shape.family is ModelFamily.QWEN2 and shape.head_dim == 32
-    assert is_of_these_settings(job)
+    assert matches_settings(job)
 
 
 def test_a_second_time_changes_nothing(folder: Path) -> None:

@@ -194,7 +194,10 @@ def penalized(job: Any, **parameters: Any) -> Any:
     ("parameters", "told"),
     [
         ({"every": 2}, None),
-        ({"every": 1}, "KL against what it begins with: .*every-1/reference.copy_weights_from mak"),
+        (
+            {"every": 1},
+            "KL against its own initial weights: .*every-1/reference.copy_weights_from mak",
+        ),
         ({"every": 2, "into": "actor"}, "after actor.copy_weights_from has changed actor"),
     ],
     ids=["now and then", "every step", "before log-probabilities"],

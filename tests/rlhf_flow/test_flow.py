@@ -31,16 +31,16 @@ class Batch:
     """A batch of a backend that runs: fields only."""
 
     def __init__(self, fields: set[str]) -> None:
-        self.fields = frozenset(fields)
+        self.column_names = frozenset(fields)
 
     def __or__(self, other: BatchValue) -> Batch:
-        return Batch({*self.fields, *other.fields})
+        return Batch({*self.column_names, *other.column_names})
 
     def select(self, *names: str) -> Batch:
         return Batch(set(names))
 
     def rename(self, **names: str) -> Batch:
-        return Batch({names.get(name, name) for name in self.fields})
+        return Batch({names.get(name, name) for name in self.column_names})
 
     def broadcast(self, like: BatchValue) -> Batch:
         return self
@@ -211,9 +211,9 @@ def test_a_missing_field_names_call_field_source_and_nearest_field() -> None:
             GroupAdvantages("reward_scores", "reward_valid"),
         )
     text = str(caught.value)
-    assert "compute reads the field reward_scores" in text
+    assert "compute reads the column reward_scores" in text
     assert "flow.reward.score(batch)" in text
-    assert "nearest field is reward_score" in text
+    assert "nearest column is reward_score" in text
 
 
 def test_a_field_that_no_role_writes_is_explained() -> None:
@@ -289,7 +289,7 @@ def test_auxiliary_losses_read_their_own_batches() -> None:
         own = ClippedLoss("valid")
         flow.actor.train(batch, own, (flow.pretraining(), CrossEntropy(weight=0.5)), from_step=2)
     (call,) = backend.calls
-    assert set(call.reads) == batch.fields
+    assert set(call.reads) == batch.column_names
     assert call.auxiliary_reads == (("prompt_tokens", "response_tokens"),)
     assert call.options == TrainOptions(own, 2, (CrossEntropy(weight=0.5),))
 
@@ -352,9 +352,9 @@ def test_unusable_role_names_are_refused(roles: Roles) -> None:
 
 @pytest.mark.parametrize("name", ["pass-rate", "évaluation", "", "a" * 64, "1st"])
 def test_names_of_fields_that_no_plan_could_hold_are_refused(name: str) -> None:
-    with pytest.raises(FlowError, match="no field may have: got"):
+    with pytest.raises(FlowError, match="no column may have: got"):
         Custom("mine:rate", reads=["reward_scores"], writes=[name])
-    with pytest.raises(FlowError, match="no field may have: got"):
+    with pytest.raises(FlowError, match="no column may have: got"):
         Custom("mine:rate", reads=[name], writes=["rate"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from rlhf_api.changes import manifest_digest, refused_changes, spec_document
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.document.manifest_graph import document_of_graph, is_of_these_settings, lacks_code
+from rlhf_flow.document.manifest_graph import build_manifest_graph, lacks_code, matches_settings
 from rlhf_flow.errors import InvalidAlgorithm, InvalidGraph, ManifestOutdated
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms, trace_job
 
@@ -75,7 +75,7 @@ SCHEDULE = {"steps": 10, "promptsPerStep": 16, "warmStart": {"maxSteps": 5}}
 def filled(job: RLHFJob) -> RLHFJob:
     """The job with the graph of its code."""
     step = trace_algorithms(job)[GraphName.STEP]
-    return with_graph(job, document_of_graph(job, step.algorithm, step.graph))
+    return with_graph(job, build_manifest_graph(job, step.algorithm, step.graph))
 
 
 def with_graph(job: RLHFJob, graph: Any) -> RLHFJob:
@@ -150,19 +150,19 @@ def test_a_graph_of_other_settings_is_known_for_one_without_code(
 ) -> None:
     job = filled(own())
     graph = job.spec.algorithm.graph
-    assert is_of_these_settings(job)
-    assert not is_of_these_settings(with_graph(own(**sections), graph))
+    assert matches_settings(job)
+    assert not matches_settings(with_graph(own(**sections), graph))
 
 
 @pytest.mark.parametrize("sections", [{"schedule": {**SCHEDULE, "steps": 99}}, {"suspend": True}])
 def test_other_settings_leave_it_as_it_is(module: Path, sections: dict[str, Any]) -> None:
     graph = filled(own()).spec.algorithm.graph
-    assert is_of_these_settings(with_graph(own(**sections), graph))
+    assert matches_settings(with_graph(own(**sections), graph))
 
 
 def test_whole_numbers_are_the_same_as_kubernetes_stores_them(module: Path) -> None:
     graph = filled(own({"temperature": 1.0})).spec.algorithm.graph
-    assert is_of_these_settings(with_graph(own({"temperature": 1}), graph))
+    assert matches_settings(with_graph(own({"temperature": 1}), graph))
 
 
 def test_parameters_that_change_no_call_need_no_new_graph_where_the_code_is(module: Path) -> None:

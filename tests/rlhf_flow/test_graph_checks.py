@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "other writes": (
         lambda d: call(d, "compute").update(writes=["wishes"]),
-        "compute writes something else than it does: got .*wishes",
+        "compute writes other columns than its method: got .*wishes",
     ),
     "no rows": (
         lambda d: call(d, "actor.train").update(rows={"expected": 0, "most": 0}),
@@ -119,11 +119,11 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "training without a loss": (
         lambda d: call(d, "actor.train").pop("train"),
-        "without what it needs: got nothing, allowed train",
+        "or lacks its own: got nothing, allowed train",
     ),
     "a loss of a call that trains nothing": (
         lambda d: call(d, "critic.values").update(train=call(d, "critic.train")["train"]),
-        "made with what its method does not take.*: got train, allowed nothing",
+        "has options of another method.*: got train, allowed nothing",
     ),
     "a call in no region": (
         lambda d: call(d, "actor.train").update(id="every-2/actor.train"),

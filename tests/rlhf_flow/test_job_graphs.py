@@ -47,10 +47,10 @@ def compared(job: MakeJob, **sections: Any) -> Any:
 def test_a_step_reads_what_the_form_of_the_data_has(job: MakeJob) -> None:
     (graph,) = trace_job(supervised(job, {"path": "a.jsonl", "answerField": "solution"})).values()
     assert graph.inputs.prompts == ("prompt_tokens", "response_tokens")
-    assert graph.most_rows("student") == 1
+    assert graph.max_rows("student") == 1
     (graph,) = trace_job(compared(job)).values()
     assert graph.inputs.prompts == ("preference", "prompt_tokens", "response_tokens")
-    assert graph.most_rows("reward_model") == 2, "two rows of every prompt"
+    assert graph.max_rows("reward_model") == 2, "two rows of every prompt"
 
 
 def test_generation_reads_prompts_only_where_there_are_answers(job: MakeJob) -> None:

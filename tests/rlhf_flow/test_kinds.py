@@ -21,7 +21,7 @@ from rlhf_flow import (
     ValueLoss,
 )
 from rlhf_flow.errors import FlowError
-from rlhf_flow.step.columns import FIELDS, field_of
+from rlhf_flow.step.columns import COLUMNS, column_spec
 from rlhf_flow.step.operations import (
     BestAgainstWorst,
     Custom,
@@ -89,12 +89,12 @@ def training(role: str, loss: Any) -> Use:
         ),
         (
             training("actor", ClippedLoss("reward_valid", old_log_probs="reference_log_probs")),
-            "compares with another role's field: .*'reference_log_probs'.* from reference.log_prob"
+            "compares with another role's column: .*'reference_log_probs'.* from reference.log_prob"
             ".*allowed one of actor.*name actor_log_probs or rollout_log_probs",
         ),
         (
             training("critic", ValueLoss("reward_valid", values="cost_critic_values")),
-            "compares with another role's field: .*allowed one of critic, .*name critic_values",
+            "compares with another role's column: .*allowed one of critic, .*name critic_values",
         ),
         (
             training("actor", Dpo("reference_log_probs", preference="reward_valid")),
@@ -202,19 +202,19 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
 def test_a_setting_takes_the_fields_that_its_name_promises(setting: str) -> None:
     """Every field of the batch. Oracle: names, whereas the trace follows origins."""
     found: list[str] = []
-    trace(Everything(lambda flow, batch: found.extend(batch.fields)))
+    trace(Everything(lambda flow, batch: found.extend(batch.column_names)))
     for field in sorted(set(found)):
         takers = [who for end, who in ENDINGS.items() if field.endswith(end)]
         use = computing(SETTINGS[setting](field))
         if any(setting in who for who in takers):
             trace(Everything(use))
         else:
-            with pytest.raises(FlowError, match="takes a field for what it is not"):
+            with pytest.raises(FlowError, match="takes a column for what it is not"):
                 trace(Everything(use))
 
 
 def test_every_field_of_the_system_has_a_kind_and_no_other_name_has() -> None:
-    assert all(field_of(name) is FIELDS[name] for name in FIELDS)
+    assert all(column_spec(name) is COLUMNS[name] for name in COLUMNS)
     for name in ("cost_scores", "cost_valid", "a_log_probs", "cost_critic_values"):
-        assert field_of(name) is not None
-    assert field_of("baseline") is None and field_of("values") is None
+        assert column_spec(name) is not None
+    assert column_spec("baseline") is None and column_spec("values") is None

@@ -315,7 +315,7 @@ def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     schedule = {"steps": 1, "promptsPerStep": 16, "miniBatchPrompts": 4}
     made = job(algorithm={"type": "SFT"}, data=data, rewards=[], schedule=schedule)
     (told,) = lint_job(made, trace_job(made), Device.CPU)
-    assert "schedule.miniBatchPrompts has no effect: got 4 beside CrossEntropy" in told
+    assert "schedule.miniBatchPrompts has no effect: got 4 with CrossEntropy" in told
     both = job(schedule=schedule)
     assert lint_job(both, trace_job(both), Device.CPU) == ()
 
@@ -324,7 +324,7 @@ def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     ("asked", "told"),
     [
         (3, "got 3 of 8, which makes 3 updates of 3 or 2 prompts, none left out.*write 2 or 4"),
-        (5, "got 5 of 8, which makes 2 updates of 4 prompts, none left out.*write 4, which"),
+        (5, "got 5 of 8, which makes 2 updates of 4 prompts, none left out.*write 4, the"),
         (4, None),
         (8, None),
     ],

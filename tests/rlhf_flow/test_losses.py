@@ -20,7 +20,7 @@ def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
     """Of the calls that train."""
     graph = trace_job(job(algorithm={"type": kind.upper(), kind: settings}))[GraphName.STEP]
     found: dict[str, Any] = {}
-    for call in graph.of_kind(CallKind.TRAIN):
+    for call in graph.calls_of_kind(CallKind.TRAIN):
         assert call.role is not None and isinstance(call.options, TrainOptions)
         found[call.role] = call.options.loss
     return found

@@ -142,7 +142,7 @@ def test_operations_on_rows_and_the_users_own_do_not(operation: Operation) -> No
 def test_losses_of_tokens_read_the_mask(role: str, loss: Loss) -> None:
     graph = trace(Masked(training(role, loss), MASK))
     assert readers(graph) == ["compute#3", f"{role}.train"]
-    fields = {edge.fields for edge in graph.data_edges if edge.source == "compute"}
+    fields = {edge.columns for edge in graph.data_edges if edge.source == "compute"}
     assert fields == {("response_mask",)}
     assert readers(trace(Masked(training(role, loss)))) == []
 

@@ -147,7 +147,7 @@ def test_a_scope_is_one_of_three() -> None:
         ({"keeps": {"a.b": 0.0}, "scope": Scope.BATCH}, "with a finite number"),
         (
             {"keeps": {"mean": 0}, "scope": Scope.BATCH, "parameters": {"state": 1}},
-            "a parameter of the name of what it keeps",
+            "a parameter with the name of its kept numbers",
         ),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_reference_of_online_dpo_catches_up_at_an_iterations_end(job: Any) -
 def test_a_step_is_a_page_at_most(job: Any, kind: str) -> None:
     online = {"referenceEverySteps": 2, "savePairs": True}
     settings = online if kind == "OnlineDPO" else None
-    assert step_of(job, kind, settings).roles_of(CallKind.TRAIN)
+    assert step_of(job, kind, settings).roles_with(CallKind.TRAIN)
     made = job(algorithm={"type": kind}, **MANIFESTS.get(kind, {}))
     algorithm = trace_algorithms(made)[GraphName.STEP].algorithm
     assert len(inspect.getsource(type(algorithm).step).splitlines()) <= 20

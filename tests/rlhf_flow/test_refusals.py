@@ -14,7 +14,7 @@ from rlhf_flow import Flow, LanguageModel, ScalarModel
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.checks import checked_call, checked_settings, suggest
-from rlhf_flow.step.missing_column import sources_of
+from rlhf_flow.step.missing_column import column_sources
 from rlhf_flow.step.operations import Custom
 from rlhf_flow.trace.entrypoints import check_function
 from rlhf_flow.trace.graph import DataEdge
@@ -283,7 +283,7 @@ def test_a_step_that_a_call_does_not_run_is_refused(
     [
         (TWO, ["pass"], 9, "Mine.step calls nothing"),
         (TWO, ["flow.actor.generate(prompts)"], 9, "a step that trains nothing"),
-        ("['actor']", ["pass"], 6, r"Mine.roles\(\) returns what is no role"),
+        ("['actor']", ["pass"], 6, r"Mine.roles\(\) returns something other than roles"),
         ('{"groups": LanguageModel}', ["pass"], 6, r"roles\(\) gives no usable names: got groups"),
         (
             '{"judge": ScalarModel, "actor": LanguageModel}',
@@ -300,7 +300,7 @@ def test_a_step_that_a_call_does_not_run_is_refused(
             ],
             12,
             "a join overwrites what was generated: got response_text of compute over that of "
-            "actor.generate, allowed .* leave the generated one out of the batch by select first",
+            "actor.generate, allowed .* leave it out of the batch by select first",
         ),
         (
             TWO,
@@ -331,7 +331,7 @@ def test_every_refusal_of_a_trace_names_its_line(
     made = job(algorithm=custom, rewards=rewards)
     if line is None:
         graph = trace_job(made)[GraphName.STEP]
-        assert graph.places == dict.fromkeys(("actor.generate", "actor.train"), f"{name}.py:10")
+        assert graph.locations == dict.fromkeys(("actor.generate", "actor.train"), f"{name}.py:10")
         return
     with pytest.raises(FlowError, match=rf"^{name}\.py:{line}: .*{message}"):
         trace_job(made)
@@ -343,7 +343,7 @@ def test_what_a_user_writes_in_the_place_of_the_generated_is_read_where_it_was_l
     def step(flow: Flow, prompts: Any) -> None:
         batch = flow.actor.generate(prompts)
         edit = Custom(f"{__name__}:edited", reads=["response_text"], writes=["response_text"])
-        kept = batch.select(*(batch.fields - {"response_text"}))
+        kept = batch.select(*(batch.column_names - {"response_text"}))
         flow.reward.score(kept | flow.compute(batch, edit))
 
     assert trace(Stepped(step)).data_edges[-1] == DataEdge(
@@ -357,8 +357,10 @@ def edited(columns: Any) -> dict[str, Any]:
 
 def test_hints_name_what_there_is_to_call() -> None:
     roles: Any = {"actor": LanguageModel, "reference": LanguageModel, "critic": ScalarModel}
-    assert sources_of(lambda name, _: name == "finished", roles) == ["flow.actor.generate(batch)"]
-    of_returns = sources_of(lambda name, _: name == "returns", {"actor": LanguageModel})
+    assert column_sources(lambda name, _: name == "finished", roles) == [
+        "flow.actor.generate(batch)"
+    ]
+    of_returns = column_sources(lambda name, _: name == "returns", {"actor": LanguageModel})
     assert of_returns == []  # Gae reads a critic's values
 
     def reads_mask(flow: Flow, prompts: Any) -> None:

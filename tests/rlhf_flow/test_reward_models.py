@@ -54,13 +54,13 @@ def step_of(made: Any) -> Graph:
 
 
 def edges_into(graph: Graph, target: str) -> dict[str, tuple[str, ...]]:
-    return {edge.source: edge.fields for edge in graph.data_edges if edge.target == target}
+    return {edge.source: edge.columns for edge in graph.data_edges if edge.target == target}
 
 
 def test_a_model_alone_needs_no_host(job: MakeJob) -> None:
     made = job(rewards=[LEARNED])
     graph = step_of(made)
-    assert not graph.of_kind(CallKind.SCORE)
+    assert not graph.calls_of_kind(CallKind.SCORE)
     scores, total = graph.call("learned_model.scores"), graph.call("reward.sum")
     assert (scores.kind, scores.role) == (CallKind.INFER, "learned_model")
     assert scores.reads == ("prompt_tokens", "response_tokens")
@@ -214,7 +214,7 @@ def test_a_rewards_model_is_no_role_of_the_step() -> None:
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        ({}, r"terms: got terms=\{\}, allowed fields with scores, at least one"),
+        ({}, r"terms: got terms=\{\}, allowed columns of scores, at least one"),
         ({"9": 1.0}, "terms"),
         ({"a": float("nan")}, r"terms\['a'\]: got terms\['a'\]=nan, allowed a finite number"),
         (["a"], "terms"),

@@ -103,12 +103,12 @@ def test_every_call_knows_its_rows() -> None:
 
     graph = trace(Stepped(step), samples_per_prompt=4)
     counts = {
-        call.id: (graph.rows[call.id].expected, graph.rows[call.id].most) for call in graph.calls
+        call.id: (graph.rows[call.id].expected, graph.rows[call.id].maximum) for call in graph.calls
     }
     assert counts["actor.generate"] == counts["actor.log_probs"] == (64, 64)
     assert counts["repeat/reward.score"] == (4, 4), "of one round"
     assert counts["actor.log_probs#2"] == (6, 12), "of all rounds"
-    assert graph.most_rows("actor") == 64
+    assert graph.max_rows("actor") == 64
 
 
 def remax(flow: Flow, prompts: BatchValue) -> None:
@@ -127,9 +127,9 @@ def remax(flow: Flow, prompts: BatchValue) -> None:
 
 def test_one_row_of_a_prompt_is_laid_beside_all_its_samples() -> None:
     graph = trace(Stepped(remax))
-    sources = {e.source: e.fields for e in graph.data_edges if e.target == "compute"}
+    sources = {e.source: e.columns for e in graph.data_edges if e.target == "compute"}
     assert sources == {"reward.score": ("reward_scores",), "reward.score#2": ("reward_scores",)}
-    assert {call.id: graph.rows[call.id].most for call in graph.calls} == {
+    assert {call.id: graph.rows[call.id].maximum for call in graph.calls} == {
         "actor.generate": 4,
         "reward.score": 4,
         "actor.generate#2": 1,
@@ -142,8 +142,8 @@ def test_one_row_of_a_prompt_is_laid_beside_all_its_samples() -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda b, flow, prompts: b.select("scores"), "select of a field.*got scores, allowed"),
-        (lambda b, flow, prompts: b.rename(scores="x"), "rename of a field.*got scores, allowed"),
+        (lambda b, flow, prompts: b.select("scores"), "select of a column.*got scores, allowed"),
+        (lambda b, flow, prompts: b.rename(scores="x"), "rename of a column.*got scores, allowed"),
         (lambda b, flow, prompts: b.rename(finished="a-b"), "a name that it cannot: got 'a-b'"),
         (lambda b, flow, prompts: b.rename(finished="record"), "and none that the batch has"),
         (lambda b, flow, prompts: b.rename(finished="x", record="x"), "got 'x'"),
@@ -195,7 +195,7 @@ def test_rows_of_two_calls_are_put_one_after_the_other() -> None:
         flow.actor.log_probs(first.concat(second))
 
     graph = trace(Stepped(step))
-    assert graph.rows["actor.log_probs"].most == 4
+    assert graph.rows["actor.log_probs"].maximum == 4
     edges = [edge.source for edge in graph.data_edges if edge.target == "actor.log_probs"]
     assert edges == ["actor.generate", "actor.generate#2"]
 
@@ -369,7 +369,7 @@ def test_rows_of_pretraining_are_not_mixed_with_the_steps() -> None:
             Stepped(lambda flow, prompts: flow.pretraining() | prompts),
             pretraining=RowCount(1.0, 1),
         )
-    with pytest.raises(FlowError, match="reads the field record, which nothing has written"):
+    with pytest.raises(FlowError, match="reads the column record, which nothing has written"):
         trace(
             Stepped(lambda flow, prompts: flow.actor.generate(flow.pretraining())),
             pretraining=RowCount(1.0, 1),
@@ -388,10 +388,10 @@ def test_what_is_about_other_responses_is_not_laid_beside_these(of: str) -> None
             "log_probs": lambda: flow.actor.log_probs(other),
             "compute": lambda: flow.compute(other, GroupAdvantages(*valid)),
         }[of]()
-        _ = batch | made.rename(**{name: f"other_{name}" for name in made.fields})
+        _ = batch | made.rename(**{name: f"other_{name}" for name in made.column_names})
         _ = batch | made
 
-    with pytest.raises(FlowError, match="beside responses that it is not about.*actor.generate#2"):
+    with pytest.raises(FlowError, match="of other responses: got.*actor.generate#2"):
         trace(Stepped(step), samples_per_prompt=4)
 
 
@@ -411,7 +411,7 @@ def test_what_is_about_all_rows_that_are_put_together_may_be_joined() -> None:
     ("use", "message"),
     [
         (lambda batch: batch.selct("record"), "no selct: got batch.selct.*did you mean select?"),
-        (lambda batch: batch.union(batch), r"allowed `\|` for a join, broadcast, concat"),
+        (lambda batch: batch.union(batch), r"allowed `\|` for a join, broadcast, column_names"),
         (lambda batch: batch["record"], r"allowed batch\.select\('record'\)"),
         (lambda batch: batch.select(["record"]), r"takes names one by one: got \['record'\]"),
         (lambda batch: batch.rename(text="record"), r"as rename\(old='new'\)"),

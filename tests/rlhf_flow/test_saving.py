@@ -53,7 +53,7 @@ def test_online_dpo_saves_its_pairs_after_training_on_them(job: Any) -> None:
     assert added == ["compute#2", "save"] == [call.id for call in graph.calls[-2:]]
     assert graph.call("save").options == SaveOptions("pairs")
     (edge,) = (each for each in graph.data_edges if each.target == "save")
-    assert (edge.source, edge.fields) == ("compute#2", ("lines",))
+    assert (edge.source, edge.columns) == ("compute#2", ("lines",))
 
 
 def test_the_prompt_of_a_pair_is_in_the_field_that_the_data_name(job: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_picture_says_what_is_kept() -> None:
 
 
 def test_lines_that_nobody_wrote_are_told_with_who_can_write_them() -> None:
-    with pytest.raises(FlowError, match=r"save reads the field lines.*PairLines\(\.\.\.\)\)"):
+    with pytest.raises(FlowError, match=r"save reads the column lines.*PairLines\(\.\.\.\)\)"):
         trace(Saving(made="pair_texts"))
 
 

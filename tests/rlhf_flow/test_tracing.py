@@ -22,7 +22,7 @@ from rlhf_flow import (
     ScalarModel,
 )
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
-from rlhf_flow.jobs.job_graphs import JobRole, check_step, job_roles, policy_of, trace_job
+from rlhf_flow.jobs.job_graphs import JobRole, check_step, job_roles, policy_role, trace_job
 from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, TrainOptions
 from rlhf_flow.step.operations import (
     Custom,
@@ -289,7 +289,7 @@ def test_roles_must_be_kinds_by_name() -> None:
         def roles(self) -> Any:
             return ["actor"]
 
-    with pytest.raises(FlowError, match="what is no role: got \\['actor'\\], allowed"):
+    with pytest.raises(FlowError, match="something other than roles: got \\['actor'\\], allowed"):
         trace(Nameless(lambda flow, prompts: None))
 
 
@@ -316,19 +316,19 @@ def test_what_a_role_is_used_for_follows_from_the_calls() -> None:
         "teacher": JobRole(ModelHead.LM, is_trained=False, generates=True),
         "student": JobRole(ModelHead.LM, is_trained=True, generates=True),
     }
-    assert policy_of(graph) == "student"
+    assert policy_role(graph) == "student"
 
 
 def test_old_log_probs_come_from_the_trainer_where_the_engines_differ(job: Any) -> None:
     """By rounding, that is in bfloat16; in float32 a single update needs none."""
     devices = (Device.CPU, Device.GPU)
     on_cpus, on_gpus = (trace_job(job(), device)[GraphName.STEP] for device in devices)
-    assert on_cpus.roles_of(CallKind.INFER) == ()
-    assert on_gpus.roles_of(CallKind.INFER) == ("actor",)
+    assert on_cpus.roles_with(CallKind.INFER) == ()
+    assert on_gpus.roles_with(CallKind.INFER) == ("actor",)
     assert "actor_log_probs" in on_gpus.call("actor.train").reads
     actor = {"source": {"builtin": "TinyLlama"}, "training": {"precision": "float32"}}
     exact = trace_job(job(models={"actor": actor}), Device.GPU)[GraphName.STEP]
-    assert exact.roles_of(CallKind.INFER) == ()
+    assert exact.roles_with(CallKind.INFER) == ()
 
 
 def test_two_multipliers_need_two_names() -> None:
@@ -348,7 +348,7 @@ def test_two_multipliers_need_two_names() -> None:
 
     with pytest.raises(FlowError, match="'multiplier' of LagrangeMultiplier"):
         trace(Stepped(beside_a_function))
-    with pytest.raises(FlowError, match="keeps a number of one name: got 'multiplier'"):
+    with pytest.raises(FlowError, match="keeps a number of the same name: got 'multiplier'"):
         trace(Stepped(step))
 
 

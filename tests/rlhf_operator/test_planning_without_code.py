@@ -16,7 +16,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.status import JobPhase
-from rlhf_flow.document.manifest_graph import document_of_graph
+from rlhf_flow.document.manifest_graph import build_manifest_graph
 from rlhf_flow.jobs.job_graphs import graphs_without_code, trace_algorithms
 from rlhf_kube.kinds import Kind
 from rlhf_operator.observe.parse import parse_job
@@ -87,7 +87,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Any:
     sys.path.insert(0, str(folder))
     try:
         step = trace_algorithms(RLHFJob.model_validate(document()))[GraphName.STEP]
-        written = document_of_graph(RLHFJob.model_validate(document()), step.algorithm, step.graph)
+        written = build_manifest_graph(
+            RLHFJob.model_validate(document()), step.algorithm, step.graph
+        )
     finally:
         sys.path.remove(str(folder))
         for name in ("mine_alone", "booby_trap"):

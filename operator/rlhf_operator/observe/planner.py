@@ -23,7 +23,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_api.status import PlanStatus
-from rlhf_flow.document.manifest_graph import is_of_these_settings
+from rlhf_flow.document.manifest_graph import matches_settings
 from rlhf_flow.errors import DevicesUnknown, ShapeUnknown
 from rlhf_flow.jobs.job_graphs import graphs_without_code
 from rlhf_operator.decide.observed import PlanResult, Refusal
@@ -140,7 +140,7 @@ def find_unknown(job: RLHFJob) -> str:
             "the algorithm is the user's own code, which only the driver runs: it plans first "
             "(`rlhf fill FILE` writes what the operator needs into the manifest)"
         )
-    if algorithm.type is AlgorithmType.CUSTOM and not is_of_these_settings(job):
+    if algorithm.type is AlgorithmType.CUSTOM and not matches_settings(job):
         return (
             "spec.algorithm.graph was traced with another entry point, other parameters, data, "
             "rewards or samples than the manifest has now: the driver plans first "

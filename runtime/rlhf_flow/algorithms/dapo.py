@@ -1,12 +1,12 @@
-"""DAPO: GRPO on prompts whose responses differ in their scores, sampled until there are enough."""
+"""DAPO: GRPO on prompts with different scores, sampled until there are enough of them."""
 
 from __future__ import annotations
 
 from rlhf_api.spec.presets import DapoSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings
 from rlhf_flow.algorithms.policy_gradient import PolicyGradient, estimator
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.columns import scores_column, valid_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import EnoughGroups, MixedGroups, OverlongPenalty
 
@@ -20,12 +20,12 @@ class Dapo(PolicyGradient):
 
     Args:
         settings: of the manifest.
-        job: what else matters of it.
+        job: other settings of the job.
     """
 
-    def __init__(self, settings: DapoSettings, job: JobFacts) -> None:
+    def __init__(self, settings: DapoSettings, job: JobSettings) -> None:
         super().__init__(settings, job, MIXED)
-        scores, valid = scores_of(REWARD), valid_of(REWARD)
+        scores, valid = scores_column(REWARD), valid_column(REWARD)
         self.mixed = MixedGroups(scores, valid, MIXED)
         self.enough = EnoughGroups(MIXED, job.prompts_per_step)
         self.max_rounds = settings.max_rounds
@@ -37,7 +37,7 @@ class Dapo(PolicyGradient):
             self.advantages = (shaped, *estimator(settings, shaped.shaped, MIXED, self.penalty))
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer and score until enough prompts teach something, compare, train."""
+        """Generate and score until enough groups are mixed, estimate advantages, train."""
 
         def sample(fresh: BatchValue) -> BatchValue:
             batch: BatchValue = flow.actor.generate(fresh)

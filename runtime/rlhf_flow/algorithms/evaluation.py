@@ -1,4 +1,4 @@
-"""Evaluation: held-out prompts, answered and scored."""
+"""Evaluation: responses to evaluation prompts, and their scores."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.columns import scores_column, valid_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import PassAtK
 from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles
 
 
 class Evaluation(Algorithm):
-    """Answers and their scores; trains nothing.
+    """Generates and scores responses; trains nothing.
 
     Args:
-        policy: the role that answers.
+        policy: the role that generates.
         rewards: the roles that score.
         samples: responses per prompt.
         temperature: of sampling; 0 is greedy.
-        pass_at_k: numbers of responses of which pass@k is measured, by the first reward.
-        pass_score: the score with which a response passes.
+        pass_at_k: values of k for the metric pass@k, by the first reward.
+        pass_score: minimum score of a response that passes.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Evaluation(Algorithm):
         self.samples = samples
         self.temperature = temperature
         self.passing = tuple(
-            PassAtK(scores_of(reward), valid_of(reward), tuple(pass_at_k), pass_score)
+            PassAtK(scores_column(reward), valid_column(reward), tuple(pass_at_k), pass_score)
             for reward in self.rewards[:1]
             if pass_at_k
         )
 
     def roles(self) -> Roles:
-        """The policy answers, the rewards score."""
+        """The policy and the rewards."""
         return {self.policy: LanguageModel, **dict.fromkeys(self.rewards, RewardSource)}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer and score."""
+        """Generate and score."""
         greedy = self.temperature == 0
         batch = getattr(flow, self.policy).generate(
             prompts,

@@ -9,33 +9,33 @@ from rlhf_api.spec.presets import (
     ReinforcePlusPlusSettings,
     RlooSettings,
 )
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, KlPenalty, PolicyAlgorithm
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings, KlPenalty, PolicyAlgorithm
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.columns import scores_column, valid_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import GroupAdvantages, GroupBaseline, Operation, RewardsToGo, Whiten
 
 
 class PolicyGradient(PolicyAlgorithm):
-    """Advantages from scores alone: which ones is the algorithm's estimator.
+    """Advantages from scores alone, by the estimator of the algorithm.
 
     Sources: GRPO, DeepSeekMath (arXiv 2402.03300), section 4.1; Dr.GRPO (arXiv 2503.20783); RLOO
     (arXiv 2402.14740); OPO (arXiv 2505.23585); REINFORCE++ (arXiv 2501.03262).
 
     Args:
         settings: of the manifest.
-        job: what else matters of it.
-        valid: the field that says which rows count.
+        job: other settings of the job.
+        valid: the column that is true for the rows that count.
     """
 
     def __init__(
-        self, settings: PolicyLossSettings, job: JobFacts, valid: str = valid_of(REWARD)
+        self, settings: PolicyLossSettings, job: JobSettings, valid: str = valid_column(REWARD)
     ) -> None:
         super().__init__(settings, job, valid)
-        self.advantages = estimator(settings, scores_of(REWARD), valid, self.penalty)
+        self.advantages = estimator(settings, scores_column(REWARD), valid, self.penalty)
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer, score, estimate advantages, train."""
+        """Generate, score, estimate advantages, train."""
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
         batch = self.with_log_probs(flow, batch)
@@ -49,12 +49,12 @@ def estimator(
     valid: str,
     penalty: KlPenalty,
 ) -> tuple[Operation, ...]:
-    """Operations from a score per response to the advantages of its tokens.
+    """The operations from a score per response to advantages of its tokens.
 
     Args:
         settings: of the algorithm.
-        scores: the field with the scores.
-        valid: the field that says which rows count.
+        scores: the column of scores.
+        valid: the column that is true for the rows that count.
         penalty: the KL penalty on rewards.
     """
     match settings:
@@ -66,7 +66,6 @@ def estimator(
 
 
 def _compared(settings: PolicyLossSettings, scores: str, valid: str) -> tuple[Operation, ...]:
-    """Samples of a prompt, compared with each other."""
     match settings:
         case GrpoSettings():
             return (GroupAdvantages(scores, valid, settings.normalize_by_std),)

@@ -1,12 +1,12 @@
-"""DPO: a policy learns from pairs of responses, those of the data or its own."""
+"""Training on preference pairs: DPO on the data's or the policy's own pairs, reward models."""
 
 from __future__ import annotations
 
 from rlhf_api.spec.presets import OnlineDpoSettings, PreferenceSettings, RewardModelSettings
-from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD, JobFacts
+from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD, JobSettings
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import log_probs_of, scores_of, valid_of
+from rlhf_flow.step.columns import log_probs_column, scores_column, valid_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.losses import BradleyTerry
 from rlhf_flow.step.losses import Dpo as DpoLoss
@@ -25,7 +25,7 @@ class Dpo(Algorithm):
 
     def __init__(self, settings: PreferenceSettings) -> None:
         self.loss = DpoLoss(
-            log_probs_of(REFERENCE),
+            log_probs_column(REFERENCE),
             beta=settings.beta,
             label_smoothing=settings.label_smoothing,
             epochs_per_batch=settings.epochs_per_batch,
@@ -48,13 +48,13 @@ class OnlineDpo(Dpo):
 
     Args:
         settings: of the manifest.
-        job: what else it depends on.
+        job: other settings of the job.
     """
 
-    def __init__(self, settings: OnlineDpoSettings, job: JobFacts) -> None:
+    def __init__(self, settings: OnlineDpoSettings, job: JobSettings) -> None:
         super().__init__(settings)
-        self.pairs = BestAgainstWorst(scores_of(REWARD), valid_of(REWARD))
-        self.lines = PairLines(scores_of(REWARD), prompt_field=job.prompt_field)
+        self.pairs = BestAgainstWorst(scores_column(REWARD), valid_column(REWARD))
+        self.lines = PairLines(scores_column(REWARD), prompt_field=job.prompt_field)
         self.saves_pairs = settings.save_pairs
         self.reference_every_steps = settings.reference_every_steps
 
@@ -63,7 +63,7 @@ class OnlineDpo(Dpo):
         return {**super().roles(), REWARD: RewardSource}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer, score, take pairs, train; let the reference catch up at an iteration's end."""
+        """Generate, score, choose pairs, train; update the reference at an iteration's end."""
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
         batch |= flow.compute(batch, self.pairs)

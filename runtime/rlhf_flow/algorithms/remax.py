@@ -1,11 +1,11 @@
-"""ReMax: the score of the greedy response is what samples of its prompt are held against."""
+"""ReMax: the score of the greedy response is the baseline of its prompt's samples."""
 
 from __future__ import annotations
 
 from rlhf_api.spec.presets import ReMaxSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts, PolicyAlgorithm
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings, PolicyAlgorithm
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_of, valid_of
+from rlhf_flow.step.columns import scores_column, valid_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import AboveBaseline, BothValid, RewardsToGo
 
@@ -19,25 +19,25 @@ class ReMax(PolicyAlgorithm):
 
     Args:
         settings: of the manifest.
-        job: what else matters of it.
+        job: other settings of the job.
     """
 
-    def __init__(self, settings: ReMaxSettings, job: JobFacts) -> None:
+    def __init__(self, settings: ReMaxSettings, job: JobSettings) -> None:
         super().__init__(settings, job, VALID)
         self.advantages = (
-            self.penalty.on_tokens(scores_of(REWARD)),
+            self.penalty.on_tokens(scores_column(REWARD)),
             RewardsToGo(),
             AboveBaseline("baseline", "has_baseline"),
-            BothValid(valid_of(REWARD), "has_baseline", VALID),
+            BothValid(valid_column(REWARD), "has_baseline", VALID),
         )
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer by sampling and greedily, score both, take the difference, train."""
+        """Generate samples and a greedy response, score both, subtract, train."""
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
         greedy = flow.actor.generate(prompts, samples=1, greedy=True)
         scored = flow.reward.score(greedy)
-        names = {scores_of(REWARD): "baseline", valid_of(REWARD): "has_baseline"}
+        names = {scores_column(REWARD): "baseline", valid_column(REWARD): "has_baseline"}
         baseline = scored.select(*names).rename(**names)
         batch |= baseline.broadcast(batch)
         batch = self.with_log_probs(flow, batch)

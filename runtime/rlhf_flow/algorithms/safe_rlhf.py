@@ -1,12 +1,12 @@
-"""Safe-RLHF: PPO whose mean cost is held below a budget by a learned multiplier."""
+"""Safe-RLHF: PPO with a learned multiplier that limits the mean cost to a budget."""
 
 from __future__ import annotations
 
 from rlhf_api.spec.presets import SafeRlhfSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobFacts
+from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_of, valid_of, values_of
+from rlhf_flow.step.columns import scores_column, valid_column, values_column
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.losses import CrossEntropy, Loss
 from rlhf_flow.step.operations import (
@@ -29,28 +29,28 @@ class SafeRlhf(Ppo):
 
     Args:
         settings: of the manifest.
-        job: what else matters of it.
+        job: other settings of the job.
     """
 
-    def __init__(self, settings: SafeRlhfSettings, job: JobFacts) -> None:
+    def __init__(self, settings: SafeRlhfSettings, job: JobSettings) -> None:
         super().__init__(settings, job, VALID)
         self.pretraining_weight = settings.pretraining_weight
-        self.cost_value_loss = self.value_loss_of(COST_CRITIC, returns="cost_returns")
+        self.cost_value_loss = self.critic_loss(COST_CRITIC, returns="cost_returns")
         self.advantages = (
-            BothValid(valid_of(REWARD), valid_of(COST), VALID),
+            BothValid(valid_column(REWARD), valid_column(COST), VALID),
             *self.estimates,
-            TokenRewards(scores_of(COST), rewards="costs"),
+            TokenRewards(scores_column(COST), rewards="costs"),
             Gae(
                 settings.gamma,
                 settings.gae_lambda,
-                values=values_of(COST_CRITIC),
+                values=values_column(COST_CRITIC),
                 rewards="costs",
                 advantages="cost_advantages",
                 returns="cost_returns",
             ),
             LagrangeMultiplier(
-                scores_of(COST),
-                valid_of(COST),
+                scores_column(COST),
+                valid_column(COST),
                 settings.cost_budget,
                 settings.multiplier_learning_rate,
                 settings.initial_multiplier,
@@ -65,7 +65,7 @@ class SafeRlhf(Ppo):
         return {**super().roles(), COST: RewardSource, COST_CRITIC: ScalarModel}
 
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """Answer, score reward and cost, weigh one against the other, train critics and actor."""
+        """Generate, score reward and cost, weigh them, train critics and actor."""
         batch = flow.actor.generate(prompts)
         batch |= flow.reward.score(batch)
         batch |= flow.cost.score(batch)
@@ -79,7 +79,7 @@ class SafeRlhf(Ppo):
         flow.actor.train(batch, self.loss, *self.pretraining_loss(flow), from_step=warmup)
 
     def pretraining_loss(self, flow: Flow) -> tuple[tuple[BatchValue, Loss], ...]:
-        """The ptx loss with its rows, where it has a weight."""
+        """The ptx loss with its rows; nothing if its weight is 0."""
         if self.pretraining_weight == 0:
             return ()
         return ((flow.pretraining(), CrossEntropy(self.pretraining_weight)),)

@@ -10,10 +10,10 @@ from rlhf_flow.step.roles import LanguageModel, Roles
 
 
 class Supervised(Algorithm):
-    """Cross entropy on answers: the response tokens of its rows are the reference answers.
+    """Cross entropy on reference answers, which are the response tokens of the data.
 
     Args:
-        policy: the role that is trained.
+        policy: the trained role.
     """
 
     def __init__(self, policy: str) -> None:

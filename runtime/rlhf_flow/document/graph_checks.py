@@ -1,5 +1,7 @@
-"""What has to hold between the parts of a graph that a manifest holds: a trace sees to it, but who
-wrote the manifest may have written anything."""
+"""Consistency checks of a graph in a manifest.
+
+A traced graph passes them all; a manifest may contain anything.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from rlhf_api.calls import CallKind
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph, GraphCall, GraphRegion, RegionKind
 from rlhf_flow.errors import InvalidGraph
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.step.columns import PAIR_FIELDS, PRETRAINING_FIELDS
+from rlhf_flow.step.columns import PAIR_COLUMNS, PRETRAINING_COLUMNS
 from rlhf_flow.step.flow import RESERVED
-from rlhf_flow.step.roles import Model, Roles, primitive_of
+from rlhf_flow.step.roles import Model, Roles, find_primitive
 from rlhf_flow.trace.graph import PRETRAINING, PROMPTS
 
 Calls = Mapping[str, ModelCall]
@@ -26,25 +28,25 @@ OPTIONS = {
     CallKind.COPY: "weights_of",
     CallKind.SAVE: "folder",
 }
-"""The field with what a call of a kind is made with."""
+"""The field of a manifest with the options of each kind of call."""
 
 
-def check_roles_and_regions(given: AlgorithmGraph) -> None:
-    """Refuse names that are there twice, or that no role may have, and impossible numbers.
+def check_roles_and_regions(stored: AlgorithmGraph) -> None:
+    """Refuse duplicate names, reserved names and impossible counts.
 
     Raises:
         InvalidGraph: there is one.
     """
-    for what, names in (
-        ("role", [each.name for each in given.roles]),
-        ("region", [each.id for each in given.regions]),
-        ("call", [each.id for each in given.calls]),
+    for label, names in (
+        ("role", [role.name for role in stored.roles]),
+        ("region", [region.id for region in stored.regions]),
+        ("call", [call.id for call in stored.calls]),
     ):
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-        _require(not twice, f"a {what} that is there twice", ", ".join(twice), "one of each name")
-    reserved = [each.name for each in given.roles if each.name in RESERVED]
+        _require(not twice, f"a {label} that is there twice", ", ".join(twice), "one of each name")
+    reserved = [role.name for role in stored.roles if role.name in RESERVED]
     _require(not reserved, "a role of a name that none may have", ", ".join(reserved), "another")
-    for region in given.regions:
+    for region in stored.regions:
         is_every = region.kind is RegionKind.EVERY
         is_possible = region.expected_count <= 1 if is_every else region.expected_count >= 1
         _require(
@@ -55,62 +57,61 @@ def check_roles_and_regions(given: AlgorithmGraph) -> None:
         )
 
 
-def kind_of_call(given: GraphCall, roles: Roles) -> CallKind:
-    """What a call does.
+def call_kind(entry: GraphCall, roles: Roles) -> CallKind:
+    """The kind of a call, by its role and method.
 
     Raises:
-        InvalidGraph: a role that is not there, or that cannot do it.
+        InvalidGraph: an unknown role, or a method that it does not have.
     """
-    if given.role is None:
-        kind = WITHOUT_ROLE.get(given.method)
-        known = kind is not None
-        _require(known, f"{given.id} is of no role", given.method, "compute or save")
+    if entry.role is None:
+        kind = WITHOUT_ROLE.get(entry.method)
+        _require(kind is not None, f"{entry.id} is of no role", entry.method, "compute or save")
         assert kind is not None
         return kind
-    _require(given.role in roles, f"{given.id} is of an unknown role", given.role, ", ".join(roles))
-    found = primitive_of(roles[given.role], given.method)
-    methods = ", ".join(each.method for each in roles[given.role].primitives)
-    _require(found is not None, f"{given.id} is what {given.role} cannot do", given.method, methods)
-    assert found is not None
-    return found.kind
+    _require(entry.role in roles, f"{entry.id} is of an unknown role", entry.role, ", ".join(roles))
+    primitive = find_primitive(roles[entry.role], entry.method)
+    methods = ", ".join(allowed.method for allowed in roles[entry.role].primitives)
+    label = f"{entry.id} is what {entry.role} cannot do"
+    _require(primitive is not None, label, entry.method, methods)
+    assert primitive is not None
+    return primitive.kind
 
 
 def check_call(
-    given: GraphCall,
+    entry: GraphCall,
     call: ModelCall,
     roles: Roles,
     before: Calls,
     regions: Sequence[GraphRegion],
 ) -> None:
-    """Refuse a call that no step makes.
+    """Refuse a call that no step can make.
 
     Args:
-        given: as it is written.
-        call: the same, read.
+        entry: of the manifest.
+        call: read from it.
         roles: of the graph.
-        before: the calls that come before it.
+        before: earlier calls.
         regions: of the graph.
 
     Raises:
-        InvalidGraph: it is one.
+        InvalidGraph: it is inconsistent.
     """
-    wanted = OPTIONS.get(call.kind)
-    options = {name: bool(getattr(given, name)) for name in OPTIONS.values()}
-    got = [name for name, is_given in options.items() if is_given]
-    expected = [] if wanted is None else [wanted]
+    required = OPTIONS.get(call.kind)
+    got = [name for name in OPTIONS.values() if getattr(entry, name)]
+    expected = [] if required is None else [required]
     _require(
         got == expected,
-        f"{call.id} is made with what its method does not take, or without what it needs",
+        f"{call.id} has options of another method, or lacks its own",
         ", ".join(got) or "nothing",
         ", ".join(expected) or "nothing",
     )
     if "/" in call.id:
-        is_known = any(call.id.startswith(f"{each.id}/") for each in regions)
-        known = ", ".join(each.id for each in regions)
-        _require(is_known, "a call in a region that is not there", call.id, known or "no /")
-    _check_fields(call, roles)
-    _check_sources(given, call, before)
-    _check_rows(given, call, before)
+        is_inside = any(call.id.startswith(f"{region.id}/") for region in regions)
+        allowed = ", ".join(region.id for region in regions)
+        _require(is_inside, "a call in a region that is not there", call.id, allowed or "no /")
+    _check_columns(call, roles)
+    _check_sources(entry, call, before)
+    _check_rows(entry, call, before)
     if call.kind is CallKind.TRAIN:
         _check_training(call, roles)
     if call.copied_role is not None:
@@ -119,15 +120,16 @@ def check_call(
         _require(is_fit, f"{call.id} copies no role's weights", call.copied_role, ", ".join(fit))
 
 
-def _check_fields(call: ModelCall, roles: Roles) -> None:
-    """Refuse a call that does not write what it has to, or reads less than it needs."""
+def _check_columns(call: ModelCall, roles: Roles) -> None:
+    """Refuse a call that reads or writes other columns than its method."""
     reads: set[str] = set()
     writes: set[str] = set()
+    # A score writes a column per reward, and rewards are not part of the graph.
     may_write_more = call.kind is CallKind.SCORE
     if call.role is not None:
-        primitive = primitive_of(roles[call.role], call.method)
-        assert primitive is not None, "its kind was found by it"
-        reads, writes = set(primitive.reads), set(primitive.fields_of(call.role))
+        primitive = find_primitive(roles[call.role], call.method)
+        assert primitive is not None, "call_kind checks this"
+        reads, writes = set(primitive.reads), set(primitive.columns_written(call.role))
     if isinstance(call.options, TrainOptions):
         reads |= set(call.options.loss.reads)
     if isinstance(call.options, ComputeOptions):
@@ -140,56 +142,60 @@ def _check_fields(call: ModelCall, roles: Roles) -> None:
     if not may_write_more:
         other = sorted(writes ^ set(call.writes))
     written = ", ".join(sorted(writes)) or "nothing"
-    _require(not other, f"{call.id} writes something else than it does", ", ".join(other), written)
+    _require(
+        not other, f"{call.id} writes other columns than its method", ", ".join(other), written
+    )
 
 
-def _check_sources(given: GraphCall, call: ModelCall, before: Calls) -> None:
-    """Refuse fields that nothing before the call has written."""
-    data = {PROMPTS: PAIR_FIELDS, PRETRAINING: PRETRAINING_FIELDS}
-    names = [each.source for each in given.sources]
+def _check_sources(entry: GraphCall, call: ModelCall, before: Calls) -> None:
+    """Refuse columns that nothing before the call has written."""
+    data = {PROMPTS: PAIR_COLUMNS, PRETRAINING: PRETRAINING_COLUMNS}
+    names = [source.source for source in entry.sources]
     _require(len(set(names)) == len(names), f"{call.id} has a source twice", ", ".join(names), "")
-    for each in given.sources:
-        maker = before.get(each.source)
-        is_there = maker is not None or each.source in data
+    for source in entry.sources:
+        writer = before.get(source.source)
         _require(
-            is_there,
+            writer is not None or source.source in data,
             f"{call.id} reads from what does not come before it",
-            each.source,
+            source.source,
             ", ".join([*data, *before]),
         )
-        made = data[each.source] if maker is None else {*maker.writes, *maker.carries}
-        lost = sorted(set(each.fields) - made)
+        written = data[source.source] if writer is None else {*writer.writes, *writer.carries}
+        missing = sorted(set(source.fields) - written)
         _require(
-            not lost,
-            f"{call.id} reads what {each.source} does not write",
-            ", ".join(lost),
-            ", ".join(sorted(made)) or "nothing",
+            not missing,
+            f"{call.id} reads what {source.source} does not write",
+            ", ".join(missing),
+            ", ".join(sorted(written)) or "nothing",
         )
-    is_fed = bool(given.sources) or not (call.reads or any(call.auxiliary_reads))
+    is_fed = bool(entry.sources) or not (call.reads or any(call.auxiliary_reads))
     _require(is_fed, f"{call.id} reads what nothing writes", ", ".join(call.reads), "its sources")
 
 
-def _check_rows(given: GraphCall, call: ModelCall, before: Calls) -> None:
-    """Refuse numbers of rows that no call has, and responses of calls that sample none."""
-    rows = given.rows
+def _check_rows(entry: GraphCall, call: ModelCall, before: Calls) -> None:
+    """Refuse impossible numbers of rows, and responses of calls that sample none."""
+    rows = entry.rows
     is_some = rows.expected > 0 and rows.most >= 1
     shown = f"{rows.expected:g} expected and {rows.most} at most"
     _require(
         call.kind is CallKind.COPY or is_some, f"{call.id} works on no rows", shown, "some rows"
     )
+    # The tolerance is for rounding of products of expected counts.
     is_bounded = rows.expected <= rows.most * (1 + 1e-9)
     _require(is_bounded, f"{call.id} expects more rows than it may have", shown, "no more")
-    if given.generate is not None:
-        samples = given.generate.samples
-        is_whole = rows.most % samples == 0
-        _require(is_whole, f"{call.id} makes parts of a prompt's samples", shown, f"{samples} each")
+    if entry.generate is not None:
+        samples = entry.generate.samples
+        is_multiple = rows.most % samples == 0
+        _require(
+            is_multiple, f"{call.id} makes parts of a prompt's samples", shown, f"{samples} each"
+        )
         own = f"{call.id} works on responses of others"
-        _require(given.responses == (call.id,), own, ", ".join(given.responses), call.id)
+        _require(entry.responses == (call.id,), own, ", ".join(entry.responses), call.id)
         return
-    sampled = [each.id for each in before.values() if each.kind is CallKind.GENERATE]
-    others = [each for each in given.responses if each not in sampled]
-    what = f"{call.id} works on responses of what samples none before it"
-    _require(not others, what, ", ".join(others), ", ".join(sampled) or "none")
+    sampled = [other.id for other in before.values() if other.kind is CallKind.GENERATE]
+    others = [name for name in entry.responses if name not in sampled]
+    label = f"{call.id} works on responses of what samples none before it"
+    _require(not others, label, ", ".join(others), ", ".join(sampled) or "none")
 
 
 def _check_training(call: ModelCall, roles: Roles) -> None:
@@ -201,9 +207,10 @@ def _check_training(call: ModelCall, roles: Roles) -> None:
         ([options.loss], kind.losses),
         (options.auxiliary, kind.auxiliary_losses),
     ):
-        odd = [type(each).__name__ for each in losses if not isinstance(each, fit)]
-        allowed = ", ".join(each.__name__ for each in fit) or "none"
-        _require(not odd, f"{call.id} trains by a loss that does not fit", ", ".join(odd), allowed)
+        wrong = [type(loss).__name__ for loss in losses if not isinstance(loss, fit)]
+        allowed = ", ".join(loss.__name__ for loss in fit) or "none"
+        label = f"{call.id} trains by a loss that does not fit"
+        _require(not wrong, label, ", ".join(wrong), allowed)
     numbers = (len(options.auxiliary), len(call.auxiliary_reads))
     _require(
         numbers[0] == numbers[1],
@@ -213,9 +220,9 @@ def _check_training(call: ModelCall, roles: Roles) -> None:
     )
 
 
-def _require(holds: bool, what: str, got: str, allowed: str) -> None:
-    if not holds:
+def _require(condition: bool, label: str, got: str, allowed: str) -> None:
+    if not condition:
         limits = f", allowed {allowed}" if allowed else ""
         raise InvalidGraph(
-            f"{what}: got {got or 'nothing'}{limits}; run `rlhf fill FILE`, which writes the graph"
+            f"{label}: got {got or 'nothing'}{limits}; run `rlhf fill FILE`, which writes the graph"
         )

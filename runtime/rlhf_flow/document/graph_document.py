@@ -1,7 +1,7 @@
-"""A step's graph as a manifest holds it, and back.
+"""Writes a step's graph for a manifest, and reads it.
 
-Written is what the step's calls are and where their fields come from. What follows from it is made
-anew: kinds of calls, what data it reads, the order that weights impose.
+A manifest stores the calls and the sources of their columns. Kinds of calls, the data that is read
+and the version edges are derived at reading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlhf_api.spec.algorithm_graph import (
     RegionKind,
     RoleKind,
 )
-from rlhf_flow.document.graph_checks import check_call, check_roles_and_regions, kind_of_call
+from rlhf_flow.document.graph_checks import call_kind, check_call, check_roles_and_regions
 from rlhf_flow.document.term_document import read_loss, read_operation, write_term
 from rlhf_flow.errors import FlowError, InvalidGraph
 from rlhf_flow.step.calls import (
@@ -42,7 +42,7 @@ from rlhf_flow.trace.graph import (
     Graph,
     Region,
     RowCount,
-    fields_read,
+    columns_read,
     version_edges,
 )
 
@@ -56,16 +56,16 @@ _REGIONS = {"every": RegionKind.EVERY, "repeat": RegionKind.REPEAT}
 
 
 def write_graph(graph: Graph, *, code_digest: str, settings_digest: str) -> AlgorithmGraph:
-    """A traced graph for a manifest.
+    """Write a traced graph for a manifest.
 
     Args:
         graph: of a step.
         code_digest: of the code that it was traced from.
-        settings_digest: of what of the manifest it was traced with.
+        settings_digest: of the manifest's settings with which it was traced.
 
     Raises:
         InvalidGraph: a role or a setting that a manifest cannot hold.
-        ValidationError: more of something than it may have.
+        ValidationError: more calls or entries than a manifest may have.
     """
     return AlgorithmGraph(
         version=1,
@@ -75,78 +75,80 @@ def write_graph(graph: Graph, *, code_digest: str, settings_digest: str) -> Algo
             GraphRole(name=name, kind=_kind_name(name, kind)) for name, kind in graph.roles.items()
         ),
         prompt_batches=graph.inputs.prompt_batches,
-        calls=tuple(_written_call(graph, call) for call in graph.calls),
+        calls=tuple(_write_call(graph, call) for call in graph.calls),
         regions=tuple(
-            GraphRegion(id=each.id, kind=_REGIONS[each.kind], expected_count=each.expected_count)
-            for each in graph.regions
+            GraphRegion(
+                id=region.id, kind=_REGIONS[region.kind], expected_count=region.expected_count
+            )
+            for region in graph.regions
         ),
     )
 
 
-def read_graph(given: AlgorithmGraph) -> Graph:
-    """The graph that a manifest holds, checked: whatever it says, calls come after what they read.
+def read_graph(stored: AlgorithmGraph) -> Graph:
+    """Read and check the graph of a manifest. Calls come after the calls that they read.
 
     Raises:
-        InvalidGraph: parts that do not fit each other, which no trace gives.
+        InvalidGraph: inconsistent parts, which no trace gives.
     """
     try:
-        return _read_graph(given)
+        return _read_graph(stored)
     except FlowError as error:
         raise InvalidGraph(str(error)).at("spec", "algorithm", "graph") from error
     except InvalidGraph as error:
         raise error.at("spec", "algorithm", "graph") from error.__cause__
 
 
-def _read_graph(given: AlgorithmGraph) -> Graph:
-    check_roles_and_regions(given)
-    roles = {each.name: ROLE_KINDS[each.kind] for each in given.roles}
+def _read_graph(stored: AlgorithmGraph) -> Graph:
+    check_roles_and_regions(stored)
+    roles = {role.name: ROLE_KINDS[role.kind] for role in stored.roles}
     calls: list[ModelCall] = []
     rows: dict[str, RowCount] = {}
-    for each in given.calls:
-        call = _read_call(each, kind_of_call(each, roles))
-        check_call(each, call, roles, {before.id: before for before in calls}, given.regions)
+    for entry in stored.calls:
+        call = _read_call(entry, call_kind(entry, roles))
+        check_call(entry, call, roles, {before.id: before for before in calls}, stored.regions)
         calls.append(call)
-        rows[call.id] = RowCount(each.rows.expected, each.rows.most)
+        rows[call.id] = RowCount(entry.rows.expected, entry.rows.most)
     edges = tuple(
-        DataEdge(source.source, each.id, source.fields)
-        for each in given.calls
-        for source in each.sources
+        DataEdge(source.source, entry.id, source.fields)
+        for entry in stored.calls
+        for source in entry.sources
     )
     return Graph(
         roles=roles,
         inputs=GraphInputs(
-            prompts=fields_read(PROMPTS, edges),
-            pretraining=fields_read(PRETRAINING, edges),
-            prompt_batches=given.prompt_batches,
+            prompts=columns_read(PROMPTS, edges),
+            pretraining=columns_read(PRETRAINING, edges),
+            prompt_batches=stored.prompt_batches,
         ),
         calls=tuple(calls),
         data_edges=edges,
         version_edges=version_edges(calls, roles),
         regions=tuple(
             Region(
-                each.id,
-                "every" if each.kind is RegionKind.EVERY else "repeat",
-                each.expected_count,
+                region.id,
+                "every" if region.kind is RegionKind.EVERY else "repeat",
+                region.expected_count,
             )
-            for each in given.regions
+            for region in stored.regions
         ),
         rows=rows,
-        responses={each.id: each.responses for each in given.calls},
+        responses={entry.id: entry.responses for entry in stored.calls},
     )
 
 
 def _kind_name(role: str, kind: type[Role]) -> RoleKind:
-    """The name of a role's class, or of the one that it derives from."""
-    for each in kind.__mro__:
-        if each in _NAMES:
-            return _NAMES[each]
+    """The name of a role's class, or of its nearest named base class."""
+    for base in kind.__mro__:
+        if base in _NAMES:
+            return _NAMES[base]
     raise InvalidGraph(
         f"a role of another kind than a manifest's graph has: got {role}, a {kind.__name__}, "
         f"allowed {', '.join(RoleKind)}; without it the driver plans first"
     )
 
 
-def _written_call(graph: Graph, call: ModelCall) -> GraphCall:
+def _write_call(graph: Graph, call: ModelCall) -> GraphCall:
     options, rows = call.options, graph.rows[call.id]
     edges = [edge for edge in graph.data_edges if edge.target == call.id]
     return GraphCall(
@@ -155,18 +157,18 @@ def _written_call(graph: Graph, call: ModelCall) -> GraphCall:
         method=call.method,
         reads=call.reads,
         writes=call.writes,
-        sources=tuple(GraphSource(source=each.source, fields=each.fields) for each in edges),
-        rows=GraphRows(expected=rows.expected, most=rows.most),
+        sources=tuple(GraphSource(source=edge.source, fields=edge.columns) for edge in edges),
+        rows=GraphRows(expected=rows.expected, most=rows.maximum),
         responses=graph.responses[call.id],
-        generate=_written_sampling(options),
-        train=_written_training(call),
-        compute=_written_operations(options),
+        generate=_write_sampling(options),
+        train=_write_training(call),
+        compute=_write_operations(options),
         weights_of=call.copied_role,
         folder=options.name if isinstance(options, SaveOptions) else None,
     )
 
 
-def _written_sampling(options: Options) -> GraphSampling | None:
+def _write_sampling(options: Options) -> GraphSampling | None:
     if not isinstance(options, GenerateOptions):
         return None
     return GraphSampling(
@@ -174,7 +176,7 @@ def _written_sampling(options: Options) -> GraphSampling | None:
     )
 
 
-def _written_training(call: ModelCall) -> GraphTraining | None:
+def _write_training(call: ModelCall) -> GraphTraining | None:
     options = call.options
     if not isinstance(options, TrainOptions):
         return None
@@ -186,34 +188,34 @@ def _written_training(call: ModelCall) -> GraphTraining | None:
     )
 
 
-def _written_operations(options: Options) -> Sequence[object]:
+def _write_operations(options: Options) -> Sequence[object]:
     return tuple(map(write_term, options.operations)) if isinstance(options, ComputeOptions) else ()
 
 
-def _read_call(given: GraphCall, kind: CallKind) -> ModelCall:
+def _read_call(entry: GraphCall, kind: CallKind) -> ModelCall:
     return ModelCall(
-        id=given.id,
-        role=given.role,
-        method=given.method,
+        id=entry.id,
+        role=entry.role,
+        method=entry.method,
         kind=kind,
-        reads=given.reads,
-        writes=given.writes,
-        carries=given.reads if kind is CallKind.GENERATE else (),
-        options=_read_options(given),
-        auxiliary_reads=() if given.train is None else given.train.auxiliary_reads,
+        reads=entry.reads,
+        writes=entry.writes,
+        carries=entry.reads if kind is CallKind.GENERATE else (),
+        options=_read_options(entry),
+        auxiliary_reads=() if entry.train is None else entry.train.auxiliary_reads,
     )
 
 
-def _read_options(given: GraphCall) -> Options:
-    """What a call is made with; that it is what its kind has is checked where it is read."""
-    if given.generate is not None:
-        sampling = given.generate
+def _read_options(entry: GraphCall) -> Options:
+    # check_call refuses options of another kind of call.
+    if entry.generate is not None:
+        sampling = entry.generate
         return GenerateOptions(sampling.samples, sampling.temperature, sampling.greedy)
-    if given.train is not None:
-        auxiliary = tuple(map(read_loss, given.train.auxiliary))
-        return TrainOptions(read_loss(given.train.loss), given.train.from_step, auxiliary)
-    if given.compute:
-        return ComputeOptions(tuple(map(read_operation, given.compute)))
-    if given.weights_of is not None:
-        return CopyOptions(given.weights_of)
-    return None if given.folder is None else SaveOptions(given.folder)
+    if entry.train is not None:
+        auxiliary = tuple(map(read_loss, entry.train.auxiliary))
+        return TrainOptions(read_loss(entry.train.loss), entry.train.from_step, auxiliary)
+    if entry.compute:
+        return ComputeOptions(tuple(map(read_operation, entry.compute)))
+    if entry.weights_of is not None:
+        return CopyOptions(entry.weights_of)
+    return None if entry.folder is None else SaveOptions(entry.folder)

@@ -1,5 +1,7 @@
-"""Losses and operations as a manifest's graph holds them: a class's name, and its settings as plain
-values. What reads them here takes nothing on trust: a graph may come from anybody."""
+"""Losses and operations as a manifest stores them: the name of a class, and plain settings.
+
+Reading validates everything: a manifest may come from anybody.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,22 @@ OPERATIONS: Mapping[str, type[Operation]] = {kind.__name__: kind for kind in get
 
 
 def write_term(term: Loss | Operation) -> GraphTerm:
-    """A loss or an operation for a manifest.
+    """Write a loss or an operation for a manifest.
 
     Raises:
         InvalidGraph: a setting that a manifest cannot hold.
     """
     name = type(term).__name__
     changed = {
-        each.name: value
-        for each in fields(term)
-        if (value := getattr(term, each.name)) != _default(each)
+        setting.name: value
+        for setting in fields(term)
+        if (value := getattr(term, setting.name)) != _default(setting)
     }
-    settings = {key: value for each in changed.items() for key, value in _flat(name, *each)}
+    settings = {
+        key: plain
+        for setting, value in changed.items()
+        for key, plain in _flat(name, setting, value)
+    }
     try:
         return GraphTerm(type=name, settings=settings)
     except ValidationError as error:
@@ -46,45 +52,46 @@ def write_term(term: Loss | Operation) -> GraphTerm:
 
 
 def read_loss(term: GraphTerm) -> Loss:
-    """The loss of a manifest's graph.
+    """Read a loss of a manifest's graph.
 
     Raises:
-        InvalidGraph: there is none such, or it cannot have these settings.
+        InvalidGraph: no such loss, or invalid settings.
     """
-    loss: Loss = _built("loss", LOSSES, term)
+    loss: Loss = _build("loss", LOSSES, term)
     return loss
 
 
 def read_operation(term: GraphTerm) -> Operation:
-    """The operation of a manifest's graph.
+    """Read an operation of a manifest's graph.
 
     Raises:
-        InvalidGraph: there is none such, or it cannot have these settings.
+        InvalidGraph: no such operation, or invalid settings.
     """
-    operation: Operation = _built("operation", OPERATIONS, term)
+    operation: Operation = _build("operation", OPERATIONS, term)
     return operation
 
 
-def _built(what: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
+def _build(label: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
     kind = kinds.get(term.type)
     if kind is None:
         raise InvalidGraph(
-            f"no such {what}: got {term.type}, allowed {', '.join(kinds)}; "
+            f"no such {label}: got {term.type}, allowed {', '.join(kinds)}; "
             f"{suggest(term.type, kinds, 'run `rlhf fill FILE` with this release')}"
         )
-    given: dict[str, dict[str, Setting]] = {}
+    stored: dict[str, dict[str, Setting]] = {}
     for path, value in term.settings.items():
         name, _, inner = path.partition(".")
-        given.setdefault(name, {})[inner] = value
+        stored.setdefault(name, {})[inner] = value
     hints = _hints(kind)
     arguments: dict[str, object] = {}
-    for name, values in given.items():
+    for name, values in stored.items():
         if name not in hints:
-            raise _wrong(term, name, "a setting of another name", ", ".join(hints))
+            raise _invalid(term, name, "a setting of another name", ", ".join(hints))
         arguments[name] = _value(term, name, hints[name], values)
-    for each in fields(kind):
-        if each.name not in arguments and _is_required(each):
-            arguments |= _empty(term, each.name, hints[each.name])
+    # An empty list or map leaves no plain value behind.
+    for setting in fields(kind):
+        if setting.name not in arguments and _is_required(setting):
+            arguments |= _empty(term, setting.name, hints[setting.name])
     try:
         return kind(**arguments)
     except FlowError as error:
@@ -92,17 +99,17 @@ def _built(what: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
 
 
 def _flat(owner: str, name: str, value: object) -> Iterator[tuple[str, Setting]]:
-    """A setting as plain values: those of lists and maps under names of their own."""
+    """A setting as plain values: entries of lists and maps get the names NAME.INDEX, NAME.KEY."""
     if isinstance(value, Enum):
         yield name, value.name
     elif isinstance(value, bool | int | float | str):
         yield name, value
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _flat(owner, f"{name}.{key}", each)
+        for key, item in value.items():
+            yield from _flat(owner, f"{name}.{key}", item)
     elif isinstance(value, Sequence):
-        for index, each in enumerate(value):
-            yield from _flat(owner, f"{name}.{index}", each)
+        for index, item in enumerate(value):
+            yield from _flat(owner, f"{name}.{index}", item)
     else:
         raise InvalidGraph(
             f"a setting of {owner} that a manifest cannot hold: got {name}={value!r}, allowed "
@@ -111,38 +118,38 @@ def _flat(owner: str, name: str, value: object) -> Iterator[tuple[str, Setting]]
         )
 
 
-def _value(term: GraphTerm, name: str, hint: Any, given: Mapping[str, Setting]) -> object:
-    """A setting from its plain values, by what follows its name."""
-    kind = _given_kind(hint)
+def _value(term: GraphTerm, name: str, hint: Any, plain: Mapping[str, Setting]) -> object:
+    """A setting from its plain values, by their indices or keys; "" for a single value."""
+    kind = _without_none(hint)
     origin = get_origin(kind)
     if origin is not None and issubclass(origin, Mapping):
-        return {key: _plain(term, name, get_args(kind)[1], each) for key, each in given.items()}
+        return {key: _plain(term, name, get_args(kind)[1], item) for key, item in plain.items()}
     if origin is not None and issubclass(origin, Sequence):
-        numbers = [str(index) for index in range(len(given))]
-        if set(numbers) != set(given):
-            raise _wrong(term, name, ", ".join(given), f"entries {name}.0 and so on")
+        numbers = [str(index) for index in range(len(plain))]
+        if set(numbers) != set(plain):
+            raise _invalid(term, name, ", ".join(plain), f"entries {name}.0 and so on")
         entry = get_args(kind)[0]
-        return tuple(_plain(term, name, entry, given[number]) for number in numbers)
-    if list(given) != [""]:
-        raise _wrong(term, name, ", ".join(given), "one value")
-    return _plain(term, name, kind, given[""])
+        return tuple(_plain(term, name, entry, plain[number]) for number in numbers)
+    if list(plain) != [""]:
+        raise _invalid(term, name, ", ".join(plain), "one value")
+    return _plain(term, name, kind, plain[""])
 
 
 def _plain(term: GraphTerm, name: str, kind: Any, value: Setting) -> object:
-    """A plain value as its setting has it: whole numbers stand for others, names for members."""
+    """Convert a plain value to the type of its setting: names to members, integers to floats."""
     kinds = get_args(kind) or (kind,)
     if isinstance(kind, type) and issubclass(kind, Enum):
         if value in kind.__members__:
             return kind[str(value)]
-        raise _wrong(term, name, repr(value), ", ".join(kind.__members__))
+        raise _invalid(term, name, repr(value), ", ".join(kind.__members__))
     if type(value) in kinds:
         return value
     if float in kinds and type(value) is int:
         return float(value)
-    raise _wrong(term, name, repr(value), " or ".join(each.__name__ for each in kinds))
+    raise _invalid(term, name, repr(value), " or ".join(allowed.__name__ for allowed in kinds))
 
 
-def _wrong(term: GraphTerm, name: str, got: str, allowed: str) -> InvalidGraph:
+def _invalid(term: GraphTerm, name: str, got: str, allowed: str) -> InvalidGraph:
     return InvalidGraph(
         f"{term.type} cannot have this {name}: got {got}, allowed {allowed}; run `rlhf fill FILE`"
     )
@@ -151,29 +158,31 @@ def _wrong(term: GraphTerm, name: str, got: str, allowed: str) -> InvalidGraph:
 def _hints(kind: type[Any]) -> Mapping[str, Any]:
     """The types of a class's settings."""
     hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
+    return {setting.name: hints[setting.name] for setting in fields(kind)}
 
 
-def _given_kind(hint: Any) -> Any:
-    """The type of a setting where it is given: of `X | None` X."""
+def _without_none(hint: Any) -> Any:
+    """X for `X | None`."""
     if get_origin(hint) in (Union, UnionType):
-        kept = [each for each in get_args(hint) if each is not NoneType]
-        return kept[0] if len(kept) == 1 else hint
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+        return kinds[0] if len(kinds) == 1 else hint
     return hint
 
 
-def _default(each: Field[Any]) -> object:
-    """A setting's default; MISSING: it has none."""
-    return each.default_factory() if each.default_factory is not MISSING else each.default
+def _default(setting: Field[Any]) -> object:
+    """A setting's default, or MISSING."""
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return setting.default
 
 
-def _is_required(each: Field[Any]) -> bool:
-    return each.default is MISSING and each.default_factory is MISSING
+def _is_required(setting: Field[Any]) -> bool:
+    return setting.default is MISSING and setting.default_factory is MISSING
 
 
 def _empty(term: GraphTerm, name: str, hint: Any) -> dict[str, object]:
-    """A list or a map of which nothing is given: an empty one."""
-    origin = get_origin(_given_kind(hint))
+    """The empty list or map of a setting without plain values."""
+    origin = get_origin(_without_none(hint))
     if origin in (None, Union, UnionType):
-        raise _wrong(term, name, "nothing", "a value")
+        raise _invalid(term, name, "nothing", "a value")
     return {name: {} if issubclass(origin, Mapping) else ()}

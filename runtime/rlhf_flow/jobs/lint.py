@@ -1,4 +1,4 @@
-"""What is odd about a job's step but no error: told before it starts, and it runs all the same."""
+"""Warnings about a job's step that do not keep it from running."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
-from rlhf_flow.jobs.job_graphs import job_roles, policy_of
+from rlhf_flow.jobs.job_graphs import job_roles, policy_role
 from rlhf_flow.jobs.registry import needs_old_log_probs, resolve_precision
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.step.checks import suggest
@@ -18,8 +18,8 @@ from rlhf_flow.step.columns import (
     RESPONSE_MASK,
     RESPONSE_TOKENS,
     ROLLOUT_LOG_PROBS,
-    log_probs_of,
-    reads_of,
+    columns_read_by,
+    log_probs_column,
 )
 from rlhf_flow.step.losses import ClippedLoss, Loss
 from rlhf_flow.step.operations import (
@@ -36,19 +36,22 @@ from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
 
 _MEASURING = (PassAtK, WeightedSum)
-"""Operations that report metrics, whatever becomes of what they write."""
+"""Operations with metrics, which are of use even if nothing reads their columns."""
 
 _COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
-"""Operations to which a single response to a prompt says nothing."""
+"""Operations that need several responses to a prompt."""
 
 
 def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> tuple[str, ...]:
-    """What the author of a manifest or of a step may not have meant, one sentence each.
+    """Find probable mistakes of a manifest or a step.
 
     Args:
         job: the manifest.
         graphs: of the job.
-        device: what it computes on.
+        device: it decides on the precision `Auto`.
+
+    Returns:
+        A sentence per warning.
     """
     step = graphs[GraphName.STEP]
     return (
@@ -57,9 +60,9 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_unread_results(step),
         *_rounded_ratios(job, step, device),
         *_rounded_penalties(job, step, device),
-        *_penalties_against_oneself(step),
+        *_unfrozen_references(step),
         *_late_log_probs(step),
-        *_lonely_responses(step),
+        *_single_responses(step),
         *_undivided_batches(job, step),
         *_uneven_batches(job, step),
         *_missing_evaluation(job, graphs),
@@ -82,11 +85,11 @@ def _unused_roles(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[s
     called = [call for graph in graphs.values() for call in graph.calls]
     rewards = reward_terms(job.spec.rewards)
     models = {name: [term.role for term in terms.models] for name, terms in rewards.items()}
-    of_rewards = {model for names in models.values() for model in names}
+    reward_models = {model for names in models.values() for model in names}
     for role in graphs[GraphName.STEP].roles:
         # A score made only of reward models is their calls; the role itself has none.
         names = (role, *models.get(role, ()))
-        if role not in of_rewards and not any(call.uses(n) for call in called for n in names):
+        if role not in reward_models and not any(call.uses(n) for call in called for n in names):
             yield (
                 f"a role that no call uses: got {role} in roles(), allowed roles that the step "
                 "calls; remove it, or call it"
@@ -94,11 +97,11 @@ def _unused_roles(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[s
 
 
 def _unread_results(graph: Graph) -> Iterator[str]:
-    read = {(edge.source, field) for edge in graph.data_edges for field in edge.fields}
+    read = {(edge.source, column) for edge in graph.data_edges for column in edge.columns}
     for number, call in enumerate(graph.calls):
         if call.kind is CallKind.COMPUTE:
             yield from _unread_operations(graph, number, read)
-        is_read = any((call.id, field) in read for field in (*call.writes, *call.carries))
+        is_read = any((call.id, column) in read for column in (*call.writes, *call.carries))
         if call.kind in (CallKind.GENERATE, CallKind.INFER) and not is_read:
             yield (
                 f"{call.id} makes what nothing reads: got {', '.join(call.writes)}"
@@ -108,23 +111,24 @@ def _unread_results(graph: Graph) -> Iterator[str]:
 
 
 def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) -> Iterator[str]:
-    """Operations of a call of which neither a later one nor another call reads anything."""
+    """Warn of operations whose columns neither a later operation nor another call reads."""
     call = graph.calls[number]
     assert isinstance(call.options, ComputeOptions)
-    wanted = {field for field in call.writes if (call.id, field) in read} | {ENOUGH}
+    # Backwards: what is read later decides whether an operation is needed.
+    needed = {column for column in call.writes if (call.id, column) in read} | {ENOUGH}
     for operation in reversed(call.options.operations):
-        if wanted.isdisjoint(operation.writes) and not isinstance(operation, _MEASURING):
+        if needed.isdisjoint(operation.writes) and not isinstance(operation, _MEASURING):
             yield (
                 f"{call.id} computes what nothing reads: got {type(operation).__name__} of "
                 f"{', '.join(operation.writes)}{_overwriting(graph, number, operation.writes)}; "
                 "remove it, or join its result with the batch"
             )
-        wanted = wanted - set(operation.writes) | reads_of(operation, {RESPONSE_MASK})
+        needed = needed - set(operation.writes) | columns_read_by(operation, {RESPONSE_MASK})
 
 
-def _overwriting(graph: Graph, number: int, fields: Sequence[str]) -> str:
-    """Which later call overwrites one of these fields, if one does."""
-    later = (call.id for call in graph.calls[number + 1 :] if set(fields) & set(call.writes))
+def _overwriting(graph: Graph, number: int, columns: Sequence[str]) -> str:
+    """Name a later call that overwrites one of these columns, for a message."""
+    later = (call.id for call in graph.calls[number + 1 :] if set(columns) & set(call.writes))
     return next((f", which {call} overwrites" for call in later), "")
 
 
@@ -133,22 +137,22 @@ def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]
         assert call.role is not None
         if loss.old_log_probs != ROLLOUT_LOG_PROBS:
             continue
-        if why := needs_old_log_probs(job, loss.epochs_per_batch, device, call.role):
-            own = log_probs_of(call.role)
+        if reason := needs_old_log_probs(job, loss.epochs_per_batch, device, call.role):
+            own = log_probs_column(call.role)
             yield (
-                f"{call.id} compares log-probabilities of two engines, although {why}: got "
+                f"{call.id} compares log-probabilities of two engines, although {reason}: got "
                 f"old_log_probs={ROLLOUT_LOG_PROBS!r}, allowed the trainer's own; join "
                 f"flow.{call.role}.log_probs(batch) and say old_log_probs={own!r}"
             )
 
 
 def _rounded_penalties(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]:
-    policy = policy_of(graph)
+    policy = policy_role(graph)
     precision = resolve_precision(job.spec.model_for(policy).training.precision, device)
     if precision is not Precision.BFLOAT16:
         return
-    own = log_probs_of(policy)
-    for call in graph.of_kind(CallKind.COMPUTE):
+    own = log_probs_column(policy)
+    for call in graph.calls_of_kind(CallKind.COMPUTE):
         assert isinstance(call.options, ComputeOptions)
         for operation in call.options.operations:
             is_penalty = isinstance(operation, TokenRewards | PenalizedScores)
@@ -161,60 +165,61 @@ def _rounded_penalties(job: RLHFJob, graph: Graph, device: Device) -> Iterator[s
                 )
 
 
-def _penalties_against_oneself(graph: Graph) -> Iterator[str]:
+def _unfrozen_references(graph: Graph) -> Iterator[str]:
     for call, loss in _policy_losses(graph):
-        field = loss.reference_log_probs
-        if loss.kl_coefficient == 0 or field is None:
+        column = loss.reference_log_probs
+        if loss.kl_coefficient == 0 or column is None:
             continue
-        for maker in _makers_of(graph, call, field):
-            if maker.role == call.role or maker.role in graph.roles_of(CallKind.TRAIN):
+        for writer in _writers(graph, call, column):
+            if writer.role == call.role or writer.role in graph.roles_with(CallKind.TRAIN):
                 yield (
                     f"{call.id} penalizes KL against a policy that is trained itself: got "
-                    f"reference_log_probs={field!r} of {maker.id}, allowed the log-probabilities "
+                    f"reference_log_probs={column!r} of {writer.id}, allowed the log-probabilities "
                     "of a frozen role; add one to roles(), such as reference: LanguageModel, and "
                     "join flow.reference.log_probs(batch)"
                 )
-            for copy in _copies_of_every_step(graph, call, maker):
+            for copy in _copies_in_every_step(graph, call, writer):
                 yield (
-                    f"{call.id} penalizes KL against what it begins with: got "
-                    f"reference_log_probs={field!r} of {maker.id}, which {copy.id} makes equal to "
-                    f"{call.role} in every step, allowed a role that stays behind; copy every n "
+                    f"{call.id} penalizes KL against its own initial weights: got "
+                    f"reference_log_probs={column!r} of {writer.id}, which {copy.id} makes equal "
+                    f"to {call.role} in every step, allowed a role that stays behind; copy every n "
                     "steps, by flow.every"
                 )
 
 
-def _copies_of_every_step(graph: Graph, call: ModelCall, maker: ModelCall) -> list[ModelCall]:
-    """Those by which the maker's role has, whenever a step begins, the weights of a call's."""
+def _copies_in_every_step(graph: Graph, call: ModelCall, writer: ModelCall) -> list[ModelCall]:
+    """The copies that give the writer's role the weights of the call's role in every step."""
     return [
         copy
-        for copy in graph.of_kind(CallKind.COPY)
-        if copy.role == maker.role and copy.copied_role == call.role
+        for copy in graph.calls_of_kind(CallKind.COPY)
+        if copy.role == writer.role and copy.copied_role == call.role
         if graph.expected_count(copy.id) == 1
     ]
 
 
 def _late_log_probs(graph: Graph) -> Iterator[str]:
-    place = {call.id: number for number, call in enumerate(graph.calls)}
+    position = {call.id: number for number, call in enumerate(graph.calls)}
     for call, loss in _policy_losses(graph):
-        sampled = [place[each.id] for each in _makers_of(graph, call, RESPONSE_TOKENS)]
-        for maker in _makers_of(graph, call, loss.old_log_probs):
-            between = range(max(sampled, default=0), place[maker.id])
-            changed = [each for each in graph.changes(str(call.role)) if place[each.id] in between]
-            if maker.kind is CallKind.INFER and changed:
+        sampled = [position[writer.id] for writer in _writers(graph, call, RESPONSE_TOKENS)]
+        changes = graph.changes(str(call.role))
+        for writer in _writers(graph, call, loss.old_log_probs):
+            between = range(max(sampled, default=0), position[writer.id])
+            changed = [change for change in changes if position[change.id] in between]
+            if writer.kind is CallKind.INFER and changed:
                 yield (
                     f"{call.id} takes log-probabilities of weights that did not sample: got "
-                    f"old_log_probs={loss.old_log_probs!r} of {maker.id}, after "
+                    f"old_log_probs={loss.old_log_probs!r} of {writer.id}, after "
                     f"{changed[0].id} has changed {call.role}, allowed those from before; move "
-                    f"{maker.id} in front of it"
+                    f"{writer.id} in front of it"
                 )
 
 
 def _partial_masks(graph: Graph) -> Iterator[str]:
-    """Calls that count all tokens of responses of which others count some."""
+    """Warn of calls without a mask on responses that other calls mask."""
     readers: dict[str, str] = {}
-    for reader in (each for each in graph.calls if RESPONSE_MASK in each.reads):
-        for maker in _makers_of(graph, reader, RESPONSE_MASK):
-            for responses in _sampled_by(graph, maker.id):
+    for reader in (call for call in graph.calls if RESPONSE_MASK in call.reads):
+        for writer in _writers(graph, reader, RESPONSE_MASK):
+            for responses in _sampled_by(graph, writer.id):
                 readers.setdefault(responses, reader.id)
     for call in filter(_counts_tokens, graph.calls if readers else ()):
         shared = sorted(readers.keys() & _sampled_by(graph, call.id))
@@ -227,17 +232,17 @@ def _partial_masks(graph: Graph) -> Iterator[str]:
 
 
 def _counts_tokens(call: ModelCall) -> bool:
-    """Whether a call would read a response mask."""
+    """True if a call would read a response mask."""
     readers: Sequence[Loss | Operation] = ()
     if isinstance(call.options, TrainOptions):
         readers = (call.options.loss,)
     if isinstance(call.options, ComputeOptions):
         readers = call.options.operations
-    return any(RESPONSE_MASK in reads_of(each, {RESPONSE_MASK}) for each in readers)
+    return any(RESPONSE_MASK in columns_read_by(reader, {RESPONSE_MASK}) for reader in readers)
 
 
 def _sampled_by(graph: Graph, call_id: str) -> set[str]:
-    """The generate calls that what a call reads comes from, and the data where no call sampled."""
+    """The generate calls, or else the data, from which the inputs of a call come."""
     later = {call.id for call in graph.calls if call.kind is not CallKind.GENERATE}
     seen: set[str] = set()
     waiting = {call_id}
@@ -249,11 +254,11 @@ def _sampled_by(graph: Graph, call_id: str) -> set[str]:
     return seen - later
 
 
-def _lonely_responses(graph: Graph) -> Iterator[str]:
-    for call in graph.of_kind(CallKind.COMPUTE):
+def _single_responses(graph: Graph) -> Iterator[str]:
+    for call in graph.calls_of_kind(CallKind.COMPUTE):
         assert isinstance(call.options, ComputeOptions)
         for operation in call.options.operations:
-            if isinstance(operation, _COMPARING) and graph.rows[call.id].most == 1:
+            if isinstance(operation, _COMPARING) and graph.rows[call.id].maximum == 1:
                 yield (
                     f"{call.id} compares the responses to a prompt, and there is one: got "
                     f"{type(operation).__name__} of one row for each, allowed two or more; raise "
@@ -262,80 +267,80 @@ def _lonely_responses(graph: Graph) -> Iterator[str]:
 
 
 def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
-    """How often to evaluate, without anything held out. The default says nothing."""
-    asked = job.spec.schedule.evaluate_every_steps
+    """Warn of evaluateEverySteps without evaluation data, unless it is the default."""
+    requested = job.spec.schedule.evaluate_every_steps
     default = type(job.spec.schedule).model_fields["evaluate_every_steps"].default
-    if asked not in (0, default) and GraphName.EVALUATION not in graphs:
+    if requested not in (0, default) and GraphName.EVALUATION not in graphs:
         yield (
-            f"schedule.evaluateEverySteps has no effect: got {asked} and nothing to evaluate on, "
-            "allowed with data.evaluation and an algorithm that generates; add held-out prompts, "
-            "or remove it"
+            f"schedule.evaluateEverySteps has no effect: got {requested} and nothing to evaluate "
+            "on, allowed with data.evaluation and an algorithm that generates; add evaluation "
+            "prompts, or remove it"
         )
 
 
 def _small_micro_batches(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
-    """Micro-batches that do not hold the longest sequence, which runs alone."""
+    """Warn of micro-batches that cannot contain the longest sequence, which then runs alone."""
     rollout = job.spec.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     for role, model in job.spec.models.items():
-        asked = model.training.micro_batch_tokens
-        if role in job_roles(graphs) and asked is not None and asked < longest:
+        requested = model.training.micro_batch_tokens
+        if role in job_roles(graphs) and requested is not None and requested < longest:
             yield (
                 f"models.{role}.training.microBatchTokens is less than the longest sequence: got "
-                f"{asked} for {longest} tokens of prompt and response, allowed as it is: a longer "
-                "sequence runs alone, and memory is planned for it; to save more lower "
+                f"{requested} for {longest} tokens of prompt and response, allowed as it is: a "
+                "longer sequence runs alone, and memory is planned for it; to save more lower "
                 "rollout.maxPromptTokens or maxResponseTokens"
             )
 
 
 def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
-    """Losses that make one update of a step's batch, where the manifest asks for several."""
-    asked, losses = job.spec.schedule.mini_batch_prompts, _losses(graph)
+    """Warn of miniBatchPrompts if all losses make one update of a step's batch."""
+    requested, losses = job.spec.schedule.mini_batch_prompts, _losses(graph)
     if job.spec.schedule.updates_per_epoch > 1 and not _makes_several_updates(losses):
         yield (
-            f"schedule.miniBatchPrompts has no effect: got {asked} beside "
-            f"{', '.join(dict.fromkeys(type(each).__name__ for each in losses))}, which makes one "
-            "update of a step's whole batch, allowed with other losses; lower promptsPerStep for "
-            "smaller updates, or remove it"
+            f"schedule.miniBatchPrompts has no effect: got {requested} with "
+            f"{', '.join(dict.fromkeys(type(loss).__name__ for loss in losses))}, which makes one "
+            "update of a step's complete batch, allowed with other losses; lower promptsPerStep "
+            "for smaller updates, or remove it"
         )
 
 
 def _uneven_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
-    """Mini-batches that are smaller than the manifest says, as it does not divide a step."""
+    """Warn of a miniBatchPrompts that does not divide promptsPerStep."""
     schedule = job.spec.schedule
-    prompts, asked = schedule.prompts_per_step, schedule.mini_batch_prompts
-    if asked is None or prompts % asked == 0 or not _makes_several_updates(_losses(graph)):
+    prompts, requested = schedule.prompts_per_step, schedule.mini_batch_prompts
+    if requested is None or prompts % requested == 0 or not _makes_several_updates(_losses(graph)):
         return
     count = schedule.updates_per_epoch
-    least, larger = divmod(prompts, count)
-    sizes = f"{least} prompts" if not larger else f"{least + 1} or {least} prompts"
+    smallest, larger = divmod(prompts, count)
+    sizes = f"{smallest} prompts" if not larger else f"{smallest + 1} or {smallest} prompts"
     divisors = [size for size in range(1, prompts + 1) if prompts % size == 0]
-    below = max(size for size in divisors if size < asked)
-    above = min(size for size in divisors if size > asked)
-    advice = f"{below} or {above} for equal ones" if larger else f"{least}, which it comes to"
+    below = max(size for size in divisors if size < requested)
+    above = min(size for size in divisors if size > requested)
+    advice = f"{below} or {above} for equal ones" if larger else f"{smallest}, the effective size"
     yield (
-        f"schedule.miniBatchPrompts does not divide promptsPerStep: got {asked} of {prompts}, "
+        f"schedule.miniBatchPrompts does not divide promptsPerStep: got {requested} of {prompts}, "
         f"which makes {count} updates of {sizes}, none left out, allowed as it is; write {advice}"
     )
 
 
 def _losses(graph: Graph) -> list[Loss]:
-    trainings = [call.options for call in graph.of_kind(CallKind.TRAIN)]
+    trainings = [call.options for call in graph.calls_of_kind(CallKind.TRAIN)]
     return [options.loss for options in trainings if isinstance(options, TrainOptions)]
 
 
 def _makes_several_updates(losses: Sequence[Loss]) -> bool:
-    """Whether some loss makes an update of each mini-batch."""
-    return any(each.updates(2) > 1 for each in losses)
+    """True if a loss makes an update per mini-batch."""
+    return any(loss.updates(2) > 1 for loss in losses)
 
 
 def _policy_losses(graph: Graph) -> Iterator[tuple[ModelCall, ClippedLoss]]:
-    for call in graph.of_kind(CallKind.TRAIN):
+    for call in graph.calls_of_kind(CallKind.TRAIN):
         if isinstance(call.options, TrainOptions) and isinstance(call.options.loss, ClippedLoss):
             yield call, call.options.loss
 
 
-def _makers_of(graph: Graph, call: ModelCall, field: str) -> list[ModelCall]:
-    """The calls that wrote a field that a call reads, where it was not renamed."""
-    sources = {e.source for e in graph.data_edges if e.target == call.id and field in e.fields}
-    return [each for each in graph.calls if each.id in sources]
+def _writers(graph: Graph, call: ModelCall, column: str) -> list[ModelCall]:
+    """The calls that wrote a column that a call reads under its original name."""
+    sources = {e.source for e in graph.data_edges if e.target == call.id and column in e.columns}
+    return [writer for writer in graph.calls if writer.id in sources]

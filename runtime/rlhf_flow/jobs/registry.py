@@ -1,4 +1,4 @@
-"""From a job to its algorithms: the one list of what `spec.algorithm.type` can name."""
+"""The algorithms of a job, by `spec.algorithm.type`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithms.dapo import Dapo
 from rlhf_flow.algorithms.evaluation import Evaluation
-from rlhf_flow.algorithms.policy_algorithm import JobFacts
+from rlhf_flow.algorithms.policy_algorithm import JobSettings
 from rlhf_flow.algorithms.policy_gradient import PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.algorithms.preferences import Dpo, OnlineDpo, RewardModel
@@ -22,8 +22,8 @@ from rlhf_flow.algorithms.supervised import Supervised
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.trace.entrypoints import build_custom
 
-Builder = Callable[[Any, JobFacts], Algorithm]
-"""From the settings of its type and a job to an algorithm."""
+Builder = Callable[[Any, JobSettings], Algorithm]
+"""Builds an algorithm from the settings of its type and from the job."""
 
 ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.PPO: Ppo,
@@ -45,27 +45,27 @@ ALGORITHMS: Mapping[AlgorithmType, Builder] = {
 
 
 def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
-    """The algorithm that a job runs.
+    """Build the algorithm of a job.
 
     Args:
         job: the manifest.
-        device: what it computes on; it decides what precision `Auto` is.
+        device: it decides on the precision `Auto`.
 
     Raises:
         InvalidAlgorithm: a custom algorithm that cannot be imported or built.
     """
     settings = job.spec.algorithm.settings
-    return ALGORITHMS[job.spec.algorithm.type](settings, _facts(job, device))
+    return ALGORITHMS[job.spec.algorithm.type](settings, _job_settings(job, device))
 
 
-def _facts(job: RLHFJob, device: Device) -> JobFacts:
+def _job_settings(job: RLHFJob, device: Device) -> JobSettings:
     settings = job.spec.algorithm.settings
-    why = ""
+    reason = ""
     if isinstance(settings, PolicyLossSettings):
         policy, *_ = settings.roles
-        why = needs_old_log_probs(job, settings.epochs_per_batch, device, policy)
-    return JobFacts(
-        needs_old_log_probs=bool(why),
+        reason = needs_old_log_probs(job, settings.epochs_per_batch, device, policy)
+    return JobSettings(
+        needs_old_log_probs=bool(reason),
         prompts_per_step=job.spec.schedule.prompts_per_step,
         max_response_tokens=job.spec.rollout.max_response_tokens,
         prompt_field=job.spec.data.train.prompt_field,
@@ -73,14 +73,17 @@ def _facts(job: RLHFJob, device: Device) -> JobFacts:
 
 
 def needs_old_log_probs(job: RLHFJob, epochs: int, device: Device, policy: str) -> str:
-    """Why the generation engine's log-probabilities are not those under which the policy's first
-    update begins: several updates, or engines that differ by rounding. Empty: they are.
+    """Decide if a policy loss needs log-probabilities by the trainer before the first update.
 
     Args:
         job: the manifest.
-        epochs: of a batch.
-        device: what it computes on.
-        policy: the role that is trained.
+        epochs: passes over a batch.
+        device: it decides on the precision `Auto`.
+        policy: the trained role.
+
+    Returns:
+        The reason: several updates of a batch, or rounding that differs between the engines. Empty:
+        the generation engine's log-probabilities serve.
     """
     updates = job.spec.schedule.updates_per_epoch * epochs
     if updates > 1:
@@ -90,40 +93,41 @@ def needs_old_log_probs(job: RLHFJob, epochs: int, device: Device, policy: str) 
 
 
 def build_evaluation(job: RLHFJob, policy: str, rewards: Sequence[str]) -> Evaluation | None:
-    """How held-out prompts are answered; None where the job has none.
-
-    A builtin task brings its own held-out prompts, answered greedily where something scores them.
+    """Build the evaluation of a job. None: the job has none.
 
     Args:
+        job: the manifest.
         policy: the role that answers.
         rewards: the roles that score.
     """
     data = job.spec.data
     if data.evaluation is not None:
-        held_out = data.evaluation
+        evaluation = data.evaluation
         return Evaluation(
             policy,
             rewards,
-            held_out.samples_per_prompt,
-            held_out.temperature,
-            held_out.pass_at_k,
-            held_out.pass_score,
+            evaluation.samples_per_prompt,
+            evaluation.temperature,
+            evaluation.pass_at_k,
+            evaluation.pass_score,
         )
+    # A builtin task has its own evaluation prompts, which are answered greedily.
     is_scored = data.train.builtin is not None and bool(rewards)
     return Evaluation(policy, rewards) if is_scored else None
 
 
 def build_warm_start(job: RLHFJob, policy: str) -> Supervised | None:
-    """Supervised training before reinforcement learning; None where the job has none.
+    """Build the supervised training before reinforcement learning. None: the job has none.
 
     Args:
-        policy: the role that is trained.
+        job: the manifest.
+        policy: the trained role.
     """
     return Supervised(policy) if job.spec.schedule.warm_start is not None else None
 
 
 def resolve_precision(precision: Precision, device: Device) -> Precision:
-    """float32 or bfloat16: what `auto` means on a device."""
+    """The precision of a role: `Auto` is bfloat16 on GPUs and float32 on CPUs."""
     if precision is not Precision.AUTO:
         return precision
     return Precision.BFLOAT16 if device is Device.GPU else Precision.FLOAT32

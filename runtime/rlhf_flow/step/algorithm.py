@@ -1,4 +1,4 @@
-"""Algorithm: the base of PPO, GRPO and of a user's own."""
+"""Algorithm: the base class of PPO, GRPO and users' own algorithms; and the roles of one."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ from rlhf_flow.step.roles import Role, Roles, ScalarModel
 class Algorithm(ABC):
     """Roles and a step over them.
 
-    The step is traced to a graph before a job starts and then run once per training step.
-    Conditions in it may depend on the algorithm's own settings, never on values of a batch. A class
-    of the user's own gets the manifest's `custom.parameters` as keyword arguments of its
-    constructor.
+    The step is traced to a graph before a job starts and then runs once per training step.
+    Conditions in it may depend on the algorithm's own settings, never on values of a batch.
+    A user's class gets the manifest's `custom.parameters` as keyword arguments of its constructor.
     """
 
     @abstractmethod
     def roles(self) -> Roles:
-        """What every role is, by name, such as {"actor": LanguageModel}."""
+        """The kind of every role, such as {"actor": LanguageModel}."""
 
     @abstractmethod
     def step(self, flow: Flow, prompts: BatchValue) -> None:
-        """One training step on a batch of prompts, with answers or as pairs where the data have
+        """One training step on a batch of prompts, with answers or as pairs if the data have
         them."""
 
 
 def checked_roles(name: str, roles: object) -> Roles:
-    """What an algorithm's `roles()` returns.
+    """Check the result of an algorithm's `roles()`.
 
     Raises:
         FlowError: it is no mapping from names to kinds of roles.
     """
     if not isinstance(roles, Mapping):
-        raise _no_roles(name, repr(roles))
+        raise _invalid_roles(name, repr(roles))
     for role, kind in roles.items():
         if not _is_role((role, kind)):
-            raise _no_roles(name, f"{{{role!r}: {kind!r}}}")
+            raise _invalid_roles(name, f"{{{role!r}: {kind!r}}}")
     return dict(roles)
 
 
 def reward_models(name: str, roles: Roles, rewards: Mapping[str, RewardTerms]) -> Roles:
-    """The roles of the models that an algorithm's scores are made of.
+    """The roles of the reward models that contribute to an algorithm's scores.
 
     Raises:
-        FlowError: a name that a role of the algorithm has.
+        FlowError: a reward model has the name of a role of the algorithm.
     """
     models = [
         term.role for role, terms in rewards.items() if role in roles for term in terms.models
@@ -64,10 +63,10 @@ def reward_models(name: str, roles: Roles, rewards: Mapping[str, RewardTerms]) -
     return dict.fromkeys(models, ScalarModel)
 
 
-def _no_roles(name: str, got: str) -> FlowError:
+def _invalid_roles(name: str, got: str) -> FlowError:
     return FlowError(
-        f"{name}.roles() returns what is no role: got {got}, allowed a mapping from names to "
-        "LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
+        f"{name}.roles() returns something other than roles: got {got}, allowed a mapping from "
+        "names to LanguageModel, ScalarModel or RewardSource; return {'actor': LanguageModel, ...}"
     )
 
 

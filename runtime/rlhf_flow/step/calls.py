@@ -1,4 +1,4 @@
-"""ModelCall: one call site of a step, the same when traced and when run."""
+"""ModelCall: one call site of a step, equal in trace and run; and the ids of call sites."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ SCORING = frozenset({"scores", "scores_of_texts"})
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """How responses are sampled.
+    """Options of sampling.
 
     Raises:
-        FlowError: values that mean nothing.
+        FlowError: an invalid value.
     """
 
     samples: int
-    """Responses to each prompt."""
+    """Responses per prompt."""
     temperature: float | None = None
     """None: rollout.temperature."""
     greedy: bool = False
-    """Whether the likeliest token is taken every time."""
+    """True: always take the likeliest token."""
 
     def __post_init__(self) -> None:
         check("generate", "samples", self.samples, is_count(self.samples), "a number of at least 1")
-        is_given = self.temperature is not None
+        is_set = self.temperature is not None
         is_warm = is_number(self.temperature) and self.temperature != 0
         allowed = "a number above 0 (greedy=True for greedy answers)"
-        check("generate", "temperature", self.temperature, is_warm or not is_given, allowed)
+        check("generate", "temperature", self.temperature, is_warm or not is_set, allowed)
         check("generate", "greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
-        is_clear = not (self.greedy and is_given)
+        is_clear = not (self.greedy and is_set)
         check("generate", "temperature", self.temperature, is_clear, "none beside greedy=True")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What a role is trained by, and when.
+    """Options of training a role.
 
     Raises:
-        FlowError: a number of steps that is none.
+        FlowError: an invalid number of steps.
     """
 
     loss: Loss
     from_step: int = 0
-    """Steps at the beginning in which it is not trained."""
+    """Number of initial steps that do not train the role."""
     auxiliary: tuple[Loss, ...] = ()
-    """Losses on batches of their own, added to it."""
+    """Losses on other batches, added to the loss."""
 
     def __post_init__(self) -> None:
-        is_step = is_count(self.from_step, least=0)
+        is_step = is_count(self.from_step, minimum=0)
         check("train", "from_step", self.from_step, is_step, "a step number of at least 0")
 
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """What is computed.
+    """Operations of a compute call.
 
     Raises:
         FlowError: operations of several protocols.
     """
 
     operations: tuple[Operation, ...]
-    """One after the other."""
+    """In the order of execution."""
 
     def __post_init__(self) -> None:
-        used = {_protocol_of(each): each for each in self.operations}
+        used = {_protocol_of(operation): operation for operation in self.operations}
         if len(used) > 1:
             got = ", ".join(
-                f"{name_of(operation)} with {protocol or 'none of its own'}"
+                f"{operation_name(operation)} with {protocol or 'none of its own'}"
                 for protocol, operation in used.items()
             )
             raise FlowError(
@@ -88,38 +88,38 @@ class ComputeOptions:
 
     @property
     def scope(self) -> Scope:
-        """Which rows the result of one row depends on: the widest of its operations'."""
-        return widest(each.scope for each in self.operations)
+        """The widest scope of its operations."""
+        return widest(operation.scope for operation in self.operations)
 
     @property
     def sees_all(self) -> bool:
-        """Whether one of them is a function that every rank has to give all rows."""
+        """True if a custom operation needs all rows on every rank."""
         return any(isinstance(o, Custom) and o.scope is Scope.BATCH for o in self.operations)
 
     @property
     def protocol(self) -> str | None:
-        """The entry point of the operations' protocol; None: that of the call's kind."""
-        return next((found for each in self.operations if (found := _protocol_of(each))), None)
+        """Entry point of the operations' protocol. None: the default of the call's kind."""
+        return next(filter(None, map(_protocol_of, self.operations)), None)
 
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """Whose weights are taken over."""
+    """Options of copying weights."""
 
     source: str
-    """The role."""
+    """Role whose weights are copied."""
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """Where lines are written.
+    """Options of saving lines.
 
     Raises:
         FlowError: a name that no folder may have.
     """
 
     name: str
-    """Of the folder, in the run's folder of what is saved."""
+    """Name of the folder below `saved/` in the run's folder."""
 
     def __post_init__(self) -> None:
         check("save", "name", self.name, is_name(self.name), ALLOWED_NAMES)
@@ -130,53 +130,50 @@ Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | SaveOp
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A primitive of a role, with the fields it reads and writes and its options.
+    """A primitive of a role, with the columns it reads and writes and its options.
 
     It is plain data: it pickles, and two traces of one step compare equal.
     """
 
     id: str
-    """Where it stands in the step: `actor.generate`, `actor.generate#2`,
-    `every-10/actor.log_probs`."""
+    """Call site in the step: `actor.generate`, `actor.generate#2`, `every-10/actor.log_probs`."""
     role: str | None
-    """Whose call it is; None: it computes without a model."""
+    """None: a call of the flow itself, without a model."""
     method: str
-    """The primitive's name."""
+    """Name of the primitive."""
     kind: CallKind
-    """What it does."""
     reads: tuple[str, ...]
-    """Fields it needs, sorted."""
+    """Columns, sorted."""
     writes: tuple[str, ...]
-    """Fields it makes, sorted."""
+    """Columns, sorted."""
     carries: tuple[str, ...] = ()
-    """Fields it reads and passes on to the new batch that it starts, sorted; only generate."""
+    """Columns that generate copies from its prompts to the new batch, sorted."""
     options: Options = None
-    """None: it has none."""
     auxiliary_reads: tuple[tuple[str, ...], ...] = ()
-    """Fields it needs of the batch of each auxiliary loss, sorted."""
+    """Columns that it reads of the batch of each auxiliary loss, sorted."""
 
     def uses(self, role: str) -> bool:
-        """Whether it works with a role's weights."""
+        """True if it reads or changes the weights of a role."""
         return self.role == role or self.copied_role == role
 
     def changes(self, role: str) -> bool:
-        """Whether it changes a role's weights."""
+        """True if it changes the weights of a role."""
         return self.role == role and self.kind in (CallKind.TRAIN, CallKind.COPY)
 
     @property
     def protocol(self) -> str | None:
-        """The entry point of its transfer protocol, where that is the user's own."""
+        """Entry point of a user's transfer protocol. None: the default of its kind."""
         return self.options.protocol if isinstance(self.options, ComputeOptions) else None
 
     @property
     def copied_role(self) -> str | None:
-        """Whose weights it takes over; None: nobody's."""
+        """Role whose weights it copies. None: it copies none."""
         return self.options.source if isinstance(self.options, CopyOptions) else None
 
     @property
     def compares_responses(self) -> bool:
-        """Whether it compares responses to one prompt, which then stay together: it trains on their
-        differences, or gives equal ones one score."""
+        """True if it compares the responses to a prompt, so that one rank needs them all."""
+        # Losses on pairs train on differences; a scoring model gives equal responses one score.
         options = self.options
         if isinstance(options, TrainOptions):
             return isinstance(options.loss, BradleyTerry | Dpo)
@@ -187,16 +184,16 @@ def _protocol_of(operation: Operation) -> str | None:
     return operation.protocol if isinstance(operation, Custom) else None
 
 
-def name_of(operation: Operation) -> str:
-    """An operation's name, for a person."""
+def operation_name(operation: Operation) -> str:
+    """Name of an operation for messages."""
     return operation.entrypoint if isinstance(operation, Custom) else type(operation).__name__
 
 
 class CallSites:
-    """Numbers the calls of one pass of a step.
+    """Ids of call sites: stable over steps, over rounds of a region, and between trace and run.
 
     The first call of a kind is `actor.generate`, the second `actor.generate#2`. Inside a region ids
-    are prefixed and numbered anew at every entry, so all rounds of a region have the same ids.
+    are prefixed and counted from 1 at every entry, so all rounds of a region have the same ids.
     """
 
     def __init__(self) -> None:
@@ -204,14 +201,14 @@ class CallSites:
         self._seen: Counter[str] = Counter()
 
     def number(self, site: str) -> str:
-        """The id of the next call or region of a kind, such as `actor.generate` or `every-10`."""
+        """Give the next id of a site, such as `actor.generate` or `every-10`."""
         self._seen[site] += 1
         count = self._seen[site]
         return f"{self._prefix}{site}" + (f"#{count}" if count > 1 else "")
 
     @contextmanager
     def inside(self, region: str) -> Iterator[None]:
-        """One round of a region, named by its id."""
+        """Enter a region, by its id, for one round."""
         prefix, seen = self._prefix, self._seen
         self._prefix, self._seen = f"{region}/", Counter()
         try:

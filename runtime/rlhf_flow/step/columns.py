@@ -1,7 +1,10 @@
-"""The columns that batches have: names, kinds and meanings, in one place.
+"""The columns of batches: names, kinds and meanings, and how losses and operations declare theirs.
 
-Shapes: `rows` is the number of samples, `response` the tokens of a row's response. A custom
-operation may add fields of its own.
+Shapes: `rows` is the number of samples, `ragged` the number of tokens of each row's response.
+A custom operation may add columns of its own.
+
+A setting of a loss or an operation that names a column is annotated with `Reads`, `Writes` or both.
+The columns of a call and the checks of the trace follow from these annotations.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from rlhf_flow.step.checks import check
 
 
 class Kind(Enum):
-    """What a field holds for each row, or for each token of a row's response."""
+    """The meaning of a column's values, per row or per token of a row's response."""
 
     TOKENS = "token ids"
     LOG_PROBS = "a log-probability per token"
@@ -46,15 +49,15 @@ PER_TOKEN = frozenset(
 PER_ROW = frozenset({Kind.SCORES, Kind.MULTIPLIER, Kind.TRUTH, Kind.PREFERENCE, Kind.IDENTITY})
 """Kinds with a number for each row."""
 
-MOST_NAME = 63
+MAX_NAME_LENGTH = 63
 """Characters of a name."""
 
-ALLOWED_NAMES = f"letters of ASCII, digits and _, no digit first, at most {MOST_NAME}"
+ALLOWED_NAMES = f"letters of ASCII, digits and _, no digit first, at most {MAX_NAME_LENGTH}"
 
 
 def is_name(text: object) -> bool:
-    """Whether a field or a role may be named so: plans and metrics have such names only."""
-    if not isinstance(text, str) or len(text) > MOST_NAME:
+    """True if a column or a role may have this name, which plans and metrics can hold."""
+    if not isinstance(text, str) or len(text) > MAX_NAME_LENGTH:
         return False
     return re.fullmatch(IDENTIFIER_PATTERN, text) is not None
 
@@ -72,163 +75,171 @@ TOKEN_REWARDS = "token_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 RESPONSE_MASK = "response_mask"
-"""Read wherever tokens count, of every batch that has it (`rlhf_flow.masks`)."""
+"""Read implicitly wherever tokens count, if the batch has it (`column_inputs`)."""
 ENOUGH = "enough"
-"""By which the condition of `flow.repeat` answers."""
+"""The answer of the condition of `flow.repeat`."""
 LINES = "lines"
-"""What `flow.save` writes."""
+"""The lines that `flow.save` writes."""
 
-PROMPT_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
-"""What data of prompts bring."""
+PROMPT_COLUMNS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
+"""Columns of a data set of prompts."""
 
-ANSWER_FIELDS = PROMPT_FIELDS | {RESPONSE_TOKENS}
-"""What data with reference answers bring: the response is the answer."""
+ANSWER_COLUMNS = PROMPT_COLUMNS | {RESPONSE_TOKENS}
+"""Columns of data with reference answers: the response is the answer."""
 
-PAIR_FIELDS = ANSWER_FIELDS | {PREFERENCE}
-"""What data of preference pairs bring: for every prompt a row with the chosen response, and one
-with the rejected."""
+PAIR_COLUMNS = ANSWER_COLUMNS | {PREFERENCE}
+"""Columns of preference pairs: each prompt has one row with the chosen response and one with the
+rejected."""
 
 
-PRETRAINING_FIELDS = frozenset({PROMPT_TOKENS, PROMPT_ID, RESPONSE_TOKENS})
-"""What rows of data.pretraining bring: of a whole text the first token is the prompt."""
+PRETRAINING_COLUMNS = frozenset({PROMPT_TOKENS, PROMPT_ID, RESPONSE_TOKENS})
+"""Columns of data.pretraining. The prompt of a complete text is its first token."""
 
 
 @dataclass(frozen=True)
-class Field:
-    """What a column holds."""
+class ColumnSpec:
+    """Kind and meaning of a column."""
 
     kind: Kind
-    """What operations and losses may take it for."""
+    """The kind that operations and losses check."""
     meaning: str
-    """What it is, its number format and its shape."""
+    """Meaning, number format and shape."""
 
 
-FIELDS = {
-    PROMPT_TOKENS: Field(Kind.TOKENS, "token ids of the prompt, int32 [rows, ragged]"),
-    PROMPT_ID: Field(
+COLUMNS = {
+    PROMPT_TOKENS: ColumnSpec(Kind.TOKENS, "token ids of the prompt, int32 [rows, ragged]"),
+    PROMPT_ID: ColumnSpec(
         Kind.IDENTITY,
         "identity of the prompt, equal for the samples of a group, int64 [rows]",
     ),
-    RECORD: Field(Kind.RECORD, "the data row, as verifiers see it, one mapping per row"),
-    RESPONSE_TOKENS: Field(
+    RECORD: ColumnSpec(Kind.RECORD, "the data row, as verifiers see it, one mapping per row"),
+    RESPONSE_TOKENS: ColumnSpec(
         Kind.TOKENS, "token ids of the response, its end token included, int32 [rows, ragged]"
     ),
-    RESPONSE_TEXT: Field(Kind.TEXT, "the response, decoded"),
-    ROLLOUT_LOG_PROBS: Field(
+    RESPONSE_TEXT: ColumnSpec(Kind.TEXT, "the response, decoded"),
+    ROLLOUT_LOG_PROBS: ColumnSpec(
         Kind.LOG_PROBS,
         "log-probability of each sampled token at the sampling temperature, as the generation "
         "engine computed it, float32 [rows, ragged]",
     ),
-    FINISHED: Field(Kind.TRUTH, "whether the response ended by itself, bool [rows]"),
-    SAMPLE_INDEX: Field(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
-    PREFERENCE: Field(
+    FINISHED: ColumnSpec(Kind.TRUTH, "whether the response ended by itself, bool [rows]"),
+    SAMPLE_INDEX: ColumnSpec(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
+    PREFERENCE: ColumnSpec(
         Kind.PREFERENCE,
         "1 for the chosen response to a prompt, -1 for a rejected one, 0 for one in no pair, int8 "
         "[rows]",
     ),
-    TOKEN_REWARDS: Field(Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"),
-    ADVANTAGES: Field(Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"),
-    LINES: Field(
+    TOKEN_REWARDS: ColumnSpec(
+        Kind.REWARDS, "reward of each response token, float32 [rows, ragged]"
+    ),
+    ADVANTAGES: ColumnSpec(
+        Kind.ADVANTAGES, "advantage of each response token, float32 [rows, ragged]"
+    ),
+    LINES: ColumnSpec(
         Kind.TEXT, "what flow.save writes of the row: lines without the last one's end, or nothing"
     ),
-    ENOUGH: Field(Kind.TRUTH, "whether flow.repeat has enough rows, the same in each, bool [rows]"),
-    RETURNS: Field(
+    ENOUGH: ColumnSpec(
+        Kind.TRUTH, "whether flow.repeat has enough rows, the same in each, bool [rows]"
+    ),
+    RETURNS: ColumnSpec(
         Kind.RETURNS, "a critic's target for each response token, float32 [rows, ragged]"
     ),
-    RESPONSE_MASK: Field(
+    RESPONSE_MASK: ColumnSpec(
         Kind.MASK,
         "1 for a response token of the policy's own, 0 for one that is not trained on, such as a "
         "tool's output, int8 [rows, ragged]; without it all are the policy's own",
     ),
 }
 
-_OF_ROLES = {
-    "log_probs": Field(
+# The columns of a role are named after it, so that two critics, or a reward and a cost, can be in
+# one batch.
+_ROLE_COLUMNS = {
+    "log_probs": ColumnSpec(
         Kind.LOG_PROBS,
         "log-probability of each response token by the model of {role}, as the training engine "
         "computes it, float32 [rows, ragged]",
     ),
-    "values": Field(
+    "values": ColumnSpec(
         Kind.VALUES,
         "the value that {role} gives before each response token, float32 [rows, ragged]",
     ),
-    "scores": Field(
+    "scores": ColumnSpec(
         Kind.SCORES,
         "weighted sum of the rewards of {role}, one of them, or what its model says, float32 "
         "[rows]",
     ),
-    "valid": Field(
+    "valid": ColumnSpec(
         Kind.TRUTH, "whether every verifier and service of {role} answered, bool [rows]"
     ),
 }
-"""What a role writes is named after it, so that two critics, or a reward and a cost, live side by
-side."""
 
 
-def log_probs_of(role: str) -> str:
-    """The field with a language model's log-probabilities."""
+def log_probs_column(role: str) -> str:
+    """The column of a language model's log-probabilities."""
     return f"{role}_log_probs"
 
 
-def values_of(role: str) -> str:
-    """The field with a critic's values."""
+def values_column(role: str) -> str:
+    """The column of a critic's values."""
     return f"{role}_values"
 
 
-def scores_of(role: str) -> str:
-    """The field with a reward's scores."""
+def scores_column(role: str) -> str:
+    """The column of a reward's scores."""
     return f"{role}_scores"
 
 
-def term_scores_of(role: str, reward: str) -> str:
-    """The field with the scores of one of several rewards of a role."""
-    return scores_of(f"{role}_{reward}")
+def term_scores_column(role: str, reward: str) -> str:
+    """The column of one reward's scores, where a role has several rewards."""
+    return scores_column(f"{role}_{reward}")
 
 
-def valid_of(role: str) -> str:
-    """The field that says which rows a reward could score."""
+def valid_column(role: str) -> str:
+    """The column that is true for the rows that a reward could score."""
     return f"{role}_valid"
 
 
-def role_of(field: str) -> str:
-    """The role after which a field is named."""
+def column_role(column: str) -> str:
+    """The role after which a column is named; the column itself if it is named after none."""
     return next(
-        (field.removesuffix(f"_{what}") for what in _OF_ROLES if field.endswith(f"_{what}")), field
+        (column.removesuffix(f"_{end}") for end in _ROLE_COLUMNS if column.endswith(f"_{end}")),
+        column,
     )
 
 
-def field_of(name: str) -> Field | None:
-    """What a field of this name holds. None: it is a custom operation's."""
-    if name in FIELDS:
-        return FIELDS[name]
-    role = role_of(name)
+def column_spec(name: str) -> ColumnSpec | None:
+    """Kind and meaning of a column by its name. None: only a custom operation writes it."""
+    if name in COLUMNS:
+        return COLUMNS[name]
+    role = column_role(name)
     if role == name:
         return None
-    found = _OF_ROLES[name.removeprefix(f"{role}_")]
-    return replace(found, meaning=found.meaning.format(role=role))
+    spec = _ROLE_COLUMNS[name.removeprefix(f"{role}_")]
+    return replace(spec, meaning=spec.meaning.format(role=role))
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The setting names a column that is read."""
+    """Marks a setting that names a column to read."""
 
     kinds: frozenset[Kind]
-    """What it may hold."""
+    """Accepted kinds."""
     own: bool = False
-    """Whether it must be of the role that is trained, or of one that sampled the batch."""
+    """True: only a column of the role that is trained, or of one that sampled the batch."""
 
 
 @dataclass(frozen=True)
 class Writes:
-    """The setting names a column that is written."""
+    """Marks a setting that names a column to write."""
 
     kind: Kind | None
-    """What it holds. None: what it held before."""
+    """Kind of the column. None: the kind that it had before."""
 
 
 _LOG_PROBS = frozenset({Kind.LOG_PROBS})
+
+# Numbers that credit a token. One may stand for another, as a return for an advantage.
 _CREDITS = frozenset({Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS})
-"""What each token is credited with: one may stand for another, as a return for an advantage."""
 
 Scores = Annotated[str, Reads(frozenset({Kind.SCORES}))]
 Valid = Annotated[str, Reads(frozenset({Kind.TRUTH}))]
@@ -253,47 +264,54 @@ NewTexts = Annotated[str, Writes(Kind.TEXT)]
 
 
 @dataclass(frozen=True)
-class Input:
-    """A column that is read."""
+class ColumnInput:
+    """A column that a loss or an operation reads."""
 
     column: str
     reads: Reads | None
-    """What it may hold. None: anything."""
+    """Accepted kinds. None: any."""
     setting: str | None = None
-    """Which names it. None: it is always this one."""
+    """The setting that names the column. None: the name is fixed."""
 
 
 @dataclass(frozen=True)
-class Output:
-    """A column that is written."""
+class ColumnOutput:
+    """A column that an operation writes."""
 
     column: str
     kind: Kind | None
-    """What it holds. None: nobody knows."""
+    """None: unknown."""
     keeps_kind: bool = False
-    """Whether it holds what it held before."""
+    """True: the column keeps the kind that it had."""
 
 
-def fixed_input(column: str) -> Input:
-    """A column of the system's own names."""
-    return Input(column, Reads(frozenset({FIELDS[column].kind})))
+def fixed_input(column: str) -> ColumnInput:
+    """An input whose name no setting can change."""
+    return ColumnInput(column, Reads(frozenset({COLUMNS[column].kind})))
+
+
+class ColumnReader(Protocol):
+    """A loss or an operation."""
+
+    def inputs(self) -> Iterator[ColumnInput]:
+        """The columns that it reads."""
 
 
 class ColumnSettings:
     """A dataclass whose settings name columns."""
 
     always: ClassVar[tuple[str, ...]] = ()
-    """Columns that it reads by their own names."""
+    """Columns that it reads under fixed names."""
     _columns: ClassVar[tuple[tuple[str, Reads | None, Writes | None], ...]]
 
     def __init_subclass__(cls) -> None:
         cls._columns = tuple(_named_columns(cls))
 
     def __post_init__(self) -> None:
-        """Refuse names that no field may have.
+        """Check the names of columns.
 
         Raises:
-            FlowError: there is one.
+            FlowError: a name that no column may have.
         """
         for setting, _, _ in self._columns:
             column = getattr(self, setting)
@@ -301,71 +319,67 @@ class ColumnSettings:
                 check(type(self).__name__, setting, column, is_name(column), ALLOWED_NAMES)
 
     def unused(self) -> frozenset[str]:
-        """Settings whose columns are not read, because of others."""
+        """Settings whose columns are not read, given the other settings."""
         return frozenset()
 
-    def inputs(self) -> Iterator[Input]:
+    def inputs(self) -> Iterator[ColumnInput]:
         """The columns that it reads."""
         yield from map(fixed_input, self.always)
         for setting, reads, _ in self._columns:
             if reads is not None and setting not in self.unused():
-                yield Input(getattr(self, setting), reads, setting)
+                yield ColumnInput(getattr(self, setting), reads, setting)
 
-    def outputs(self) -> Iterator[Output]:
-        """The columns that it makes."""
+    def outputs(self) -> Iterator[ColumnOutput]:
+        """The columns that it writes."""
         for setting, _, writes in self._columns:
             if writes is not None:
-                yield Output(getattr(self, setting), writes.kind, keeps_kind=writes.kind is None)
+                column = getattr(self, setting)
+                yield ColumnOutput(column, writes.kind, keeps_kind=writes.kind is None)
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether it is about single tokens of responses, of which only those count that the
-        batch's response mask keeps: it reads or makes a number for each."""
-        taken = (kind for each in self.inputs() if each.reads for kind in each.reads.kinds)
-        made = (each.kind for each in self.outputs())
-        return not PER_TOKEN.isdisjoint({*taken, *made})
+        """True if it reads or writes a number per response token, so that the response mask
+        applies."""
+        inputs = (kind for column in self.inputs() if column.reads for kind in column.reads.kinds)
+        outputs = (column.kind for column in self.outputs())
+        return not PER_TOKEN.isdisjoint({*inputs, *outputs})
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Fields that it needs."""
-        return tuple(dict.fromkeys(each.column for each in self.inputs()))
+        """Names of the columns that it reads."""
+        return tuple(dict.fromkeys(column.column for column in self.inputs()))
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Fields that it makes."""
-        return tuple(each.column for each in self.outputs())
+        """Names of the columns that it writes."""
+        return tuple(column.column for column in self.outputs())
 
 
 def _named_columns(kind: type) -> Iterator[tuple[str, Reads | None, Writes | None]]:
-    """A class's settings that name columns, in order."""
+    """The settings of a class that name columns, in order."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
         marks = get_args(hint)[1:]
-        reads = next((each for each in marks if isinstance(each, Reads)), None)
-        writes = next((each for each in marks if isinstance(each, Writes)), None)
+        reads = next((mark for mark in marks if isinstance(mark, Reads)), None)
+        writes = next((mark for mark in marks if isinstance(mark, Writes)), None)
         if reads or writes:
             yield name, reads, writes
 
 
-class ColumnReader(Protocol):
-    """A loss or an operation."""
-
-    def inputs(self) -> Iterator[Input]:
-        """The columns that it reads."""
-
-
-def inputs_of(reader: ColumnReader, available: Collection[str]) -> Iterator[Input]:
-    """The columns that an operation or a loss takes of a batch.
+def column_inputs(reader: ColumnReader, available: Collection[str]) -> Iterator[ColumnInput]:
+    """The columns that a loss or an operation reads of a batch, the response mask included.
 
     Args:
-        reader: names its own columns.
-        available: the batch's.
+        reader: a loss or an operation.
+        available: columns of the batch.
     """
     yield from reader.inputs()
+    # The mask needs no setting: otherwise one loss or metric could count tokens that another
+    # excludes. A custom operation gets the mask only if it lists it.
     counts_tokens = isinstance(reader, ColumnSettings) and reader.counts_tokens
     if counts_tokens and RESPONSE_MASK in available:
         yield fixed_input(RESPONSE_MASK)
 
 
-def reads_of(reader: ColumnReader, available: Collection[str]) -> set[str]:
-    """The names of these columns."""
-    return {each.column for each in inputs_of(reader, available)}
+def columns_read_by(reader: ColumnReader, available: Collection[str]) -> set[str]:
+    """Names of `column_inputs`."""
+    return {column.column for column in column_inputs(reader, available)}

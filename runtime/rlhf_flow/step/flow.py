@@ -1,10 +1,10 @@
-"""Flow: what a step function sees. One class for tracing and for running; backends differ.
+"""Flow: the argument of a step function. Trace and run share it; only the backend differs.
 
     step function -> flow.actor.generate(batch) -> ModelCall -> Backend.run(call, batch) -> batch
-                     checks roles, options, fields; gives every call site its id
+                     checks roles, options, columns; gives every call site its id
 
-The backend of a trace records the call; the runtime's sends it to workers. A step sees no other
-difference, so what was checked in the trace is what runs.
+The backend of a trace records the call, the backend of the runtime sends it to workers. A step
+sees no other difference, so exactly the traced calls run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rlhf_flow.step.calls import (
     TrainOptions,
 )
 from rlhf_flow.step.checks import checked_call, is_count, suggest
-from rlhf_flow.step.columns import ALLOWED_NAMES, ENOUGH, LINES, is_name, reads_of
-from rlhf_flow.step.missing_column import missing_field_message
+from rlhf_flow.step.columns import ALLOWED_NAMES, ENOUGH, LINES, columns_read_by, is_name
+from rlhf_flow.step.missing_column import missing_column_message
 from rlhf_flow.step.operations import Operation, Scope, WeightedSum
 from rlhf_flow.step.reward_terms import RewardTerms
 from rlhf_flow.step.roles import Primitive, Roles
@@ -36,7 +36,7 @@ from rlhf_flow.step.roles import Primitive, Roles
 T = TypeVar("T")
 
 METHODS = ("compute", "every", "pretraining", "repeat", "save")
-"""What a step calls of the flow itself."""
+"""Methods of the flow that a step calls."""
 
 RESERVED = frozenset(
     {
@@ -45,28 +45,27 @@ RESERVED = frozenset(
         "rollout",
     }
 )
-"""Names that no role may have: those of the flow itself, of families of metrics, and that after
-which a field of the generation engine is named."""
+"""Names that no role may have: attributes of the flow, families of metrics, and the prefix of the
+generation engine's column."""
 
 
 class Backend(Protocol):
-    """What happens when a step calls something.
+    """Executes or records the calls of a step."""
 
-    A backend is given the batches that it made itself, hence their type is its own.
-    """
+    # Batches are Any: a backend only gets batches that it returned itself, of its own type.
 
     def run(self, call: ModelCall, batch: Any, auxiliary: Sequence[Any] = ()) -> BatchValue:
-        """Run a call; return a batch of only the fields it writes (and carries, if it starts
+        """Run a call; return a batch of the columns that it writes (and carries, if it starts
         rows)."""
 
     def no_rows(self) -> BatchValue:
-        """A batch of no rows and no fields, for a call that reads none."""
+        """A batch without rows and columns, for a call that reads none."""
 
     def pretraining(self) -> BatchValue:
         """The step's rows of data.pretraining."""
 
     def every(self, region: str, n: int, body: Callable[[], None]) -> None:
-        """Run the body on steps whose number is a multiple of n."""
+        """Run the body in steps whose number is a multiple of n."""
 
     def repeat(
         self,
@@ -76,10 +75,10 @@ class Backend(Protocol):
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:
-        """Collect the body's rows round by round, until `until` of all of them says enough.
+        """Collect the body's rows round by round, until `until` over all of them says enough.
 
-        The body is given the round's prompts. `until` runs a compute call on the rows so far and
-        returns a batch with the one field `enough`, the same in every row.
+        The body gets the round's prompts. `until` runs a compute call on the rows so far; its batch
+        has the one column `enough`, the same in every row.
         """
 
 
@@ -88,14 +87,13 @@ REPEAT = "repeat"
 
 
 class Flow:
-    """The roles of an algorithm and the ways to call them.
+    """The roles of an algorithm, and their calls.
 
     Args:
-        roles: what every role is, by name.
-        backend: what a call does.
-        samples_per_prompt: responses to a prompt where a call does not say it.
-        rewards: what the score of each role is the sum of; where a role is left out, verifiers
-            compute it.
+        roles: the kind of every role, by name.
+        backend: executes or records calls.
+        samples_per_prompt: responses to a prompt unless a call says otherwise.
+        rewards: terms of each role's score; verifiers score a role that is not in it.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
@@ -122,7 +120,7 @@ class Flow:
         self._sites: CallSites | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """A role, by its name: the class of its entry in roles()."""
+        """A role by its name, of the class that roles() names."""
         if name.startswith("_"):
             raise AttributeError(name)
         roles: Roles = self.__dict__["roles"]
@@ -136,7 +134,7 @@ class Flow:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One pass of a step function; the numbers of call sites begin anew."""
+        """One pass of a step function; ids of call sites are counted from 1."""
         if self._sites is not None:
             raise FlowError("flow.step() inside a step: a step is one pass; remove the inner one")
         self._sites = CallSites()
@@ -150,7 +148,7 @@ class Flow:
         """Run operations one after the other, in one call.
 
         Returns:
-            A batch of the fields that they write.
+            A batch of the columns that they write.
         """
         if not operations or not all(isinstance(item, Operation) for item in operations):
             raise FlowError(
@@ -161,7 +159,7 @@ class Flow:
 
     @checked_call
     def every(self, n: int, body: Callable[[], None]) -> None:
-        """Run the body on steps n, 2n, ...; nothing made in it may be used outside it."""
+        """Run the body in steps n, 2n, ...; its batches may not be used outside of it."""
         if not is_count(n):
             raise FlowError(
                 f"flow.every needs a number of steps: got {n!r}, allowed whole numbers of at least "
@@ -177,8 +175,8 @@ class Flow:
 
     @checked_call
     def pretraining(self) -> BatchValue:
-        """The step's rows of data.pretraining: prompt_id, prompt_tokens, response_tokens. Of a
-        whole text the first token is the prompt."""
+        """The step's rows of data.pretraining: prompt_id, prompt_tokens, response_tokens. The
+        prompt of a complete text is its first token."""
         self._open_sites()
         return self._backend.pretraining()
 
@@ -191,15 +189,15 @@ class Flow:
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:
-        """Collect rows round by round until an operation says that they suffice.
+        """Collect rows round by round until an operation finds them enough.
 
         Args:
-            body: makes one round's batch from prompts: the step's in the first round, then fresh
-                ones, as many again; every round has the same fields.
-            until: an operation over the whole batch, which reads the rows so far and writes the
-                one field `enough`, the same in every row.
-            max_rounds: rounds at most; the last one's rows are taken as they are.
-            expected_rounds: rounds on average, for planning.
+            body: builds one round's batch from prompts: the step's in the first round, then equally
+                many fresh ones; every round has the same columns.
+            until: an operation over the batch, which reads the rows so far and writes the one
+                column `enough`, the same in every row.
+            max_rounds: limit of rounds; after the last one its rows are used as they are.
+            expected_rounds: average number of rounds, for planning.
 
         Returns:
             The rows of all rounds.
@@ -225,15 +223,15 @@ class Flow:
     @checked_call
     def save(self, batch: BatchValue, name: str) -> None:
         """Write the batch's `lines` to a file of this step in the run's folder:
-        `saved/<name>/step-000012.jsonl`, in the order of the rows. What a step saves under one name
-        goes to one file, call after call. Steps do not wait for it.
+        `saved/<name>/step-000012.jsonl`, in the order of the rows. Calls of a step with the same
+        name append to one file. Steps do not wait for it.
 
         Args:
-            batch: with the field `lines`, a text for each row; rows without a text have no line.
+            batch: with the column `lines`, a text for each row; rows without a text have no line.
             name: of the folder.
 
         Raises:
-            FlowError: a name that no folder may have.
+            FlowError: no name for a folder.
         """
         self._send(
             ModelCall(
@@ -254,8 +252,8 @@ class Flow:
         if condition is None or not sees_all or tuple(condition.writes) != (ENOUGH,):
             raise FlowError(
                 f"flow.repeat cannot decide when to end: got until={until!r}, allowed an "
-                f"operation over all rows that writes only the field {ENOUGH}; use EnoughGroups or "
-                f'Custom("module:function", reads=[...], writes=["{ENOUGH}"], scope=Scope.BATCH)'
+                f"operation over all rows that writes only the column {ENOUGH}; use EnoughGroups "
+                f'or Custom("module:function", reads=[...], writes=["{ENOUGH}"], scope=Scope.BATCH)'
             )
         if not is_count(max_rounds) or not 1 <= expected_rounds <= max_rounds:
             raise FlowError(
@@ -279,7 +277,7 @@ class Flow:
         reads: set[str] = set()
         writes: set[str] = set()
         for operation in operations:
-            reads |= reads_of(operation, writes | _fields_of(batch)) - writes
+            reads |= columns_read_by(operation, writes | _columns_of(batch)) - writes
             writes |= set(operation.writes)
         return self._send(
             ModelCall(
@@ -303,17 +301,17 @@ class Flow:
         auxiliary: Sequence[BatchValue] = (),
         writes: Sequence[str] = (),
     ) -> BatchValue:
-        """A call of a role, checked and made; roles' methods are what a step uses.
+        """Check and make a call of a role. Steps use the methods of roles instead.
 
         Args:
-            writes: fields that it makes beside those of its primitive.
+            writes: columns that it writes in addition to those of its primitive.
 
         Raises:
-            FlowError: a field that nothing has written, or a call outside of a step.
+            FlowError: a column that nothing has written, or a call outside of a step.
         """
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
-        given = map(_fields_of, (batch, *auxiliary)) if losses else ()
-        own, *others = [reads_of(*each) for each in zip(losses, given, strict=True)] or [set()]
+        available = map(_columns_of, (batch, *auxiliary)) if losses else ()
+        own, *others = list(map(columns_read_by, losses, available)) or [set()]
         reads = tuple(sorted({*primitive.reads, *own}))
         return self._send(
             ModelCall(
@@ -322,64 +320,64 @@ class Flow:
                 method=primitive.method,
                 kind=primitive.kind,
                 reads=reads,
-                writes=tuple(sorted((*primitive.fields_of(role), *writes))),
+                writes=tuple(sorted((*primitive.columns_written(role), *writes))),
                 carries=reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
-                auxiliary_reads=tuple(tuple(sorted(each)) for each in others),
+                auxiliary_reads=tuple(tuple(sorted(names)) for names in others),
             ),
             self._backend.no_rows() if primitive.kind is CallKind.COPY else batch,
             auxiliary,
         )
 
-    def terms_of(self, role: str) -> RewardTerms:
-        """What a role's score is the sum of."""
+    def role_terms(self, role: str) -> RewardTerms:
+        """The terms of a role's score."""
         return self._rewards.get(role, RewardTerms())
 
-    def add_up(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
-        """The sum of the terms of a role's score: a call that is named after the role, as its
-        metrics are."""
+    def sum_terms(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
+        """Sum the terms of a role's score, in a call that is named after the role, like its
+        metrics."""
         return self._compute(f"{role}.sum", batch, (operation,))
 
     def _send(
         self, call: ModelCall, batch: BatchValue | None, auxiliary: Sequence[BatchValue] = ()
     ) -> BatchValue:
         reads = (call.reads, *call.auxiliary_reads)
-        for given, fields in zip((batch, *auxiliary), reads, strict=True):
-            self._check_fields(call, given, fields)
+        for source, names in zip((batch, *auxiliary), reads, strict=True):
+            self._check_columns(call, source, names)
         return self._backend.run(call, batch, auxiliary)
 
-    def _check_fields(self, call: ModelCall, batch: object, fields: Sequence[str]) -> None:
-        available = getattr(batch, "fields", None)
+    def _check_columns(self, call: ModelCall, batch: object, names: Sequence[str]) -> None:
+        available = getattr(batch, "column_names", None)
         if not isinstance(available, frozenset):
             raise FlowError(
                 f"{call.id} takes a batch: got {batch!r}, allowed the prompts or what another call "
                 "returned; pass one"
             )
-        for field in fields:
-            if field not in available:
-                raise FlowError(missing_field_message(call, field, available, self.roles))
+        for name in names:
+            if name not in available:
+                raise FlowError(missing_column_message(call, name, available, self.roles))
 
 
-def _fields_of(batch: object) -> frozenset[str]:
-    """Those of a batch; of anything else, which is refused when the call is made, none."""
-    fields = getattr(batch, "fields", None)
-    return fields if isinstance(fields, frozenset) else frozenset()
+def _columns_of(batch: object) -> frozenset[str]:
+    # Anything else than a batch is refused later, when the call is sent.
+    columns = getattr(batch, "column_names", None)
+    return columns if isinstance(columns, frozenset) else frozenset()
 
 
 def _check_takes_prompts(body: object) -> None:
-    """Refuse what cannot make a round's batch.
+    """Refuse a body of `repeat` that is no function of one batch.
 
     Raises:
-        FlowError: it is no function of one batch.
+        FlowError: it is none.
     """
     try:
-        takes = signature(body) if callable(body) else None
-        if takes is not None:
-            takes.bind(None)
+        parameters = signature(body) if callable(body) else None
+        if parameters is not None:
+            parameters.bind(None)
             return
         got = repr(body)
     except TypeError:
-        got = f"{getattr(body, '__name__', body)}{takes}"
+        got = f"{getattr(body, '__name__', body)}{parameters}"
     raise FlowError(
         f"flow.repeat runs a function for every round: got {got}, allowed one that takes the "
         "round's prompts and returns a batch; write def sample(fresh): ... return batch"

@@ -1,6 +1,6 @@
-"""Losses by which roles are trained: values of the train call. Data; the runtime has the numerics.
+"""Losses that train roles: arguments of a train call. Data only; the runtime has the numerics.
 
-Each knows the fields that it reads, so what a loss needs follows from its settings alone.
+The columns that a loss reads follow from its settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlhf_flow.step.columns import (
     Preference,
     Valid,
 )
-from rlhf_flow.step.operations.rewards import need_reference
+from rlhf_flow.step.operations.rewards import require_reference
 
 _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 
@@ -35,47 +35,47 @@ _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 @checked_settings
 @dataclass(frozen=True)
 class ClippedLoss(ColumnSettings):
-    """The policy-gradient loss: that of PPO and GRPO, or GSPO's or CISPO's by its objective.
+    """The policy-gradient loss of PPO and GRPO, or of GSPO or CISPO, by its objective.
 
-    Settings mean what those of PolicyLossSettings mean.
+    The settings have the meaning of those of PolicyLossSettings.
 
     Raises:
-        FlowError: a KL term by an estimator without a gradient, or against nobody.
+        FlowError: a KL term without a reference, or by an estimator without a gradient.
     """
 
     always: ClassVar[tuple[str, ...]] = (*_SEQUENCES, columns.ROLLOUT_LOG_PROBS)
 
     valid: Valid
-    """The field that says which rows count, such as reward_valid."""
+    """The column that is true for the rows that count, such as reward_valid."""
     objective: PolicyObjective = PolicyObjective.CLIPPED
     clip_range: float = 0.2
     clip_range_high: float = 0.2
     dual_clip: float | None = None
     importance_cap: float = 2.0
-    """Upper bound of the weights that correct for the generation engine, where the old
+    """Upper bound of the importance weights that correct for the generation engine, if the old
     log-probabilities are not its own."""
     rejection_threshold: float | None = None
-    """Responses that, in the geometric mean of their tokens, are more than so many times as likely
-    under one engine as under the other do not count, where the old log-probabilities are the
-    training engine's. None: all count."""
+    """Drop a response whose mean per-token ratio of trainer to generation engine (geometric mean),
+    or its inverse, exceeds this. Needs the training engine's old log-probabilities. None: keep
+    all."""
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
-    """Weight of a KL term in the loss; a penalty in the rewards is none of the loss's business."""
+    """Weight of a KL term in the loss. A penalty in the rewards is separate: `TokenRewards`."""
     kl_estimator: KlEstimator = KlEstimator.K3
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
     old_log_probs: OwnLogProbs = columns.ROLLOUT_LOG_PROBS
-    """The field with the log-probabilities under the policy that sampled: those of the generation
-    engine, or the training engine's own."""
+    """The column of log-probabilities under the policy that sampled, computed by the generation
+    engine or by the training engine."""
     reference_log_probs: MaybeLogProbs = None
-    """The field with those of the reference; needed for a KL term."""
+    """The column of the reference's log-probabilities; needed for a KL term."""
     advantages: Credits = columns.ADVANTAGES
-    """The field with every token's advantage."""
+    """The column of every token's advantage."""
 
     def __post_init__(self) -> None:
         self._check()
         if self.kl_coefficient > 0:
-            need_reference("ClippedLoss", self.reference_log_probs)
+            require_reference("ClippedLoss", self.reference_log_probs)
         super().__post_init__()
         if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
             raise FlowError(
@@ -85,7 +85,7 @@ class ClippedLoss(ColumnSettings):
             )
 
     def unused(self) -> frozenset[str]:
-        """Without a KL term no reference is read."""
+        """The reference's column, without a KL term."""
         return frozenset() if self.kl_coefficient > 0 else frozenset({"reference_log_probs"})
 
     def _check(self) -> None:
@@ -101,7 +101,7 @@ class ClippedLoss(ColumnSettings):
         is_plain = self.dual_clip is None or self.objective is PolicyObjective.CLIPPED
         check(owner, "dual_clip", self.dual_clip, is_plain, "none but for the objective CLIPPED")
         cap = self.importance_cap
-        check(owner, "importance_cap", cap, is_number(cap, least=1), "a number of at least 1")
+        check(owner, "importance_cap", cap, is_number(cap, minimum=1), "a number of at least 1")
         threshold = self.rejection_threshold
         is_ratio = threshold is None or (is_number(threshold) and threshold > 1)
         check(owner, "rejection_threshold", threshold, is_ratio, "a number above 1, or None")
@@ -120,10 +120,10 @@ class ClippedLoss(ColumnSettings):
 
         Args:
             settings: of the algorithm.
-            valid: the field that says which rows count.
-            old_log_probs: the field with the log-probabilities of the policy that sampled.
-            reference_log_probs: the field with the reference's, for a KL term. None: there is none
-                in the loss, whatever the settings say.
+            valid: the column that is true for the rows that count.
+            old_log_probs: the column of log-probabilities of the policy that sampled.
+            reference_log_probs: the column of the reference's, for a KL term. None: no KL term in
+                the loss, whatever the settings say.
         """
         return cls(
             valid=valid,
@@ -159,15 +159,15 @@ class ValueLoss(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
 
     valid: Valid
-    """The field that says which rows count, such as reward_valid."""
+    """The column that is true for the rows that count, such as reward_valid."""
     values: OwnValues
-    """The field with the critic's values before the update, such as critic_values."""
+    """The column of the critic's values before the update, such as critic_values."""
     clip_range: float | None = None
-    """New values stay this close to the old ones. None: no clip."""
+    """Maximum distance of new values from the old ones. None: no clip."""
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
     returns: Credits = columns.RETURNS
-    """The field with the targets."""
+    """The column of the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,9 +189,9 @@ class ValueLoss(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class CrossEntropy(ColumnSettings):
-    """Minus the log-probability of the response's tokens, their mean over the batch, in one
-    update: supervised training on reference answers. As an auxiliary loss it is the mean over a
-    mini-batch: ptx of InstructGPT and Safe-RLHF.
+    """Negative log-likelihood of the response tokens, averaged over the batch, in one update:
+    supervised training on reference answers. As an auxiliary loss the mean is over a mini-batch:
+    ptx of InstructGPT and Safe-RLHF.
 
     Source: Ouyang et al., Training language models to follow instructions, 2022, equation 2.
     """
@@ -199,7 +199,7 @@ class CrossEntropy(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
 
     weight: float = 1.0
-    """What it counts beside other losses."""
+    """Factor of the loss in a sum of losses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,11 +208,11 @@ class CrossEntropy(ColumnSettings):
 
     @property
     def counts_tokens(self) -> bool:
-        """It is a mean over tokens, although it reads no number of each."""
+        """True: it is a mean over tokens, although it reads no number per token."""
         return True
 
     def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch, which is never cut.
+        """Optimizer steps on one batch: one, as it is never cut into mini-batches.
 
         Args:
             per_epoch: mini-batches of a batch, for other losses.
@@ -223,10 +223,10 @@ class CrossEntropy(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class BradleyTerry(ColumnSettings):
-    """Minus the log-probability that a chosen response beats a rejected one to the same prompt, the
-    mean over all such pairs of a mini-batch: training of a reward model.
+    """Negative log-probability that the chosen response beats the rejected one to the same prompt,
+    averaged over all pairs of a mini-batch: training of a reward model.
 
-    A response's score is what the scalar head gives at its last token, whatever a response mask
+    A response's score is the output of the scalar head at its last token, whatever a response mask
     says; the probability is the sigmoid of the difference of two scores.
 
     Source: Ouyang et al., Training language models to follow instructions, 2022, section 3.5.
@@ -235,7 +235,7 @@ class BradleyTerry(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
 
     preference: Preference = columns.PREFERENCE
-    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    """The column that is 1 for chosen responses and -1 for rejected ones."""
     epochs_per_batch: int = 1
 
     def __post_init__(self) -> None:
@@ -254,13 +254,13 @@ class BradleyTerry(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class Dpo(ColumnSettings):
-    """Direct preference optimization: minus the log-probability that a chosen response beats a
-    rejected one to the same prompt, the mean over all such pairs of a mini-batch.
+    """Direct preference optimization: negative log-probability that the chosen response beats the
+    rejected one to the same prompt, averaged over all pairs of a mini-batch.
 
-    A response's implicit reward is beta x (its log-probability under the policy - that under the
-    reference), a sum over its tokens; the probability is the sigmoid of the difference of two.
-    Both are at rollout.temperature, as log_probs computes them; nothing else about how responses
-    were sampled counts. Rows that are in no pair are not run at all.
+    A response's implicit reward is beta x (log-probability under the policy - log-probability under
+    the reference), summed over its tokens; the probability is the sigmoid of the difference of two
+    rewards. Both log-probabilities are at rollout.temperature, as log_probs computes them; the
+    sampling of the responses has no other effect. Rows that are in no pair are not run at all.
 
     Source: Rafailov et al., Direct preference optimization (arXiv 2305.18290), equation 7.
     """
@@ -268,15 +268,15 @@ class Dpo(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
 
     reference_log_probs: LogProbs
-    """The field with the log-probabilities under the reference, such as reference_log_probs."""
+    """The column of log-probabilities under the reference, such as reference_log_probs."""
     beta: float = 0.1
-    """How much the policy is held to the reference."""
+    """Strength of the pull towards the reference."""
     label_smoothing: float = 0.0
-    """The probability that a preference is the wrong way round.
+    """Probability that a preference is inverted.
 
     Source: Mitchell, A note on DPO with noisy preferences, 2023."""
     preference: Preference = columns.PREFERENCE
-    """The field that says which responses are chosen (1) and which rejected (-1)."""
+    """The column that is 1 for chosen responses and -1 for rejected ones."""
     epochs_per_batch: int = 1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The message about a field that is read and was never written, and where fields come from."""
+"""The message about a column that is read and was never written, and the sources of columns."""
 
 from __future__ import annotations
 
@@ -9,103 +9,98 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import ModelHead
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
-    ANSWER_FIELDS,
-    FIELDS,
-    PAIR_FIELDS,
-    PROMPT_FIELDS,
+    ANSWER_COLUMNS,
+    COLUMNS,
+    PAIR_COLUMNS,
+    PROMPT_COLUMNS,
     Kind,
-    field_of,
-    role_of,
+    column_role,
+    column_spec,
 )
 from rlhf_flow.step.operations import BUILT_IN_OPERATIONS, Operation
 from rlhf_flow.step.roles import Roles
 
-OF_ROLES = frozenset({Kind.LOG_PROBS, Kind.VALUES, Kind.SCORES})
-"""Kinds of fields that models and verifiers write."""
+ROLE_KINDS = frozenset({Kind.LOG_PROBS, Kind.VALUES, Kind.SCORES})
+"""Kinds of columns that models and verifiers write."""
 
 
-def missing_field_message(
-    call: ModelCall, field: str, available: frozenset[str], roles: Roles
+def missing_column_message(
+    call: ModelCall, column: str, available: frozenset[str], roles: Roles
 ) -> str:
-    """What a call misses, what it got, where the field could come from and the nearest name."""
+    """Say which column a call misses, what its batch has, what could write it, the nearest name."""
     message = (
-        f"{call.id} reads the field {field}, which nothing has written: got a batch of "
-        f"{', '.join(sorted(available)) or 'no fields'}"
+        f"{call.id} reads the column {column}, which nothing has written: got a batch of "
+        f"{', '.join(sorted(available)) or 'no columns'}"
     )
-    sources = sources_of(lambda name, _: name == field, roles)
-    if field in ANSWER_FIELDS - PROMPT_FIELDS:
+    sources = column_sources(lambda name, _: name == column, roles)
+    if column in ANSWER_COLUMNS - PROMPT_COLUMNS:
         sources.append("the reference answers that data.train.answerField names")
-    elif field in PAIR_FIELDS - ANSWER_FIELDS:
+    elif column in PAIR_COLUMNS - ANSWER_COLUMNS:
         sources.append("the pairs of data.train.preferences")
     if sources:
         message += (
-            f"; {field} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
+            f"; {column} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
         )
-    elif (found := field_of(field)) and role_of(field) != field:
-        message += f"; no role of this algorithm writes {field} ({found.meaning}): add one"
-    elif found:
+    elif (spec := column_spec(column)) and column_role(column) != column:
+        message += f"; no role of this algorithm writes {column} ({spec.meaning}): add one"
+    elif spec:
         message += (
-            f"; {field} ({found.meaning}) is what an operation of your own writes: join "
-            f'flow.compute(batch, Custom(..., writes=["{field}"]))'
+            f"; {column} ({spec.meaning}) is what an operation of your own writes: join "
+            f'flow.compute(batch, Custom(..., writes=["{column}"]))'
         )
     else:
-        message += "; write it by an operation before, or read another field"
-    nearest = get_close_matches(field, available, n=1, cutoff=0.6)
+        message += "; write it by an operation before, or read another column"
+    nearest = get_close_matches(column, available, n=1, cutoff=0.6)
     if not sources and not nearest:
-        nearest = get_close_matches(field, sorted(FIELDS), n=1, cutoff=0.6)
-    if nearest and nearest[0] != field:
-        message += f"; the nearest field is {nearest[0]}"
+        nearest = get_close_matches(column, sorted(COLUMNS), n=1, cutoff=0.6)
+    if nearest and nearest[0] != column:
+        message += f"; the nearest column is {nearest[0]}"
     return message
 
 
-def sources_of(fits: Callable[[str, Kind | None], bool], roles: Roles) -> list[str]:
-    """Calls of these roles, or operations, that write a field that fits.
+def column_sources(fits: Callable[[str, Kind | None], bool], roles: Roles) -> list[str]:
+    """Calls of these roles, and operations, that write a fitting column; as a step spells them.
 
     Args:
-        fits: whether a field does, by its name and what it holds.
+        fits: True for a fitting column, by its name and kind.
         roles: of the algorithm.
     """
-    found = [
+    sources = [
         f"flow.{role}.{primitive.method}(batch)"
         for role, kind in roles.items()
         for primitive in kind.primitives
-        if any(fits(name, _kind_of(name)) for name in primitive.fields_of(role))
-        and (primitive.kind is not CallKind.GENERATE or role == _first_with_text(roles))
+        if any(fits(name, _kind_of(name)) for name in primitive.columns_written(role))
+        and (primitive.kind is not CallKind.GENERATE or role == _generating_role(roles))
     ]
-    found += [
+    sources += [
         f"flow.compute(batch, {type(operation).__name__}(...))"
         for operation in BUILT_IN_OPERATIONS
-        if any(fits(each.column, each.kind) for each in operation.outputs() if not each.keeps_kind)
+        if any(fits(out.column, out.kind) for out in operation.outputs() if not out.keeps_kind)
         and _has_inputs(operation, roles)
     ]
-    if any(fits(name, FIELDS[name].kind) for name in PROMPT_FIELDS):
-        found.append("the prompts")
-    return found
+    if any(fits(name, COLUMNS[name].kind) for name in PROMPT_COLUMNS):
+        sources.append("the prompts")
+    return sources
 
 
 def _has_inputs(operation: Operation, roles: Roles) -> bool:
-    """Whether these roles can write what an operation reads, as far as only roles write it: no
-    critic, no values."""
-    written = {_kind_of(name) for name in _fields_of(roles)}
-    kinds = [each.reads.kinds for each in operation.inputs() if each.reads is not None]
-    return not any(each <= OF_ROLES and not each & written for each in kinds)
-
-
-def _fields_of(roles: Roles) -> list[str]:
-    """What primitives of these roles write."""
-    return [
-        name
+    """True if these roles write every kind of column that an operation reads and only roles write:
+    without a critic there are no values."""
+    written = {
+        _kind_of(name)
         for role, kind in roles.items()
         for primitive in kind.primitives
-        for name in primitive.fields_of(role)
-    ]
+        for name in primitive.columns_written(role)
+    }
+    kinds = [column.reads.kinds for column in operation.inputs() if column.reads is not None]
+    return not any(accepted <= ROLE_KINDS and not accepted & written for accepted in kinds)
 
 
-def _first_with_text(roles: Roles) -> str | None:
-    """The one role that is proposed for generating: several cannot do so on the same GPUs."""
+def _generating_role(roles: Roles) -> str | None:
+    # Only the first language model is proposed: several cannot generate on the same GPUs.
     return next((role for role, kind in roles.items() if kind.head is ModelHead.LM), None)
 
 
 def _kind_of(name: str) -> Kind | None:
-    found = field_of(name)
-    return None if found is None else found.kind
+    spec = column_spec(name)
+    return None if spec is None else spec.kind

@@ -1,4 +1,4 @@
-"""What the score of a role is the sum of: terms that a host computes, and those of models."""
+"""The terms of a role's score: those that a reward host computes, and those of reward models."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 from rlhf_api.spec.rewards import RewardSpec, RewardTokenizer
 
+# The digest of a manifest's graph contains the names of these classes' attributes: a renamed one
+# would make every stored graph outdated.
+
 
 @dataclass(frozen=True)
 class ModelTerm:
-    """A reward model's part of a score."""
+    """The contribution of a reward model to a score."""
 
     name: str
-    """The reward's."""
+    """Name of the reward."""
     role: str
-    """The model's."""
+    """Role of the model."""
     weight: float
     """Factor in the sum."""
     reads_text: bool
-    """Whether it tokenizes prompts and responses anew; else it reads the policy's tokens."""
+    """True: it tokenizes prompts and responses itself. False: it reads the policy's tokens."""
 
 
 @dataclass(frozen=True)
@@ -27,30 +30,25 @@ class RewardTerms:
     """All terms of one role's score."""
 
     hosted: tuple[str, ...] = ()
-    """Names of those that verifiers and services compute."""
+    """Names of the terms that verifiers and services compute."""
     models: tuple[ModelTerm, ...] = ()
-    """Those of reward models."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the terms with a column of their own beside the sum: where there are several."""
+        """Names of the terms that get their own column: all, if there are several."""
         names = (*self.hosted, *(term.name for term in self.models))
         return names if len(names) > 1 else ()
 
 
 def reward_terms(rewards: Sequence[RewardSpec]) -> Mapping[str, RewardTerms]:
-    """The terms of each role that rewards are given for.
-
-    Args:
-        rewards: of the manifest.
-    """
-    found: dict[str, RewardTerms] = {}
-    for each in rewards:
-        terms = found.get(each.role, RewardTerms())
-        if each.model is None:
-            found[each.role] = RewardTerms((*terms.hosted, each.name), terms.models)
+    """The terms of every role that the manifest has rewards for."""
+    roles: dict[str, RewardTerms] = {}
+    for reward in rewards:
+        terms = roles.get(reward.role, RewardTerms())
+        if reward.model is None:
+            roles[reward.role] = RewardTerms((*terms.hosted, reward.name), terms.models)
             continue
-        reads_text = each.model.tokenizer is RewardTokenizer.OWN
-        term = ModelTerm(each.name, each.model_role, each.weight, reads_text)
-        found[each.role] = RewardTerms(terms.hosted, (*terms.models, term))
-    return found
+        reads_text = reward.model.tokenizer is RewardTokenizer.OWN
+        term = ModelTerm(reward.name, reward.model_role, reward.weight, reads_text)
+        roles[reward.role] = RewardTerms(terms.hosted, (*terms.models, term))
+    return roles

@@ -1,7 +1,7 @@
-"""What a role can do: one class for each thing that a role can hold, with its primitives.
+"""The kinds of roles: language models, scalar models and reward sources, with their primitives.
 
-A role is a language model with a head, or a source of rewards. Whether it is trained, generates or
-is saved follows from the calls of the graphs.
+A role is a language model with a head, or a source of rewards. The calls of the graphs decide
+whether it is trained, generates or is saved.
 
 To add a primitive add a row and a method here, its execution in the runtime, and a test.
 """
@@ -28,21 +28,19 @@ from rlhf_flow.step.reward_terms import ModelTerm, RewardTerms
 
 @dataclass(frozen=True)
 class Primitive:
-    """Something that a role can do."""
+    """An operation of a role, called as a method."""
 
     method: str
-    """Its name."""
     kind: CallKind
-    """What it does."""
     reads: tuple[str, ...] = ()
-    """Fields it needs; those of a loss are added."""
+    """Columns, without those of a loss."""
     writes: tuple[str, ...] = ()
-    """Fields it makes, whoever's it is."""
+    """Columns with fixed names."""
     own: tuple[Callable[[str], str], ...] = ()
-    """Fields it makes that are named after the role, by its name."""
+    """Columns that are named after the role: functions from its name."""
 
-    def fields_of(self, role: str) -> tuple[str, ...]:
-        """The fields that a role makes by it."""
+    def columns_written(self, role: str) -> tuple[str, ...]:
+        """All columns that it writes as a primitive of a role."""
         return (*self.writes, *(name(role) for name in self.own))
 
 
@@ -50,7 +48,7 @@ _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 _GENERATE = Primitive(
     "generate",
     CallKind.GENERATE,
-    reads=tuple(sorted(columns.PROMPT_FIELDS)),
+    reads=tuple(sorted(columns.PROMPT_COLUMNS)),
     writes=(
         columns.RESPONSE_TOKENS,
         columns.RESPONSE_TEXT,
@@ -59,31 +57,31 @@ _GENERATE = Primitive(
         columns.SAMPLE_INDEX,
     ),
 )
-_LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(columns.log_probs_of,))
-_VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(columns.values_of,))
-_SCORES = Primitive("scores", CallKind.INFER, _SEQUENCES, own=(columns.scores_of,))
+_LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(columns.log_probs_column,))
+_VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(columns.values_column,))
+_SCORES = Primitive("scores", CallKind.INFER, _SEQUENCES, own=(columns.scores_column,))
+# For a reward model with its own tokenizer; only `RewardSource.score` calls it.
 _SCORES_OF_TEXTS = Primitive(
     "scores_of_texts",
     CallKind.INFER,
     (columns.RECORD, columns.RESPONSE_TEXT, columns.FINISHED),
-    own=(columns.scores_of,),
+    own=(columns.scores_column,),
 )
-"""Of a reward model with a tokenizer of its own; only `RewardSource.score` calls it."""
 _TRAIN = Primitive("train", CallKind.TRAIN)
 _COPY = Primitive("copy_weights_from", CallKind.COPY)
 _SCORE = Primitive(
     "score",
     CallKind.SCORE,
     reads=(columns.RESPONSE_TEXT, columns.RECORD, columns.PROMPT_ID, columns.FINISHED),
-    own=(columns.scores_of, columns.valid_of),
+    own=(columns.scores_column, columns.valid_column),
 )
 
 
 class Caller(Protocol):
-    """The flow, as a role sees it."""
+    """The part of a flow that roles use."""
 
     samples_per_prompt: int
-    """Responses to a prompt where a call does not say it."""
+    """Responses to a prompt unless a call says otherwise."""
 
     def call(
         self,
@@ -97,25 +95,25 @@ class Caller(Protocol):
         """Check a call and make it; one that copies weights has no batch.
 
         Args:
-            writes: fields that it makes beside those of its primitive.
+            writes: columns that it writes in addition to those of its primitive.
 
         Raises:
             FlowError: it is not allowed.
         """
 
-    def terms_of(self, role: str) -> RewardTerms:
-        """What a role's score is the sum of."""
+    def role_terms(self, role: str) -> RewardTerms:
+        """The terms of a role's score."""
 
-    def add_up(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
-        """The sum of the terms of a role's score."""
+    def sum_terms(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
+        """Sum the terms of a role's score."""
 
 
 class Role:
-    """A role as a step sees it: its primitives are methods that take and return batches."""
+    """A role of a flow: its primitives are methods that take and return batches."""
 
     primitives: ClassVar[tuple[Primitive, ...]] = ()
     head: ClassVar[ModelHead | None] = None
-    """What its model ends in. None: it has no model."""
+    """ModelHead of its model. None: it has no model."""
 
     def __init__(self, name: str, flow: Caller) -> None:
         self._name = name
@@ -124,8 +122,8 @@ class Role:
     def __getattr__(self, method: str) -> NoReturn:
         if method.startswith("_"):
             raise AttributeError(method)
-        methods = [each.method for each in self.primitives]
-        otherwise = "call one of these or let the role be something else in roles()"
+        methods = [primitive.method for primitive in self.primitives]
+        otherwise = "call one of these, or change the kind of the role in roles()"
         raise UnknownPrimitive(
             f"{self._name} has no primitive {method}: a {type(self).__name__} has "
             f"{', '.join(sorted(methods))}; {suggest(method, methods, otherwise)}"
@@ -139,9 +137,9 @@ class Model(Role):
     """A language model with some head."""
 
     losses: ClassVar[tuple[type[Loss], ...]]
-    """By which it can be trained."""
+    """Losses that can train it."""
     auxiliary_losses: ClassVar[tuple[type[Loss], ...]] = ()
-    """Those that can be added, on rows of their own."""
+    """Losses that can be added, on other rows."""
 
     @checked_call
     def train(
@@ -154,36 +152,36 @@ class Model(Role):
         """Optimizer steps on a batch.
 
         Args:
-            batch: with the fields that the loss reads.
-            loss: what is minimized.
-            auxiliary: batches with a loss each that is added to it, such as `(flow.pretraining(),
-                CrossEntropy(weight=0.1))`; they are cut into as many mini-batches.
-            from_step: steps at the beginning in which it is left out.
+            batch: with the columns that the loss reads.
+            loss: to minimize.
+            auxiliary: pairs of a batch and a loss that is added, such as `(flow.pretraining(),
+                CrossEntropy(weight=0.1))`; the batch is cut into equally many mini-batches.
+            from_step: number of initial steps that do not train the role.
 
         Raises:
-            FlowError: a loss that does not fit, or a number of steps that is none.
+            FlowError: a loss that does not fit the role, or an invalid number of steps.
         """
         if not isinstance(loss, self.losses):
             raise FlowError(
                 f"{self._name}.train needs a loss that fits it after the batch: got "
                 f"{_named(loss)}, allowed "
-                f"{' or '.join(f'{each.__name__}(...)' for each in self.losses)}; correct it"
+                f"{' or '.join(f'{kind.__name__}(...)' for kind in self.losses)}; correct it"
             )
-        added = tuple(self._check_auxiliary(each) for each in auxiliary)
-        options = TrainOptions(loss, from_step, tuple(each for _, each in added))
+        added = tuple(map(self._check_auxiliary, auxiliary))
+        options = TrainOptions(loss, from_step, tuple(other for _, other in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
 
     @checked_call
     def copy_weights_from(self, other: Model) -> None:
-        """Take over all weights of another role, as they are when this call comes.
+        """Copy all weights of another role, as they are when this call runs.
 
-        An optimizer that trains this role goes on with the moments that it has.
+        An optimizer that trains this role keeps its moments.
 
         Args:
             other: a role of the same kind, such as flow.actor.
 
         Raises:
-            FlowError: it is none, or this one itself.
+            FlowError: another kind of role, or this one itself.
         """
         is_model = isinstance(other, Model) and other.head is self.head
         if not is_model or other._name == self._name:
@@ -195,7 +193,7 @@ class Model(Role):
         self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
 
     def _check_auxiliary(self, auxiliary: object) -> tuple[BatchValue, Loss]:
-        """A batch with an auxiliary loss.
+        """Check a pair of a batch and an auxiliary loss.
 
         Raises:
             FlowError: it is something else.
@@ -204,7 +202,7 @@ class Model(Role):
             rows, loss = auxiliary
             if isinstance(loss, self.auxiliary_losses):
                 return rows, loss
-        names = " or ".join(f"(batch, {each.__name__}(...))" for each in self.auxiliary_losses)
+        names = " or ".join(f"(batch, {kind.__name__}(...))" for kind in self.auxiliary_losses)
         raise FlowError(
             f"{self._name}.train takes pairs of a batch and a loss after its own loss: got "
             f"{auxiliary!r}, allowed {names or 'none'}; correct it"
@@ -232,16 +230,16 @@ class LanguageModel(Model):
         temperature: float | None = None,
         greedy: bool = False,
     ) -> BatchValue:
-        """Responses to prompts, as a new batch: every prompt `samples` times.
+        """Generate responses, as a new batch: every prompt `samples` times.
 
         Args:
-            batch: with the prompts' fields.
-            samples: responses to each. None: rollout.samplesPerPrompt.
+            batch: with the columns of prompts.
+            samples: responses per prompt. None: rollout.samplesPerPrompt.
             temperature: of sampling. None: rollout.temperature.
-            greedy: whether the likeliest token is taken every time.
+            greedy: True to always take the likeliest token.
 
         Raises:
-            FlowError: values that mean nothing.
+            FlowError: an invalid value.
         """
         number = self._flow.samples_per_prompt if samples is None else samples
         options = GenerateOptions(number, temperature, greedy)
@@ -267,59 +265,58 @@ class ScalarModel(Model):
 
     @checked_call
     def scores(self, batch: BatchValue) -> BatchValue:
-        """What a reward model says of every response, after its last token, as `<role>_scores`."""
+        """A reward model's score of every response, after its last token, as `<role>_scores`."""
         return self._flow.call(self._name, _SCORES, batch)
 
 
 class RewardSource(Role):
-    """What scores responses: the manifest's rewards of this role. A cost is one, too."""
+    """Scores responses by the manifest's rewards of this role. A cost is a reward source, too."""
 
     primitives = (_SCORE,)
 
     @checked_call
     def score(self, batch: BatchValue) -> BatchValue:
-        """A score for every response, as `<role>_scores`, and whether it counts, as
-        `<role>_valid`. Where several rewards make it up, each has a column beside it,
-        `<role>_<reward>_scores`.
+        """Score every response: `<role>_scores`, and `<role>_valid`, true if the score counts.
+        If several rewards contribute, each also gets a column `<role>_<reward>_scores`.
 
         Verifiers and services score in one call, each reward model in one of its own.
         """
-        name, terms = self._name, self._flow.terms_of(self._name)
-        term_columns = {each: columns.term_scores_of(name, each) for each in terms.columns}
+        name, terms = self._name, self._flow.role_terms(self._name)
+        term_columns = {term: columns.term_scores_column(name, term) for term in terms.columns}
         scored: list[BatchValue] = []
         weights: dict[str, float] = {}
         if terms.hosted or not terms.models:
-            hosted = [term_columns[each] for each in terms.hosted if each in term_columns]
+            hosted = [term_columns[term] for term in terms.hosted if term in term_columns]
             scored.append(self._flow.call(name, _SCORE, batch, writes=hosted))
-            weights[columns.scores_of(name)] = 1.0
+            weights[columns.scores_column(name)] = 1.0
         if not terms.models:
             return scored[0]
         for term in terms.models:
-            field = term_columns.get(term.name, columns.scores_of(term.role))
-            scored.append(self._score_by(term, batch, field))
-            weights[field] = term.weight
+            column = term_columns.get(term.name, columns.scores_column(term.role))
+            scored.append(self._score_by(term, batch, column))
+            weights[column] = term.weight
         joined = reduce(or_, scored)
         total = WeightedSum(
             weights,
-            scores=columns.scores_of(name),
-            valid=columns.valid_of(name),
-            counted=columns.valid_of(name) if terms.hosted else None,
+            scores=columns.scores_column(name),
+            valid=columns.valid_column(name),
+            counted=columns.valid_column(name) if terms.hosted else None,
         )
-        return joined.select(*term_columns.values()) | self._flow.add_up(name, joined, total)
+        return joined.select(*term_columns.values()) | self._flow.sum_terms(name, joined, total)
 
-    def _score_by(self, term: ModelTerm, batch: BatchValue, field: str) -> BatchValue:
-        """What a reward model says, as a field."""
-        made = self._flow.call(term.role, _SCORES_OF_TEXTS if term.reads_text else _SCORES, batch)
-        own = columns.scores_of(term.role)
-        return made if field == own else made.rename(**{own: field})
+    def _score_by(self, term: ModelTerm, batch: BatchValue, column: str) -> BatchValue:
+        """Scores of a reward model, as a column."""
+        scores = self._flow.call(term.role, _SCORES_OF_TEXTS if term.reads_text else _SCORES, batch)
+        own = columns.scores_column(term.role)
+        return scores if column == own else scores.rename(**{own: column})
 
 
 Roles = Mapping[str, type[Role]]
-"""What every role of an algorithm is, by name."""
+"""The kind of every role of an algorithm, by name."""
 
 
-def primitive_of(kind: type[Role], method: str) -> Primitive | None:
-    """The primitive of a call's method, also of one that only a score makes; None: the role has no
-    such."""
-    of_scores = (_SCORES_OF_TEXTS,) if issubclass(kind, ScalarModel) else ()
-    return next((each for each in (*kind.primitives, *of_scores) if each.method == method), None)
+def find_primitive(kind: type[Role], method: str) -> Primitive | None:
+    """The primitive of a method, internal ones included. None: the kind of role has no such."""
+    internal = (_SCORES_OF_TEXTS,) if issubclass(kind, ScalarModel) else ()
+    primitives = (*kind.primitives, *internal)
+    return next((primitive for primitive in primitives if primitive.method == method), None)

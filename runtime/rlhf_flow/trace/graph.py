@@ -1,4 +1,4 @@
-"""Graph: the calls of one pass of a step and what depends on what. Plain data."""
+"""Graph: the calls of one pass of a step, and their dependencies. Plain data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.roles import Roles
 
 PROMPTS = "prompts"
-"""The source of the fields that a step is given."""
+"""Source of the columns of a step's prompts."""
 
 PRETRAINING = "pretraining"
-"""The source of the fields of data.pretraining."""
+"""Source of the columns of data.pretraining."""
 
 
 @dataclass(frozen=True)
 class DataEdge:
-    """The target reads fields that the source wrote."""
+    """The target reads columns that the source wrote."""
 
     source: str
     target: str
-    fields: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Region:
     id: str
     kind: Literal["every", "repeat"]
     expected_count: float
-    """Runs of its body for one run of what encloses it: 1/n, or the expected rounds."""
+    """Runs of its body per run of the enclosing region: 1/n, or the expected rounds."""
 
 
 @dataclass(frozen=True)
 class RowCount:
-    """Rows of a call for each of the step's prompts: those that it works on, or makes."""
+    """Rows that a call processes or writes, per prompt of the step."""
 
     expected: float
-    """In one run of the call, on average: for time."""
-    most: int
-    """Where regions repeat as often as they may: for memory."""
+    """Average of one run of the call; decides on time."""
+    maximum: int
+    """Number at the round limit of every region; decides on memory."""
 
-    def times(self, expected: float, most: int) -> RowCount:
-        """So many times as many."""
-        return RowCount(self.expected * expected, self.most * most)
+    def times(self, expected: float, maximum: int) -> RowCount:
+        """Multiply both numbers."""
+        return RowCount(self.expected * expected, self.maximum * maximum)
 
     def plus(self, other: RowCount) -> RowCount:
-        """As many as both."""
-        return RowCount(self.expected + other.expected, self.most + other.most)
+        """Add both numbers."""
+        return RowCount(self.expected + other.expected, self.maximum + other.maximum)
 
 
 @dataclass(frozen=True)
@@ -73,27 +73,26 @@ class Graph:
     """The calls of a step in program order, with their dependencies."""
 
     roles: Roles
-    """What every role is."""
     inputs: GraphInputs
-    """What its calls read of the data."""
+    """Columns of the data that the calls read."""
     calls: tuple[ModelCall, ...]
     """In program order."""
     data_edges: tuple[DataEdge, ...]
-    """Derived from the fields."""
+    """Dependencies through columns."""
     version_edges: tuple[VersionEdge, ...]
-    """Derived from the calls that change weights."""
+    """Dependencies through calls that change weights."""
     regions: tuple[Region, ...] = ()
     """Outer before inner."""
     rows: Mapping[str, RowCount] = field(default_factory=dict)
-    """Of every call, by its id."""
+    """Rows of every call, by its id."""
     responses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of every call the generate calls whose responses it works on, by its id: its own id, where it
-    generates itself; none, where it works on no responses that were sampled."""
-    places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """`file:line` of every call that stands in the user's own code, by its id."""
+    """Per call id, the generate calls whose responses the call reads: its own id for a generate
+    call, none if it reads no sampled responses."""
+    locations: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """`file:line` of every call in the user's code, by its id."""
 
     def call(self, call_id: str) -> ModelCall:
-        """The call of an id.
+        """The call with an id.
 
         Raises:
             FlowError: the step has no such call.
@@ -106,42 +105,43 @@ class Graph:
             f"{', '.join(call.id for call in self.calls)}; correct the id"
         )
 
-    def told_at(self, call_id: str, text: str) -> str:
-        """A text about a call, with its place in front where it stands in the user's code."""
-        place = self.places.get(call_id)
-        return text if place is None else f"{place}: {text}"
+    def prefix_location(self, call_id: str, text: str) -> str:
+        """Prefix a text with the location of a call, if it is in the user's code."""
+        location = self.locations.get(call_id)
+        return text if location is None else f"{location}: {text}"
 
-    def of_kind(self, *kinds: CallKind) -> tuple[ModelCall, ...]:
+    def calls_of_kind(self, *kinds: CallKind) -> tuple[ModelCall, ...]:
         """The calls of these kinds, in program order."""
         return tuple(call for call in self.calls if call.kind in kinds)
 
     @property
     def repeats(self) -> bool:
-        """Whether something is repeated until workers say that it is enough."""
+        """True if the step has a `flow.repeat`."""
         return any(region.kind == "repeat" for region in self.regions)
 
-    def roles_of(self, kind: CallKind) -> tuple[str, ...]:
+    def roles_with(self, kind: CallKind) -> tuple[str, ...]:
         """The roles with a call of a kind, in the order in which the algorithm names them."""
-        used = {call.role for call in self.of_kind(kind)}
+        used = {call.role for call in self.calls_of_kind(kind)}
         return tuple(role for role in self.roles if role in used)
 
     def trainings(self, role: str) -> tuple[ModelCall, ...]:
         """The calls that train a role, in program order."""
-        return tuple(call for call in self.of_kind(CallKind.TRAIN) if call.role == role)
+        return tuple(call for call in self.calls_of_kind(CallKind.TRAIN) if call.role == role)
 
     def changes(self, role: str) -> tuple[ModelCall, ...]:
         """The calls that change a role's weights, in program order."""
         return tuple(call for call in self.calls if call.changes(role))
 
-    def most_rows(self, role: str) -> int:
-        """Rows that a role's model works on in one call, for each of the step's prompts; at least
-        1."""
+    def max_rows(self, role: str) -> int:
+        """Maximum rows of a role's model in one call, per prompt of the step; at least 1."""
         kinds = (CallKind.INFER, CallKind.TRAIN)
-        counts = [self.rows[call.id].most for call in self.of_kind(*kinds) if call.role == role]
+        counts = [
+            self.rows[call.id].maximum for call in self.calls_of_kind(*kinds) if call.role == role
+        ]
         return max(counts, default=1)
 
     def expected_count(self, call_id: str) -> float:
-        """How often a call runs in one pass of the step, on average."""
+        """Average number of runs of a call in one pass of the step."""
         count = 1.0
         for region in self.regions:
             if call_id.startswith(f"{region.id}/"):
@@ -150,18 +150,18 @@ class Graph:
 
     def predecessors(self, call_id: str) -> frozenset[str]:
         """Calls of the same step that must end before this one starts."""
-        made = (e for e in self.data_edges if e.source not in (PROMPTS, PRETRAINING))
-        data = {e.source for e in made if e.target == call_id}
+        written = (e for e in self.data_edges if e.source not in (PROMPTS, PRETRAINING))
+        data = {e.source for e in written if e.target == call_id}
         versions = {
             e.source for e in self.version_edges if e.target == call_id and e.iterations == 0
         }
         return frozenset(data | versions)
 
     def topological_order(self) -> tuple[ModelCall, ...]:
-        """The calls so that each comes after all it depends on; ties in program order.
+        """The calls, each after all its dependencies; ties in program order.
 
         Raises:
-            FlowError: the edges form a circle or name calls that are not there.
+            FlowError: the edges form a cycle or name missing calls.
         """
         position = {call.id: index for index, call in enumerate(self.calls)}
         waiting = {call.id: set(self.predecessors(call.id)) for call in self.calls}
@@ -185,20 +185,20 @@ class Graph:
         return tuple(ordered)
 
 
-def fields_read(source: str, edges: Iterable[DataEdge]) -> tuple[str, ...]:
-    """The fields that calls read of some data, sorted.
+def columns_read(source: str, edges: Iterable[DataEdge]) -> tuple[str, ...]:
+    """The columns that calls read of some data, sorted.
 
     Args:
         source: PROMPTS or PRETRAINING.
         edges: of all calls.
     """
     return tuple(
-        sorted({field for edge in edges if edge.source == source for field in edge.fields})
+        sorted({column for edge in edges if edge.source == source for column in edge.columns})
     )
 
 
 def version_edges(calls: Sequence[ModelCall], roles: Iterable[str]) -> tuple[VersionEdge, ...]:
-    """Order that a role's weights impose: readers between the calls that change them.
+    """Dependencies through weights: every change of a role follows and precedes its readers.
 
     Source: ReaL, section 4: a call of a model in an iteration follows its last call in the one
     before.

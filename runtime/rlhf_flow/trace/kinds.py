@@ -1,4 +1,4 @@
-"""Whether fields hold what a call takes them for: checked at the trace, where origins are known."""
+"""Checks during the trace that the columns of a call have the kinds and roles that it reads."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.step.columns import (
     RESPONSE_TOKENS,
+    ColumnInput,
     ColumnSettings,
-    Input,
     Kind,
-    field_of,
+    column_inputs,
+    column_spec,
     fixed_input,
-    inputs_of,
 )
-from rlhf_flow.step.missing_column import sources_of
+from rlhf_flow.step.missing_column import column_sources
 from rlhf_flow.step.operations import Operation
 from rlhf_flow.step.roles import Roles
 from rlhf_flow.trace.symbolic import Origin
 
 
 @dataclass(frozen=True)
-class FieldCheck:
-    """What a call's fields are held against."""
+class ColumnCheck:
+    """Checks columns by their origins."""
 
     roles: Roles
-    """Of the algorithm."""
-    makers: Mapping[str, str | None]
-    """Of every call before it whose it is."""
+    """Roles of the algorithm."""
+    call_roles: Mapping[str, str | None]
+    """Role of every earlier call, by the id of the call."""
 
     def check_call(
         self,
@@ -38,25 +38,25 @@ class FieldCheck:
         origins: Mapping[str, Origin],
         auxiliary: Sequence[Mapping[str, Origin]] = (),
     ) -> dict[str, Origin]:
-        """Check the fields that a call reads.
+        """Check the columns that a call reads.
 
         Args:
             call: to be recorded.
-            origins: of the fields of its batch.
-            auxiliary: those of the batches of its auxiliary losses.
+            origins: of the columns of its batch.
+            auxiliary: origins of the batches of its auxiliary losses.
 
         Returns:
-            Origins of the fields of its result.
+            Origins of the columns of its result.
 
         Raises:
-            FlowError: a field of another kind, or of another role, than the call takes.
+            FlowError: a column of another kind or of another role.
         """
         if isinstance(call.options, ComputeOptions):
             return self._check_operations(call, call.options.operations, origins)
         if isinstance(call.options, TrainOptions):
             losses = (call.options.loss, *call.options.auxiliary)
-            for loss, given in zip(losses, (origins, *auxiliary), strict=True):
-                self._check(call, loss, inputs_of(loss, given), given)
+            for loss, sources in zip(losses, (origins, *auxiliary), strict=True):
+                self._check(call, loss, column_inputs(loss, sources), sources)
             return {}
         self._check(call, None, map(fixed_input, call.reads), origins)
         return _written(call, origins)
@@ -64,87 +64,88 @@ class FieldCheck:
     def _check_operations(
         self, call: ModelCall, operations: Iterable[Operation], origins: Mapping[str, Origin]
     ) -> dict[str, Origin]:
-        known = dict(origins)
+        # An operation may read the columns of those before it in the same call.
+        current = dict(origins)
         for operation in operations:
-            self._check(call, operation, inputs_of(operation, known), known)
+            self._check(call, operation, column_inputs(operation, current), current)
             for output in operation.outputs():
-                kind = known[output.column].kind if output.keeps_kind else output.kind
-                known[output.column] = Origin.of(call.id, output.column, kind)
-        return {field: known[field] for field in call.writes}
+                kind = current[output.column].kind if output.keeps_kind else output.kind
+                current[output.column] = Origin.single(call.id, output.column, kind)
+        return {column: current[column] for column in call.writes}
 
     def _check(
         self,
         call: ModelCall,
         reader: Operation | ColumnSettings | None,
-        inputs: Iterable[Input],
+        inputs: Iterable[ColumnInput],
         origins: Mapping[str, Origin],
     ) -> None:
-        for each in inputs:
-            origin = origins[each.column]
-            if each.reads is None or origin.kind is None:
+        for read in inputs:
+            origin = origins[read.column]
+            if read.reads is None or origin.kind is None:
                 continue
-            got = each.column
-            if reader is not None and each.setting is not None:
-                got = f"{type(reader).__name__}({each.setting}={each.column!r})"
-            if origin.kind not in each.reads.kinds:
-                raise FlowError(self._other_kind(call, got, each, origins))
-            if each.reads.own and not self._is_own(call, origin, origins):
-                raise FlowError(self._other_role(call, got, each, origins))
+            got = read.column
+            if reader is not None and read.setting is not None:
+                got = f"{type(reader).__name__}({read.setting}={read.column!r})"
+            if origin.kind not in read.reads.kinds:
+                raise FlowError(self._wrong_kind(call, got, read, origins))
+            if read.reads.own and not self._is_own(call, origin, origins):
+                raise FlowError(self._wrong_role(call, got, read, origins))
 
     def _is_own(self, call: ModelCall, origin: Origin, origins: Mapping[str, Origin]) -> bool:
-        """Whether a field is of the role that a call trains, or of the one that sampled; also where
-        nobody can tell."""
+        """True for a column of the role that a call trains, or of the role that sampled."""
+        # Without sampled responses no role can be wrong.
         responses = origins.get(RESPONSE_TOKENS)
         if responses is None or not responses.is_generated:
             return True
-        own = {None, call.role, *self._makers(responses)}
-        return self._makers(origin) <= own
+        own = {None, call.role, *self._writers(responses)}
+        return self._writers(origin) <= own
 
-    def _makers(self, origin: Origin) -> set[str | None]:
-        """The roles whose calls wrote a field; None: nobody's did."""
-        return {self.makers.get(place.call) for place in origin.places}
+    def _writers(self, origin: Origin) -> set[str | None]:
+        """The roles whose calls wrote a column; None for data and for calls without a role."""
+        return {self.call_roles.get(version.call) for version in origin.versions}
 
-    def _other_kind(
-        self, call: ModelCall, got: str, read: Input, origins: Mapping[str, Origin]
+    def _wrong_kind(
+        self, call: ModelCall, got: str, read: ColumnInput, origins: Mapping[str, Origin]
     ) -> str:
         assert read.reads is not None
         kinds, origin = read.reads.kinds, origins[read.column]
         assert origin.kind is not None
-        allowed = sorted(name for name, each in origins.items() if each.kind in kinds)
-        sources = sources_of(lambda _, kind: kind in kinds, self.roles)
+        allowed = sorted(name for name, other in origins.items() if other.kind in kinds)
+        sources = column_sources(lambda _, kind: kind in kinds, self.roles)
         advice = (
             f"name one of the batch: {', '.join(allowed)}"
             if allowed
             else f"the batch has none: join the result of {' or '.join(sources) or 'an operation'}"
         )
         return (
-            f"{call.id} takes a field for what it is not: got {got}, which is "
+            f"{call.id} takes a column for what it is not: got {got}, which is "
             f"{origin.kind.value} from {origin.calls}, allowed "
             f"{' or '.join(kind.value for kind in Kind if kind in kinds)}; {advice}"
         )
 
-    def _other_role(
-        self, call: ModelCall, got: str, read: Input, origins: Mapping[str, Origin]
+    def _wrong_role(
+        self, call: ModelCall, got: str, read: ColumnInput, origins: Mapping[str, Origin]
     ) -> str:
         assert read.reads is not None
         allowed = sorted(
             name
-            for name, each in origins.items()
-            if each.kind in read.reads.kinds and self._is_own(call, each, origins)
+            for name, origin in origins.items()
+            if origin.kind in read.reads.kinds and self._is_own(call, origin, origins)
         )
         advice = f"name {' or '.join(allowed)}" if allowed else "join it before"
         return (
-            f"{call.id} compares with another role's field: got {got}, which is from "
+            f"{call.id} compares with another role's column: got {got}, which is from "
             f"{origins[read.column].calls}, allowed one of {call.role}, or of the role that "
             f"sampled; {advice}"
         )
 
 
 def _written(call: ModelCall, origins: Mapping[str, Origin]) -> dict[str, Origin]:
-    """Origins of what a primitive writes, and carries on."""
+    """Origins of the columns that a primitive writes or carries."""
     is_generated = call.kind is CallKind.GENERATE
-    result = {name: Origin.of(call.id, name, origins[name].kind) for name in call.carries}
+    result = {name: Origin.single(call.id, name, origins[name].kind) for name in call.carries}
     for name in call.writes:
-        found = field_of(name)
-        result[name] = Origin.of(call.id, name, found.kind if found else None, is_generated)
+        spec = column_spec(name)
+        result[name] = Origin.single(call.id, name, spec.kind if spec else None, is_generated)
     return result

@@ -1,8 +1,8 @@
-"""Pictures of a graph: plain text, and mermaid for documents."""
+"""Draws a graph: as plain text, and as mermaid for documents."""
 
 from __future__ import annotations
 
-from rlhf_flow.step.calls import ComputeOptions, ModelCall, SaveOptions, name_of
+from rlhf_flow.step.calls import ComputeOptions, ModelCall, SaveOptions, operation_name
 from rlhf_flow.step.operations import Scope
 from rlhf_flow.trace.graph import PRETRAINING, PROMPTS, Graph
 
@@ -14,25 +14,24 @@ _SCOPES = {
 
 
 def draw_text(graph: Graph) -> str:
-    """A graph as text: one line per call, below the line what it computes over which rows, what it
-    reads and from where.
+    """A graph as text: a line per call; below it its operations with their rows, and its sources.
 
-    Calls with the same number wait for nothing of each other. `~>` is a trained role's weights,
-    carried into the next step.
+    Calls with the same number are independent of each other. `~>` passes a trained role's weights
+    to the next step.
     """
     levels = _levels(graph)
     width = max(len(call.id) for call in graph.calls)
-    lines = [f"0  {name.ljust(width)}  -> {', '.join(fields)}" for name, fields in _data(graph)]
+    lines = [f"0  {name.ljust(width)}  -> {', '.join(columns)}" for name, columns in _data(graph)]
     for call in sorted(graph.calls, key=lambda call: levels[call.id]):
         count = graph.expected_count(call.id)
         often = "" if count == 1 else f"  x {count:g}"
-        lines.append(f"{levels[call.id]}  {call.id.ljust(width)}  {_done(call)}{often}")
+        lines.append(f"{levels[call.id]}  {call.id.ljust(width)}  {_effect(call)}{often}")
         if isinstance(call.options, ComputeOptions):
-            names = ", ".join(map(name_of, call.options.operations))
+            names = ", ".join(map(operation_name, call.options.operations))
             cut = f", cut by {call.protocol}" if call.protocol else ""
             lines.append(f"     {names}: over {_SCOPES[call.options.scope]}{cut}")
         lines += [
-            f"     <- {edge.source}: {', '.join(edge.fields)}"
+            f"     <- {edge.source}: {', '.join(edge.columns)}"
             for edge in graph.data_edges
             if edge.target == call.id
         ]
@@ -45,13 +44,13 @@ def draw_text(graph: Graph) -> str:
 
 
 def draw_mermaid(graph: Graph) -> str:
-    """A graph as a mermaid flowchart: solid arrows are fields, dotted ones weights."""
+    """A graph as a mermaid flowchart: solid arrows are columns, dotted ones weights."""
     data = {name: name for name, _ in _data(graph)}
     names = data | {call.id: f"c{i}" for i, call in enumerate(graph.calls)}
     lines = ["flowchart TD", *(f"  {name}([{name}])" for name in data)]
     lines += [f'  {names[call.id]}["{call.id}"]' for call in graph.calls]
     lines += [
-        f'  {names[edge.source]} -->|"{", ".join(edge.fields)}"| {names[edge.target]}'
+        f'  {names[edge.source]} -->|"{", ".join(edge.columns)}"| {names[edge.target]}'
         for edge in graph.data_edges
     ]
     lines += [
@@ -62,8 +61,7 @@ def draw_mermaid(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def _done(call: ModelCall) -> str:
-    """What a call makes, or changes."""
+def _effect(call: ModelCall) -> str:
     if call.writes:
         return f"-> {', '.join(call.writes)}"
     if isinstance(call.options, SaveOptions):
@@ -72,7 +70,7 @@ def _done(call: ModelCall) -> str:
 
 
 def _data(graph: Graph) -> list[tuple[str, tuple[str, ...]]]:
-    """What a step is given, with the fields that it reads; prompts also where it reads none."""
+    """The data of a step with the columns that it reads. Prompts come first, even unread."""
     inputs = graph.inputs
     others = [(PRETRAINING, inputs.pretraining)] if inputs.pretraining else []
     return [(PROMPTS, inputs.prompts), *others]

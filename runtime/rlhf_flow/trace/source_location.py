@@ -1,4 +1,4 @@
-"""The line of the user's own code at which an error was raised."""
+"""Prefixes errors with the line of the user's code that they are about."""
 
 from __future__ import annotations
 
@@ -15,42 +15,41 @@ OWN_PACKAGE = __name__.partition(".")[0]
 
 
 @contextmanager
-def told_with_place() -> Iterator[None]:
-    """Whatever the flow refuses inside says at which line of the user's code.
+def errors_located() -> Iterator[None]:
+    """Prefix a FlowError of the body with the user's line that caused it.
 
     Raises:
-        FlowError: a refusal, with its place in front.
+        FlowError: the same error, with its location.
     """
     try:
         yield
     except FlowError as error:
-        raise type(error)(with_place(error, str(error))) from error
+        raise type(error)(prefix_location(error, str(error))) from error
 
 
 @contextmanager
-def told_at(code: Callable[..., object]) -> Iterator[None]:
-    """Whatever the flow refuses inside says where a function of the user's is: it is about that.
+def errors_located_at(code: Callable[..., object]) -> Iterator[None]:
+    """Prefix a FlowError of the body with the line of a function that it is about.
 
     Raises:
-        FlowError: a refusal, with the function's place in front where it is not this package's own.
+        FlowError: the same error, with the location of the function if it is the user's.
     """
     try:
         yield
     except FlowError as error:
-        raise type(error)(at_code(code, str(error))) from error
+        raise type(error)(prefix_definition(code, str(error))) from error
 
 
-def at_code(code: Callable[..., object], text: str) -> str:
-    """A text about a function, with its place in front where it is the user's."""
-    found = getattr(code, "__code__", None)
-    if found is None or _is_own(code.__module__):
+def prefix_definition(code: Callable[..., object], text: str) -> str:
+    """Prefix a text with the line of a function, if the function is the user's."""
+    compiled = getattr(code, "__code__", None)
+    if compiled is None or _is_own(code.__module__):
         return text
-    return f"{_short(Path(found.co_filename))}:{found.co_firstlineno}: {text}"
+    return f"{_short(Path(compiled.co_filename))}:{compiled.co_firstlineno}: {text}"
 
 
-def place_within(outermost: CodeType) -> str | None:
-    """`file:line` of the innermost frame of the user's code that is being run now. None: there is
-    none.
+def calling_location(outermost: CodeType) -> str | None:
+    """`file:line` of the innermost running frame of the user's code. None: there is none.
 
     Args:
         outermost: of the function that called the user's code; frames outside of it do not count.
@@ -63,15 +62,14 @@ def place_within(outermost: CodeType) -> str | None:
     return None
 
 
-def with_place(error: BaseException, text: str) -> str:
-    """A text about an error, with its place in front where it has one."""
-    place = place_of(error)
-    return text if place is None else f"{place}: {text}"
+def prefix_location(error: BaseException, text: str) -> str:
+    """Prefix a text with the location of an error, if it has one."""
+    location = error_location(error)
+    return text if location is None else f"{location}: {text}"
 
 
-def place_of(error: BaseException) -> str | None:
-    """`file:line` of the innermost frame that is neither this package's nor Python's own. None: all
-    are."""
+def error_location(error: BaseException) -> str | None:
+    """`file:line` of the innermost frame of the user's code in a traceback. None: there is none."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if not _is_own(frame.f_globals.get("__name__")):
             return f"{_short(Path(frame.f_code.co_filename))}:{line}"
@@ -79,12 +77,12 @@ def place_of(error: BaseException) -> str | None:
 
 
 def _is_own(module: object) -> bool:
-    """Whether a module is this package's, or Python's own."""
+    """True for modules of this package and of the standard library."""
     package = str(module).partition(".")[0]
     return package == OWN_PACKAGE or package in sys.stdlib_module_names
 
 
 def _short(file: Path) -> Path:
-    """A file as it is named from the current folder, where it lies in it."""
+    # Relative to the current folder, which is how a user types it.
     here = Path.cwd()
     return file.relative_to(here) if file.is_relative_to(here) else file

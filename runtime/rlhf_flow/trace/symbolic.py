@@ -1,4 +1,4 @@
-"""SymbolicBatch: a batch while tracing. It knows where its fields come from and holds no data."""
+"""SymbolicBatch: a batch during tracing. It has origins of columns and no data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.columns import ALLOWED_NAMES, RESPONSE_TOKENS, Kind, is_name
 from rlhf_flow.trace.graph import RowCount
 
-METHODS = ("broadcast", "concat", "fields", "rename", "select")
-"""What a step may ask of a batch, beside joining it with another."""
+METHODS = ("broadcast", "column_names", "concat", "rename", "select")
+"""Attributes of a batch that a step may use, in addition to `|`."""
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
@@ -22,34 +22,33 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a batch has, and how many of each of the step's prompts. Batches of equal rows can
-    be joined."""
+    """Identity and number of a batch's rows. Batches of equal rows can be joined."""
 
     root: str
-    """Where they come from."""
+    """Source of the rows, in words."""
     count: RowCount = RowCount(1.0, 1)
     samples: tuple[int, ...] = ()
-    """How often each was answered, one generate call after the other."""
+    """Responses per row of each generate call in sequence."""
     per_group: int = 1
-    """Rows that are neighbours because they are of one prompt."""
+    """Adjacent rows of one prompt."""
 
     def times(self, samples: int) -> Rows:
-        """So many of each."""
+        """The rows after a generate call with this many samples."""
         if samples == 1:
             return self
         count = self.count.times(samples, samples)
         return Rows(self.root, count, (*self.samples, samples), self.per_group * samples)
 
     def then(self, others: Rows, root: str) -> Rows:
-        """These, and others after them.
+        """Append other rows.
 
         Args:
-            root: where both come from, in this order.
+            root: source of both, in words.
         """
         return Rows(root, self.count.plus(others.count), (), self.per_group)
 
     def is_source_of(self, others: Rows) -> bool:
-        """Whether the others were generated from these, or are these."""
+        """True if the others were generated from these, or are these."""
         return self.root == others.root and others.samples[: len(self.samples)] == self.samples
 
     def __str__(self) -> str:
@@ -57,53 +56,54 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Written:
-    """A field as a call wrote it."""
+class ColumnVersion:
+    """A column as one call wrote it."""
 
     call: str
-    """PROMPTS or PRETRAINING for those of the data."""
-    field: str
+    """PROMPTS or PRETRAINING for columns of the data."""
+    column: str
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a field comes from."""
+    """The calls that wrote a column, and the responses behind it."""
 
-    places: tuple[Written, ...]
-    """What it is where it was written: for rows put one after the other, by several calls."""
+    versions: tuple[ColumnVersion, ...]
+    """One, or several after `concat`."""
     kind: Kind | None = None
-    """What it holds. None: nobody knows."""
+    """None: unknown."""
     is_generated: bool = False
-    """Whether a generate call sampled it."""
-    about: tuple[Written, ...] = ()
-    """The responses that it was computed from; empty: none, or they were not sampled."""
+    """True: a generate call sampled it."""
+    responses: tuple[ColumnVersion, ...] = ()
+    """The sampled responses that it was computed from; empty: none."""
 
     @staticmethod
-    def of(call: str, field: str, kind: Kind | None, is_generated: bool = False) -> Origin:
-        """Of a field that one call wrote, or one set of data has."""
-        return Origin((Written(call, field),), kind, is_generated)
+    def single(call: str, column: str, kind: Kind | None, is_generated: bool = False) -> Origin:
+        """The origin of a column that one call or one set of data wrote."""
+        return Origin((ColumnVersion(call, column),), kind, is_generated)
 
     @property
     def calls(self) -> str:
-        """Who wrote it, in words."""
-        return " and ".join(dict.fromkeys(place.call for place in self.places))
+        """The calls that wrote it, in words."""
+        return " and ".join(dict.fromkeys(version.call for version in self.versions))
 
     def then(self, other: Origin) -> Origin:
-        """Of a column whose further rows come from elsewhere."""
-        places = tuple(dict.fromkeys((*self.places, *other.places)))
-        about = tuple(dict.fromkeys((*self.about, *other.about)))
-        return Origin(places, self.kind, self.is_generated and other.is_generated, about)
+        """The origin of a column after `concat`."""
+        versions = tuple(dict.fromkeys((*self.versions, *other.versions)))
+        responses = tuple(dict.fromkeys((*self.responses, *other.responses)))
+        is_generated = self.is_generated and other.is_generated
+        return Origin(versions, self.kind, is_generated, responses)
 
 
 class SymbolicBatch:
-    """Fields with the origin of each, and which rows.
+    """The origins of columns, and the identity of the rows.
 
-    It has no values while a step is traced, so whatever would look at values is refused.
+    Every use of values is refused: there are none during a trace.
 
     Args:
-        origins: of each field, by its name.
-        rows: which rows.
-        regions: those in which its fields were made; it may be used inside all of them only.
+        origins: of each column, by its name.
+        rows: identity of the rows.
+        regions: in which its columns were written; it may be used only inside all of them.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class SymbolicBatch:
         self.regions = regions
 
     @property
-    def fields(self) -> frozenset[str]:
+    def column_names(self) -> frozenset[str]:
         """Names of the columns."""
         return frozenset(self.origins)
 
-    def places(self, names: Iterable[str]) -> list[Written]:
-        """Where some of its fields were written."""
-        return [place for name in names for place in self.origins[name].places]
+    def versions(self, names: Iterable[str]) -> list[ColumnVersion]:
+        """The versions of some of its columns."""
+        return [version for name in names for version in self.origins[name].versions]
 
     def __or__(self, other: object) -> SymbolicBatch:
         if not isinstance(other, SymbolicBatch):
@@ -134,20 +134,20 @@ class SymbolicBatch:
                 "only the same rows; make the second from the first, with the same samples per "
                 "prompt, or give it the first one's rows by broadcast"
             )
-        self._check_answers(other)
+        self._check_generated(other)
         joined = {**self.origins, **other.origins}
-        _check_about(joined)
+        _check_responses(joined)
         return SymbolicBatch(joined, self.rows, self.regions | other.regions)
 
     def select(self, *names: str) -> SymbolicBatch:
-        """These columns only."""
+        """A batch of some columns."""
         self._check_has("select", names)
         return SymbolicBatch({name: self.origins[name] for name in names}, self.rows, self.regions)
 
     def rename(self, **names: str) -> SymbolicBatch:
         """The same columns, some under other names."""
         self._check_has("rename", names)
-        kept = {name: each for name, each in self.origins.items() if name not in names}
+        kept = {name: origin for name, origin in self.origins.items() if name not in names}
         for new in names.values():
             if not is_name(new) or new in kept or list(names.values()).count(new) > 1:
                 raise FlowError(
@@ -159,7 +159,7 @@ class SymbolicBatch:
         return SymbolicBatch({**kept, **renamed}, self.rows, self.regions)
 
     def broadcast(self, like: object) -> SymbolicBatch:
-        """The columns with the rows of another batch that was generated from the same ones."""
+        """The columns with the rows of a batch that was generated from this one."""
         if not isinstance(like, SymbolicBatch):
             raise FlowError(
                 f"batch.broadcast takes the rows of a batch: got {like!r}, allowed what a call "
@@ -174,17 +174,17 @@ class SymbolicBatch:
         return SymbolicBatch(self.origins, like.rows, self.regions | like.regions)
 
     def concat(self, other: object) -> SymbolicBatch:
-        """These rows, then those of another batch with the same columns."""
+        """Append the rows of a batch with the same columns."""
         if not isinstance(other, SymbolicBatch):
             raise FlowError(
                 f"batch.concat takes another batch: got {other!r}, allowed what a call returned; "
                 "pass one"
             )
-        if self.fields != other.fields:
+        if self.column_names != other.column_names:
             raise FlowError(
                 "batches of different columns are put one after the other: got "
-                f"{', '.join(sorted(self.fields ^ other.fields))} in one of them only, allowed the "
-                "same columns in both; choose those by select"
+                f"{', '.join(sorted(self.column_names ^ other.column_names))} in one of them only, "
+                "allowed the same columns in both; choose those by select"
             )
         if self.rows.per_group != other.rows.per_group:
             raise FlowError(
@@ -199,36 +199,35 @@ class SymbolicBatch:
                     f"{origin.calls} and from {other.origins[name].calls}, allowed the same kind "
                     "of thing in both; rename one of them and select others"
                 )
-        origins = {name: each.then(other.origins[name]) for name, each in self.origins.items()}
+        origins = {name: origin.then(other.origins[name]) for name, origin in self.origins.items()}
         rows = self.rows.then(other.rows, f"{self._lineage()} and {other._lineage()}")
         return SymbolicBatch(origins, rows, self.regions | other.regions)
 
     def _lineage(self) -> str:
-        """Which rows it has, and who sampled their responses."""
-        found = [each.about for _, each in sorted(self.origins.items())]
+        """The rows, and the calls that sampled their responses, in words."""
+        responses = [origin.responses for _, origin in sorted(self.origins.items())]
         if RESPONSE_TOKENS in self.origins:
-            found = [self.origins[RESPONSE_TOKENS].places]
-        calls = [place.call for place in next(filter(None, found), ())]
+            responses = [self.origins[RESPONSE_TOKENS].versions]
+        calls = [version.call for version in next(filter(None, responses), ())]
         return f"{self.rows} of {' and '.join(calls)}" if calls else str(self.rows)
 
-    def _check_answers(self, other: SymbolicBatch) -> None:
-        """Refuse anything else in the place of what a generate call has sampled."""
+    def _check_generated(self, other: SymbolicBatch) -> None:
+        """Refuse a join that overwrites what a generate call sampled."""
         for name, new in other.origins.items():
             old = self.origins.get(name, new)
             if old == new or not old.is_generated:
                 continue
             if new.is_generated:
                 raise FlowError(
-                    f"a join puts other responses in the place of those that the batch has: got "
-                    f"{name} of {new.calls} over that of {old.calls}, allowed fields of the same "
-                    "responses; keep two batches, or choose fields of one by select and name them "
-                    "anew by rename"
+                    f"a join replaces the responses of the batch by others: got "
+                    f"{name} of {new.calls} over that of {old.calls}, allowed columns of the same "
+                    "responses; keep two batches, or select columns of one and rename them"
                 )
             raise FlowError(
                 f"a join overwrites what was generated: got {name} of {new.calls} over that of "
-                f"{old.calls}, allowed the generated fields as they are, for trainers and "
-                "verifiers read them as one; give the other a name of its own, or, where it is "
-                "to be read in its place, leave the generated one out of the batch by select first"
+                f"{old.calls}, allowed the generated columns as they are, because trainers "
+                "and verifiers read them together; rename the other one, or, to replace the "
+                "generated one, leave it out of the batch by select first"
             )
 
     def _check_has(self, method: str, names: Iterable[str]) -> None:
@@ -241,17 +240,17 @@ class SymbolicBatch:
             if name not in self.origins:
                 order = ", as rename(old='new')" if method == "rename" else ""
                 raise FlowError(
-                    f"batch.{method} of a field that the batch does not have: got {name}, allowed "
+                    f"batch.{method} of a column that the batch does not have: got {name}, allowed "
                     f"{', '.join(sorted(self.origins))}{order}; "
                     f"{suggest(name, self.origins, 'correct it')}"
                 )
 
     def __repr__(self) -> str:
-        return f"<batch of {', '.join(sorted(self.origins)) or 'no fields'}>"
+        return f"<batch of {', '.join(sorted(self.origins)) or 'no columns'}>"
 
     def _refuse(self, use: str) -> NoReturn:
         raise FlowError(
-            f"a step looks at a batch's values: got {use}, allowed only calls of the flow, because "
+            f"a step uses a batch's values: got {use}, allowed only calls of the flow, because "
             f"the values are not on the driver; {_INSTEAD}"
         )
 
@@ -269,7 +268,7 @@ class SymbolicBatch:
 
     def __getitem__(self, key: object) -> NoReturn:
         raise FlowError(
-            f"a step looks at a batch's values: got batch[{key!r}], allowed batch.select({key!r}) "
+            f"a step uses a batch's values: got batch[{key!r}], allowed batch.select({key!r}) "
             "for a batch of this column; its values are not on the driver: compute on them by "
             "flow.compute(batch, Custom(...))"
         )
@@ -310,18 +309,19 @@ class SymbolicBatch:
         )
 
 
-def _check_about(origins: Mapping[str, Origin]) -> None:
-    """Refuse what was computed from other responses under the name that it would have of these."""
+def _check_responses(origins: Mapping[str, Origin]) -> None:
+    """Refuse a column of other responses under its original name."""
     responses = origins.get(RESPONSE_TOKENS)
     if responses is None or not responses.is_generated:
         return
     for name, origin in origins.items():
-        is_renamed = all(place.field != name for place in origin.places)
-        if origin.about and origin.about != responses.places and not is_renamed:
-            others = " and ".join(dict.fromkeys(place.call for place in origin.about))
+        # A renamed column is a deliberate use, such as a baseline.
+        is_renamed = all(version.column != name for version in origin.versions)
+        if origin.responses and origin.responses != responses.versions and not is_renamed:
+            others = " and ".join(dict.fromkeys(version.call for version in origin.responses))
             raise FlowError(
-                f"a join puts {name} beside responses that it is not about: got that of "
-                f"{origin.calls}, computed from the responses of {others}, beside those of "
-                f"{responses.calls}, allowed what is computed from this batch; compute it from "
-                "there, or choose it by select and name it anew by rename where it is a baseline"
+                f"a join adds {name} of other responses: got that of {origin.calls}, computed from "
+                f"the responses of {others}, next to those of {responses.calls}, allowed columns "
+                "computed from this batch; compute it from this batch, or select and rename it if "
+                "it is a baseline"
             )

@@ -1,4 +1,4 @@
-"""Tracing: run a step once with symbolic batches and record what it calls."""
+"""Tracing: run a step with symbolic batches and record its calls."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from rlhf_api.plan import GraphInputs
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm, checked_roles, reward_models
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions, name_of
+from rlhf_flow.step.calls import (
+    ComputeOptions,
+    GenerateOptions,
+    ModelCall,
+    TrainOptions,
+    operation_name,
+)
 from rlhf_flow.step.columns import (
-    FIELDS,
+    COLUMNS,
     PREFERENCE,
-    PRETRAINING_FIELDS,
-    PROMPT_FIELDS,
+    PRETRAINING_COLUMNS,
+    PROMPT_COLUMNS,
     RESPONSE_TOKENS,
     ROLLOUT_LOG_PROBS,
 )
@@ -34,18 +40,18 @@ from rlhf_flow.trace.graph import (
     Graph,
     Region,
     RowCount,
-    fields_read,
+    columns_read,
     version_edges,
 )
-from rlhf_flow.trace.kinds import FieldCheck
+from rlhf_flow.trace.kinds import ColumnCheck
 from rlhf_flow.trace.source_location import (
-    at_code,
-    place_within,
-    told_at,
-    told_with_place,
-    with_place,
+    calling_location,
+    errors_located,
+    errors_located_at,
+    prefix_definition,
+    prefix_location,
 )
-from rlhf_flow.trace.symbolic import Origin, Rows, SymbolicBatch, Written
+from rlhf_flow.trace.symbolic import ColumnVersion, Origin, Rows, SymbolicBatch
 
 
 class TracingBackend:
@@ -54,7 +60,7 @@ class TracingBackend:
     Args:
         roles: of the algorithm.
         prompts: of the step.
-        pretraining: its rows of data.pretraining; None: there are none.
+        pretraining: the step's rows of data.pretraining. None: the job has none.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class TracingBackend:
         self.regions: list[Region] = []
         self.rows: dict[str, RowCount] = {}
         self.responses: dict[str, tuple[str, ...]] = {}
-        self.places: dict[str, str] = {}
+        self.locations: dict[str, str] = {}
         self.prompt_batches = 1
         self._kept: set[str] = set()
         self._region = ""
@@ -76,28 +82,29 @@ class TracingBackend:
     def run(
         self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
     ) -> SymbolicBatch:
-        """Record a call and where its fields come from."""
-        source, *others = [self._symbolic(call.id, each) for each in (batch, *auxiliary)]
-        makers = {each.id: each.role for each in self.calls}
-        checked = FieldCheck(self._roles, makers)
-        made = checked.check_call(call, source.origins, [other.origins for other in others])
-        about = _responses_of(call, source)
-        sampled = [call.id] if call.kind is CallKind.GENERATE else [each.call for each in about]
+        """Record a call and the origins of its columns."""
+        source, *others = [self._symbolic(call.id, value) for value in (batch, *auxiliary)]
+        columns = ColumnCheck(self._roles, {earlier.id: earlier.role for earlier in self.calls})
+        written = columns.check_call(call, source.origins, [other.origins for other in others])
+        responses = _responses_read(call, source)
+        sampled = [version.call for version in responses]
+        if call.kind is CallKind.GENERATE:
+            sampled = [call.id]
         self.responses[call.id] = tuple(dict.fromkeys(sampled))
-        origins = {name: replace(each, about=about) for name, each in made.items()}
-        self._check_place(call)
+        origins = {name: replace(origin, responses=responses) for name, origin in written.items()}
+        self._check_region(call)
         self._check_sampling(call, source)
         self._check_operations(call)
         self.calls.append(call)
-        if written := place_within(_trace_once.__code__):
-            self.places[call.id] = written
+        if location := calling_location(_trace_once.__code__):
+            self.locations[call.id] = location
         reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
-        by_source: dict[str, set[str]] = {}
-        for given, names in reads:
-            for place in given.places(names):
-                by_source.setdefault(place.call, set()).add(place.field)
+        by_writer: dict[str, set[str]] = {}
+        for read, names in reads:
+            for version in read.versions(names):
+                by_writer.setdefault(version.call, set()).add(version.column)
         self.data_edges += [
-            DataEdge(maker, call.id, tuple(sorted(names))) for maker, names in by_source.items()
+            DataEdge(writer, call.id, tuple(sorted(names))) for writer, names in by_writer.items()
         ]
         rows = source.rows
         if isinstance(call.options, GenerateOptions):
@@ -112,7 +119,7 @@ class TracingBackend:
             body()
 
     def no_rows(self) -> SymbolicBatch:
-        """A batch of no rows and no fields."""
+        """A batch without rows and columns."""
         return SymbolicBatch({}, Rows("no rows", RowCount(0.0, 0)))
 
     def pretraining(self) -> SymbolicBatch:
@@ -134,7 +141,7 @@ class TracingBackend:
         expected_rounds: float,
     ) -> SymbolicBatch:
         """Trace one round, as a region that runs the expected number of times."""
-        outer = next((each.id for each in self.regions if self._is_repeated_in(each)), None)
+        outer = next((open_.id for open_ in self.regions if self._is_repeated_in(open_)), None)
         if outer is not None:
             raise FlowError(
                 f"flow.repeat inside of another one: got {region}, allowed one at a time; move it "
@@ -142,22 +149,22 @@ class TracingBackend:
             )
         self.regions.append(Region(region, "repeat", float(expected_rounds)))
         self.prompt_batches += max_rounds - 1
-        given = self._prompts.rows
-        fresh = replace(given, root=f"the prompts of {region}")
+        # Rows of a round have their own identity: they are not the rows of the step's prompts.
+        fresh = replace(self._prompts.rows, root=f"the prompts of {region}")
         with self._inside(region):
             prompts = SymbolicBatch(self._prompts.origins, fresh, self._regions())
-            made = body(prompts)
-            if made is None:
+            result = body(prompts)
+            if result is None:
                 raise FlowError(
                     f"the function of {region} returns nothing: got None, allowed the batch of its "
                     "round; add `return batch`"
                 )
-            batch = self._symbolic(region, made)
+            batch = self._symbolic(region, result)
             if fresh.root not in batch.rows.root:
                 raise FlowError(
                     f"a round of {region} gives rows that do not come from its prompts: got "
-                    f"{batch.rows}, allowed what is made from the prompts that the function is "
-                    "given; generate from them"
+                    f"{batch.rows}, allowed rows made from the prompts that the function gets; "
+                    "generate from them"
                 )
             rows = Rows(
                 f"the rows of {region}",
@@ -168,11 +175,11 @@ class TracingBackend:
         return SymbolicBatch(batch.origins, rows, self._regions())
 
     def _is_repeated_in(self, region: Region) -> bool:
-        """Whether calls are now made inside of a region that repeats."""
+        """True if a region repeats and encloses the current call."""
         return region.kind == "repeat" and f"{self._region}/".startswith(f"{region.id}/")
 
-    def _check_place(self, call: ModelCall) -> None:
-        """Refuse updates of which nobody knows how many there are."""
+    def _check_region(self, call: ModelCall) -> None:
+        """Refuse weight updates inside `repeat`, whose number of rounds is unknown."""
         changes = call.role is not None and call.changes(call.role)
         if changes and any(map(self._is_repeated_in, self.regions)):
             raise FlowError(
@@ -181,26 +188,27 @@ class TracingBackend:
             )
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
-        """Refuse a loss on log-probabilities of another distribution than the one that trains."""
+        """Refuse a loss on rollout log-probabilities of another sampling distribution."""
         if not isinstance(call.options, TrainOptions):
             return
-        places = source.places(call.reads)
-        makers = {place.call for place in places if place.field == ROLLOUT_LOG_PROBS}
-        for maker, options in ((each.id, each.options) for each in self.calls if each.id in makers):
+        versions = source.versions(call.reads)
+        samplers = {version.call for version in versions if version.column == ROLLOUT_LOG_PROBS}
+        for sampler in (earlier for earlier in self.calls if earlier.id in samplers):
+            options = sampler.options
             if not isinstance(options, GenerateOptions):
                 continue
             if not options.greedy and options.temperature is None:
                 continue
             how = "greedily" if options.greedy else f"at temperature {options.temperature}"
             raise FlowError(
-                f"{call.id} trains on what {maker} has sampled {how}: its loss compares "
+                f"{call.id} trains on what {sampler.id} has sampled {how}: its loss compares "
                 "log-probabilities at rollout.temperature; allowed what a generate call without "
                 "greedy and temperature has sampled, or a loss that reads no "
                 f"{ROLLOUT_LOG_PROBS}; change one of them"
             )
 
     def _check_operations(self, call: ModelCall) -> None:
-        """Refuse functions that are not there, and state that two operations would share."""
+        """Refuse missing functions, and state that two operations would share."""
         if not isinstance(call.options, ComputeOptions):
             return
         for operation in call.options.operations:
@@ -216,9 +224,9 @@ class TracingBackend:
         for name in names:
             if name in self._kept:
                 raise FlowError(
-                    f"{call.id} has a second operation that keeps a number of one name: got "
-                    f"{name!r} of {name_of(operation)}, allowed one of each name in a step; give "
-                    "it another name"
+                    f"{call.id} has a second operation that keeps a number of the same name: got "
+                    f"{name!r} of {operation_name(operation)}, allowed one of each name in a step; "
+                    "give it another name"
                 )
             self._kept.add(name)
 
@@ -233,9 +241,9 @@ class TracingBackend:
     def _symbolic(self, site: str, batch: BatchValue) -> SymbolicBatch:
         if not isinstance(batch, SymbolicBatch):
             raise FlowError(
-                f"{site} gets something that is no batch of this step: got {batch!r}, allowed the "
-                "prompts or what a call of this step returned; a step keeps no batch for the next "
-                "one"
+                f"{site} gets something other than a batch of this step: got {batch!r}, allowed "
+                "the prompts or what a call of this step returned; a step keeps no batch for the "
+                "next one"
             )
         for inner in sorted(batch.regions):
             if self._region != inner and not self._region.startswith(f"{inner}/"):
@@ -253,7 +261,7 @@ def trace(
     algorithm: Algorithm,
     *,
     samples_per_prompt: int = 1,
-    inputs: frozenset[str] = PROMPT_FIELDS,
+    inputs: frozenset[str] = PROMPT_COLUMNS,
     pretraining: RowCount | None = None,
     rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
 ) -> Graph:
@@ -261,10 +269,10 @@ def trace(
 
     Args:
         algorithm: its step runs twice here, with symbolic batches; both runs must agree.
-        samples_per_prompt: rows that generate makes of a prompt where the call does not say it.
-        inputs: fields that the data have.
-        pretraining: rows of data.pretraining for each of a step's prompts. None: there are none.
-        rewards: what the score of each role is the sum of.
+        samples_per_prompt: responses to a prompt unless a call says otherwise.
+        inputs: columns of the data.
+        pretraining: rows of data.pretraining per prompt of a step. None: the job has none.
+        rewards: terms of each role's score.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
@@ -277,26 +285,26 @@ def trace(
     name = type(algorithm).__qualname__
     if not first.calls:
         text = f"{name}.step calls nothing: call roles of the flow in it"
-        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
+        raise InvalidAlgorithm(prefix_definition(type(algorithm).step, text))
     if first != second:
         text = (
             f"{name}.step is not deterministic: {_difference(first, second)}; let conditions "
-            "depend on the algorithm's settings only, not on time, chance or what the step itself "
-            "changed"
+            "depend on the algorithm's settings only, not on time, chance or state that the step "
+            "changes"
         )
-        raise InvalidAlgorithm(at_code(type(algorithm).step, text))
+        raise InvalidAlgorithm(prefix_definition(type(algorithm).step, text))
     return first
 
 
 def _require_plain(algorithm: Algorithm) -> None:
-    """Refuse a step that a call does not run."""
+    """Refuse a coroutine or a generator, whose body a call does not run."""
     step = type(algorithm).step
     if kind := deferred_kind(step):
         text = (
             f"a call of {type(algorithm).__qualname__}.step runs nothing of it: got {kind}, "
             "allowed a plain method; write def without async, and no yield in it"
         )
-        raise InvalidAlgorithm(at_code(step, text))
+        raise InvalidAlgorithm(prefix_definition(step, text))
 
 
 def _trace_once(
@@ -313,12 +321,12 @@ def _trace_once(
     others = None
     if pretraining is not None:
         rows = Rows("the rows of data.pretraining", pretraining)
-        others = _data(PRETRAINING, PRETRAINING_FIELDS, rows)
+        others = _data(PRETRAINING, PRETRAINING_COLUMNS, rows)
     try:
-        with told_with_place():
-            given = algorithm.roles()
-            with told_at(type(algorithm).roles):
-                own = checked_roles(name, given)
+        with errors_located():
+            declared = algorithm.roles()
+            with errors_located_at(type(algorithm).roles):
+                own = checked_roles(name, declared)
                 roles = {**own, **reward_models(name, own, rewards)}
                 backend = TracingBackend(roles, prompts, others)
                 flow = Flow(own, backend, samples_per_prompt, rewards)
@@ -328,13 +336,13 @@ def _trace_once(
         raise
     except (Exception, SystemExit) as error:  # the user's code: anything may come out of it
         text = f"{name}.step raised {type(error).__name__}: {error}; correct it"
-        raise InvalidAlgorithm(with_place(error, text)) from error
+        raise InvalidAlgorithm(prefix_location(error, text)) from error
     calls = tuple(backend.calls)
     return Graph(
         roles=roles,
         inputs=GraphInputs(
-            prompts=fields_read(PROMPTS, backend.data_edges),
-            pretraining=fields_read(PRETRAINING, backend.data_edges),
+            prompts=columns_read(PROMPTS, backend.data_edges),
+            pretraining=columns_read(PRETRAINING, backend.data_edges),
             prompt_batches=backend.prompt_batches,
         ),
         calls=calls,
@@ -343,25 +351,26 @@ def _trace_once(
         regions=tuple(backend.regions),
         rows=backend.rows,
         responses=backend.responses,
-        places=backend.places,
+        locations=backend.locations,
     )
 
 
-def _responses_of(call: ModelCall, source: SymbolicBatch) -> tuple[Written, ...]:
-    """The responses that a call computes from; none if it samples its own."""
+def _responses_read(call: ModelCall, source: SymbolicBatch) -> tuple[ColumnVersion, ...]:
+    """The sampled responses that a call computes from; none for generate."""
     if call.kind is CallKind.GENERATE:
         return ()
     responses = source.origins.get(RESPONSE_TOKENS)
     if responses is not None:
-        return responses.places if responses.is_generated else ()
-    read = {source.origins[name].about for name in call.reads} - {()}
+        return responses.versions if responses.is_generated else ()
+    # Without the tokens: columns that were all computed from the same responses.
+    read = {source.origins[name].responses for name in call.reads} - {()}
     return read.pop() if len(read) == 1 else ()
 
 
-def _data(source: str, fields: frozenset[str], rows: Rows) -> SymbolicBatch:
-    """Rows that a step is given."""
+def _data(source: str, names: frozenset[str], rows: Rows) -> SymbolicBatch:
+    """The batch of a step's data."""
     return SymbolicBatch(
-        {field: Origin.of(source, field, FIELDS[field].kind) for field in fields}, rows
+        {name: Origin.single(source, name, COLUMNS[name].kind) for name in names}, rows
     )
 
 
@@ -371,4 +380,4 @@ def _difference(first: Graph, second: Graph) -> str:
             return f"got {one.id} with {one.options}, then {other.id} with {other.options}"
     if len(first.calls) != len(second.calls):
         return f"got {len(first.calls)} calls, then {len(second.calls)}"
-    return "the same calls got their fields from different places"
+    return "the same calls read columns of different calls"

@@ -142,7 +142,7 @@ class Strategies:
         return tuple(
             sum(
                 calls.get(call.id, 0.0) * self._graph.expected_count(call.id)
-                for call in self._graph.of_kind(kind)
+                for call in self._graph.calls_of_kind(kind)
             )
             for kind in STAGES
         )
@@ -169,7 +169,7 @@ class Strategies:
         (model,), engine = job.models, job.engines[role]
         load = next(loads[role] for loads in job.loads if role in loads)
         total = 0.0
-        for call in self._graph.of_kind(CallKind.GENERATE):
+        for call in self._graph.calls_of_kind(CallKind.GENERATE):
             if call.role == role:
                 engines = engine.mesh, engine.kv_cache_bytes
                 try:

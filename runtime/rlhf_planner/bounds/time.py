@@ -284,7 +284,7 @@ class CallTimeBounds:
                     self.links[mesh.pool],
                 ).total
                 + self._columns(call, engines, call.id in crossing)
-                for call in self.graph.of_kind(CallKind.GENERATE)
+                for call in self.graph.calls_of_kind(CallKind.GENERATE)
                 if call.role == role
             }
         return None
@@ -292,7 +292,7 @@ class CallTimeBounds:
     @cached_property
     def computed_calls(self) -> tuple[str, ...]:
         """Sites of the calls that compute with a model."""
-        return tuple(call.id for call in self.graph.of_kind(*MODEL_CALLS))
+        return tuple(call.id for call in self.graph.calls_of_kind(*MODEL_CALLS))
 
     def offload_calls(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
         """Seconds of a role's loads and offloads, by `move_of`; empty if it stays."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
-from rlhf_flow.step.columns import PER_TOKEN, Kind, field_of
+from rlhf_flow.step.columns import PER_TOKEN, Kind, column_spec
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.generation import SplitGeneration
 from rlhf_planner.cost.micro_batches import Batch, Lengths
@@ -95,7 +95,7 @@ def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall
 def num_token_columns(call: ModelCall) -> int:
     """Columns that a call reads with a number for each token; what an operation of the user's own
     made counts as one."""
-    kinds = [found.kind if (found := field_of(name)) else None for name in call.reads]
+    kinds = [found.kind if (found := column_spec(name)) else None for name in call.reads]
     return sum(kind in (None, Kind.TOKENS, *PER_TOKEN) for kind in kinds)
 
 
@@ -103,7 +103,7 @@ def tokens_per_step(problem: PlanningProblem) -> float:
     """Prompt and response tokens of a step: of all that is generated, else of what the policy is
     trained on; rounds count as often as they are expected."""
     graph, workload = problem.graphs[GraphName.STEP], problem.workload
-    calls = graph.of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
+    calls = graph.calls_of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
     each = workload.expected_prompt_tokens + workload.expected_response_tokens
     rows = [call_batch(problem, call).rows * graph.expected_count(call.id) for call in calls]
     return sum(rows) * each

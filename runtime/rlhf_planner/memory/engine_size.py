@@ -23,7 +23,7 @@ from rlhf_planner.memory.generation import (
 )
 from rlhf_planner.memory.items import overflow_message
 from rlhf_planner.placement.placement import GroupMemory
-from rlhf_planner.problem.problem import Fixed
+from rlhf_planner.problem.problem import Constraints
 from rlhf_sizing.shape import DecoderShape
 from rlhf_sizing.weights import padded_vocabulary
 
@@ -112,7 +112,7 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
 
 
 def choose_generation(
-    fixed: Fixed, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
+    fixed: Constraints, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
     """The first way to generate that fits: the smallest engines, memory kept where it can be.
 
@@ -197,7 +197,7 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
 
 
 def _choices(
-    fixed: Fixed, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
+    fixed: Constraints, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
     """Ways to generate with engines on some meshes, best first; none where a given cache is too
     small."""

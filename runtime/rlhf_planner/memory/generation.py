@@ -298,11 +298,11 @@ def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]
     held-out ones only where their number has a limit."""
     prompts = {
         GraphName.STEP: problem.workload.prompts_per_step,
-        GraphName.EVALUATION: problem.workload.held_out_prompts,
+        GraphName.EVALUATION: problem.workload.evaluation_prompts,
     }
     return tuple(
-        GenerationCall(count, graph.rows[call.id].most)
+        GenerationCall(count, graph.rows[call.id].maximum)
         for name, graph in problem.graphs.items()
-        for call in graph.of_kind(CallKind.GENERATE)
+        for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role and (count := prompts.get(name)) is not None
     )

@@ -19,7 +19,7 @@ from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.memory.items import standby_item
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.transitions import LIGHT, region_of
-from rlhf_planner.problem.problem import Fixed, PlanningProblem, RoleSpec
+from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 
 """The methods of such calls."""
 
@@ -247,13 +247,15 @@ def offload_reasons(
     return tuple(reasons)
 
 
-def required_standby(fixed: Fixed, pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
+def required_standby(
+    fixed: Constraints, pool: Pool, phases: tuple[Phase, ...]
+) -> tuple[MemoryItem, ...]:
     """What standing by takes of each device where the manifest insists on it."""
     return _items(pool, phases) if fixed.standby else ()
 
 
 def with_standby(
-    fixed: Fixed, memory: tuple[GroupMemory, ...]
+    fixed: Constraints, memory: tuple[GroupMemory, ...]
 ) -> tuple[tuple[GroupMemory, ...], bool, str]:
     """Memory with what stands by, whether anything does, and why.
 

@@ -184,7 +184,7 @@ def job_phases(
     calls = [
         call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
-        for call in graph.of_kind(*MODEL_CALLS)
+        for call in graph.calls_of_kind(*MODEL_CALLS)
         if call.role is not None
         and call.role in (group.generating if call.kind is CallKind.GENERATE else group.roles)
     ]
@@ -201,7 +201,7 @@ def job_phases(
     copies = [
         call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
-        for call in graph.of_kind(CallKind.COPY)
+        for call in graph.calls_of_kind(CallKind.COPY)
         if call.role is not None
         and call.role in group.roles
         and roles_on_device(call) & {*offloaded}

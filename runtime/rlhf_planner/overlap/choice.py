@@ -206,7 +206,7 @@ def _nothing_overlaps(problem: PlanningProblem, plan: Plan) -> str:
     graph = problem.graphs[GraphName.STEP]
     why = "; ".join(
         f"{call.id}: {obstacle(graph, plan, None, call) or 'it is on devices of all engines'}"
-        for call in graph.of_kind(CallKind.INFER, CallKind.SCORE)
+        for call in graph.calls_of_kind(CallKind.INFER, CallKind.SCORE)
     )
     return (
         "no call can begin before the last response has ended: got rollout.stageFusion Always, and "

@@ -95,14 +95,14 @@ def fusable_calls(graph: Graph, plan: Plan, mesh: Mesh) -> tuple[CallId, ...]:
     """
     return tuple(
         call.id
-        for call in graph.of_kind(CallKind.INFER, CallKind.SCORE)
+        for call in graph.calls_of_kind(CallKind.INFER, CallKind.SCORE)
         if obstacle(graph, plan, mesh, call) is None
     )
 
 
 def fused_generate(graph: Graph) -> ModelCall | None:
     """The call of a step whose last responses may be finished apart. None: there is none."""
-    generates = graph.of_kind(CallKind.GENERATE)
+    generates = graph.calls_of_kind(CallKind.GENERATE)
     is_fusable = len(generates) == 1 and not graph.repeats and not region_of(generates[0])
     return generates[0] if is_fusable else None
 
@@ -139,7 +139,7 @@ def _obstacle_of_rows(graph: Graph, generate: ModelCall, call: ModelCall) -> str
 
 
 def _operations(graph: Graph) -> Iterable[Operation]:
-    for call in graph.of_kind(CallKind.COMPUTE):
+    for call in graph.calls_of_kind(CallKind.COMPUTE):
         assert isinstance(call.options, ComputeOptions)
         yield from call.options.operations
 

@@ -81,7 +81,7 @@ def _trainings(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]
 ) -> Iterator[_Training]:
     models = models_of_plan(problem, plan)
-    for call in problem.graphs[GraphName.STEP].of_kind(CallKind.TRAIN):
+    for call in problem.graphs[GraphName.STEP].calls_of_kind(CallKind.TRAIN):
         model = models[str(call.role)]
         is_cut = model.engine is TrainingEngineType.MEGATRON and model.mesh.pipeline > 1
         if is_cut and not region_of(call):

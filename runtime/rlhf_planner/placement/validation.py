@@ -95,7 +95,9 @@ def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
     Raises:
         NotOffered: with the call, and what to change.
     """
-    calls = [call for graph in problem.graphs.values() for call in graph.of_kind(CallKind.COPY)]
+    calls = [
+        call for graph in problem.graphs.values() for call in graph.calls_of_kind(CallKind.COPY)
+    ]
     for call in calls:
         target, source = call.role, call.copied_role
         assert target is not None and source is not None

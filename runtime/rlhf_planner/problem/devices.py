@@ -227,9 +227,9 @@ def similar_gpus(name: str) -> list[str]:
     longest = max(
         (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
     )
-    of_kind = [known for known in GPU_MEMORY_BYTES if _begins(known, plain)]
-    if longest or of_kind:
-        return [longest] if longest else of_kind
+    calls_of_kind = [known for known in GPU_MEMORY_BYTES if _begins(known, plain)]
+    if longest or calls_of_kind:
+        return [longest] if longest else calls_of_kind
     near = nearest(plain, list(GPU_MEMORY_BYTES))
     return [near] if near else []
 

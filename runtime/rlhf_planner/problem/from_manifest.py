@@ -16,15 +16,15 @@ from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
-from rlhf_flow.document.manifest_graph import FIELD, document_of_graph
+from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
 from rlhf_flow.errors import ShapeUnknown
-from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of, trace_algorithms
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_algorithms
 from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of, limit_devices
 from rlhf_planner.problem.model_shapes import KNOWN_MODELS, difference_of, source_shape
 from rlhf_planner.problem.problem import (
-    Fixed,
+    Constraints,
     FixedStrategy,
     Graphs,
     PlanningProblem,
@@ -88,8 +88,8 @@ def _facts(
         engine=training.engine,
         is_trained=found.is_trained,
         generates=found.generates,
-        is_saved=_is_saved(job, origin, found, policy_of(step)),
-        rows_per_prompt=step.most_rows(role),
+        is_saved=_is_saved(job, origin, found, policy_role(step)),
+        rows_per_prompt=step.max_rows(role),
         rows_together=_rows_together(step, role),
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
@@ -127,7 +127,7 @@ def _rows_together(graph: Graph, role: str) -> int:
     """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
     one."""
     compared = [
-        graph.rows[call.id].most for call in graph.trainings(role) if call.compares_responses
+        graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
     ]
     return max(compared, default=1)
 
@@ -138,7 +138,7 @@ def _workload(job: RLHFJob) -> Workload:
         prompts_per_step=schedule.prompts_per_step,
         warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
         pretraining_rows=job.spec.pretraining_rows_per_step or 0,
-        held_out_prompts=None if held_out is None else held_out.max_rows,
+        evaluation_prompts=None if held_out is None else held_out.max_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
@@ -149,10 +149,10 @@ def _workload(job: RLHFJob) -> Workload:
     )
 
 
-def _fixed(job: RLHFJob) -> Fixed:
+def _fixed(job: RLHFJob) -> Constraints:
     rollout, has_warm_start = job.spec.rollout, job.spec.schedule.warm_start is not None
     memory = rollout.kv_cache_memory
-    return Fixed(
+    return Constraints(
         placement=job.spec.placement,
         engine_tensor=rollout.parallelism.tensor,
         kv_cache_bytes=None if memory is None else quantity_value(memory),
@@ -218,7 +218,7 @@ def graph_to_fill(job: RLHFJob) -> Iterator[Filling]:
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return
     step = trace_algorithms(job)[GraphName.STEP]
-    graph = document_of_graph(job, step.algorithm, step.graph)
+    graph = build_manifest_graph(job, step.algorithm, step.graph)
     calls, roles = (
         f"{len(each)} {noun}{'' if len(each) == 1 else 's'}"
         for each, noun in ((graph.calls, "call"), (graph.roles, "role"))

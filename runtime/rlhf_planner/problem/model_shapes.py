@@ -194,7 +194,7 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
     rollout = job.spec.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     for role in dict.fromkeys(
-        role for graph in graphs.values() for role in graph.roles_of(CallKind.GENERATE)
+        role for graph in graphs.values() for role in graph.roles_with(CallKind.GENERATE)
     ):
         model = job.spec.model_for(job.spec.origin_role(role)).source.hugging_face
         most = None if model is None else context_tokens(model)

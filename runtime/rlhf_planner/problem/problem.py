@@ -15,7 +15,7 @@ from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_api.spec.resources import Device
 from rlhf_api.spec.rollout import StageFusionType
-from rlhf_flow.jobs.job_graphs import policy_of
+from rlhf_flow.jobs.job_graphs import policy_role
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of
 from rlhf_planner.problem.profile import Profile
@@ -35,7 +35,7 @@ class Workload:
     """Rows of a step of the warm start. 0 without."""
     pretraining_rows: int
     """Rows for pretraining of a step. 0 without."""
-    held_out_prompts: int | None
+    evaluation_prompts: int | None
     """Prompts of an evaluation, at most. None: there is none, or it has no limit."""
     max_prompt_tokens: int
     """Longest prompt."""
@@ -129,7 +129,7 @@ class RoleSpec:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Constraints:
     """What is decided already of the job as a whole."""
 
     placement: PlacementSpec
@@ -164,7 +164,7 @@ class PlanningProblem:
     """The devices that it may take, all of one kind."""
     workload: Workload
     """What it works on."""
-    fixed: Fixed
+    fixed: Constraints
     """What is decided already."""
     profile: Profile | None = None
     """Measured on such devices. None: times come from data sheets."""
@@ -177,4 +177,4 @@ class PlanningProblem:
     @cached_property
     def policy(self) -> str:
         """The role whose model the job leaves."""
-        return policy_of(self.graphs[GraphName.STEP])
+        return policy_role(self.graphs[GraphName.STEP])

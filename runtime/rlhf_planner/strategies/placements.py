@@ -138,7 +138,7 @@ def placement_units(problem: PlanningProblem) -> tuple[PlacementUnit, ...]:
     """The units that are placed separately: first the roles, then generation."""
     copied: dict[str, str] = {role: role for role in problem.models}
     for graph in problem.graphs.values():
-        for call in graph.of_kind(CallKind.COPY):
+        for call in graph.calls_of_kind(CallKind.COPY):
             target, source = copied[str(call.role)], copied[str(call.copied_role)]
             copied = {role: source if to == target else to for role, to in copied.items()}
     groups = [

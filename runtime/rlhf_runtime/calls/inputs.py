@@ -112,11 +112,11 @@ class CallInputs(BatchInputs):
         self.num_weight_changes = request.num_weight_changes
         self.leaves_rows = request.leaves_rows
         self.at = at
+        # Batches of auxiliary losses.
         self.auxiliary = [
             BatchInputs(request, batch, batch_shards, at)
             for batch, batch_shards in zip(request.batches[1:], shards_by_batch[1:], strict=True)
         ]
-        """Batches of auxiliary losses."""
 
 
 def _in_batch(shard: Shard, segment: Segment, rows_per_group: int) -> Shard:

@@ -18,11 +18,11 @@ from rlhf_runtime.dataplane.shards import ShardIndex
 
 # About the devices of a node. A rank needs the shards of one or two windows, however many ranks
 # there are.
+# Slices that balance their tokens among each other.
 WINDOW_PARTS = 8
-"""Slices that balance their tokens among each other."""
 
+# Groups per slice from which groups stay together: then this costs little balance.
 UNSPLIT_GROUPS_PER_SLICE = 8
-"""Groups per slice from which groups stay together: then this costs little balance."""
 
 
 @dataclass(frozen=True)

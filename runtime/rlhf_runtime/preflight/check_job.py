@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
-from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_of
+from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
@@ -77,7 +77,11 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
         for name, role in roles.items()
     }
     inputs = {name: graph.inputs for name, graph in graphs.items()}
-    return policy_of(graphs[GraphName.STEP]), ModelUse(roles, generating, heads), DataUse.of(inputs)
+    return (
+        policy_role(graphs[GraphName.STEP]),
+        ModelUse(roles, generating, heads),
+        DataUse.of(inputs),
+    )
 
 
 def _keeps_head(role: JobRole) -> bool:

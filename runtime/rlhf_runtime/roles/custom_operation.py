@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, Kind, Output
+from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, ColumnOutput, Kind
 from rlhf_flow.step.operations import Custom
 from rlhf_flow.step.operations.custom import STATE
 from rlhf_runtime import user_code
@@ -106,7 +106,9 @@ def _state_problem(operation: Custom, kept: Mapping[str, object]) -> str:
     return ""
 
 
-def _column_problem(output: Output, column: object, num_rows: int, responses: Column | None) -> str:
+def _column_problem(
+    output: ColumnOutput, column: object, num_rows: int, responses: Column | None
+) -> str:
     """Describe the first fault of a column that a function returns; empty if it has none."""
     kind = output.kind
     if not isinstance(column, Column):

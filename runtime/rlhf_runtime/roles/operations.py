@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlhf_flow.step.calls import ComputeOptions
-from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, role_of
+from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -164,7 +164,7 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
         counts = work.rows(operation.counted).bool()
     work.put_rows(operation.scores, torch.where(counts, total, 0.0))
     work.put_rows(operation.valid, counts)
-    role, counted = role_of(operation.scores), total[counts]
+    role, counted = column_role(operation.scores), total[counts]
     work.metrics.record_mean(f"{role}/mean", float(counted.double().sum()), float(len(counted)))
     work.metrics.record_spread(f"{role}/std", counted)
 
@@ -184,7 +184,7 @@ def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
 def _record_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
     """Record the mean KL per token, as a metric of the reward that it penalizes."""
     work.metrics.record_mean(
-        f"{role_of(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum())
+        f"{column_role(scores)}/kl", float(kl[mask].double().sum()), float(mask.sum())
     )
 
 
@@ -196,7 +196,7 @@ def _gae(work: Workspace, operation: Gae) -> None:
     )
     work.put(operation.advantages, advantages, mask)
     work.put(operation.returns, returns, mask)
-    critic = role_of(operation.values)
+    critic = column_role(operation.values)
     work.metrics.record_mean(
         f"{critic}/value_mean", float(values[mask].double().sum()), float(mask.sum())
     )
@@ -251,7 +251,7 @@ def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
 def _overlong_penalty(work: Workspace, operation: OverlongPenalty) -> None:
     lengths = lengths_of(work.columns[RESPONSES])
     penalties = overlong_penalties(lengths, operation.longest, operation.margin, operation.penalty)
-    name = f"{role_of(operation.scores)}/overlong_penalty"
+    name = f"{column_role(operation.scores)}/overlong_penalty"
     work.metrics.record_mean(name, float(penalties.double().sum()), float(len(penalties)))
     work.put_rows(operation.shaped, work.rows(operation.scores) - penalties)
 
@@ -301,7 +301,7 @@ def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
     valid = work.rows(operation.valid).bool()
     for k in operation.ks:
         estimates = pass_at_k(passed, work.groups, valid, k)
-        name = f"{role_of(operation.scores)}/pass_at_{k}"
+        name = f"{column_role(operation.scores)}/pass_at_{k}"
         work.metrics.record_mean(name, float(estimates.sum()), float(len(estimates)))
     work.put_rows(operation.passed, passed & valid)
 
@@ -323,7 +323,7 @@ def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None
         operation.maximum,
         work.sum,
     )
-    work.metrics.record_mean(f"{role_of(operation.costs)}/multiplier", float(multiplier), 1.0)
+    work.metrics.record_mean(f"{column_role(operation.costs)}/multiplier", float(multiplier), 1.0)
     values = np.full(len(costs), float(multiplier), dtype=np.float32)
     work.columns[operation.multiplier] = Column(values)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.step.columns import PROMPT_ID, scores_of, term_scores_of, valid_of
+from rlhf_flow.step.columns import PROMPT_ID, scores_column, term_scores_column, valid_column
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest
@@ -30,8 +30,8 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
+# Characters of a response that messages show.
 SHOWN_CHARACTERS = 60
-"""Characters of a response that messages show."""
 
 
 class RewardHost(ActivityServer):
@@ -107,12 +107,12 @@ class RewardHost(ActivityServer):
             ),
         )
         results = {
-            scores_of(role): Column(scored.values),
-            valid_of(role): Column(scored.valid.astype(np.int8)),
+            scores_column(role): Column(scored.values),
+            valid_column(role): Column(scored.valid.astype(np.int8)),
             **{
-                term_scores_of(role, name): Column(values)
+                term_scores_column(role, name): Column(values)
                 for name, values in scored.terms.items()
-                if term_scores_of(role, name) in request.call.writes
+                if term_scores_column(role, name) in request.call.writes
             },
         }
         return report.to_bytes(), Shard(inputs.index.find(rows), results)

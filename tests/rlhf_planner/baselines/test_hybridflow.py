@@ -162,7 +162,7 @@ def test_stages_are_those_of_the_calls_kinds(job: Any) -> None:
     problem = ppo(job, gpus(4))
     found = Strategies(problem, H100).best("reference", 4, Cut(1, 1))
     graph = problem.graphs[GraphName.STEP]
-    assert [call.id for call in graph.of_kind(CallKind.INFER) if call.role == "reference"]
+    assert [call.id for call in graph.calls_of_kind(CallKind.INFER) if call.role == "reference"]
     assert found is not None
     generation, preparation, training = found.stage_seconds
     assert (generation, training) == (0, 0) and preparation > 0

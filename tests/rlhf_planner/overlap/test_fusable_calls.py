@@ -144,5 +144,5 @@ def test_steps_that_repeat_or_generate_twice_have_none(algorithm: dict[str, Any]
     groups = [{"roles": ["actor"]}]
     job = unfused(groups, algorithm=algorithm, models=models, rollout=rollout)
     assert fusable_calls(job.graph, job.plan, mesh_of(0, 4)) == ()
-    for call in job.graph.of_kind(CallKind.INFER, CallKind.SCORE):
+    for call in job.graph.calls_of_kind(CallKind.INFER, CallKind.SCORE):
         assert why_not(job.graph, job.plan, call.id).startswith("the step repeats something")

@@ -62,10 +62,10 @@ def sent(sources: InputSources, rows: range) -> list[tuple[list[str], dict[str, 
 
 def test_a_union_has_the_columns_of_both_and_the_rows_of_the_first() -> None:
     both = GENERATED | REWARDS
-    assert both.fields == {"tokens", "log_probs", "scores"}
+    assert both.column_names == {"tokens", "log_probs", "scores"}
     assert both.base == (ColumnSegment(ROWS),)
     assert both.columns["scores"] == REWARDS.columns["scores"]
-    assert GENERATED.fields == {"tokens", "log_probs"}
+    assert GENERATED.column_names == {"tokens", "log_probs"}
 
 
 def test_where_both_have_a_column_the_others_counts() -> None:
@@ -108,7 +108,7 @@ def test_a_column_that_is_not_there_is_not_read() -> None:
 
 def test_columns_are_chosen_and_renamed_without_a_look_at_them() -> None:
     batch = (GENERATED | REWARDS).select("scores", "tokens").rename(scores="baseline")
-    assert batch.fields == {"baseline", "tokens"} and batch.base == (ColumnSegment(ROWS),)
+    assert batch.column_names == {"baseline", "tokens"} and batch.base == (ColumnSegment(ROWS),)
     assert batch.columns["baseline"] == at(HOST, "scores")
     assert sent(batch.sources(("baseline",)), range(1)) == [(["s0"], {"baseline": "scores"}, 1)]
 
@@ -134,7 +134,7 @@ def test_of_rows_put_one_after_the_other_only_the_calls_with_needed_rows_are_sen
     """Two calls of three prompts with four samples each; the second's column has another name."""
     other = as_batch(("sampled",), (ShardRef("o0", range(0, 12)),), BatchShape(3, 4))
     both = GENERATED.select("tokens").concat(other.rename(sampled="tokens"))
-    assert both.shape == BatchShape(6, 4) and both.fields == {"tokens"}
+    assert both.shape == BatchShape(6, 4) and both.column_names == {"tokens"}
     first, second = {"tokens": "tokens"}, {"tokens": "sampled"}
     sources = both.sources(("tokens",))
     assert sent_parts(sources, range(8, 12)) == [[(["r1"], first, 1, 0)]]
@@ -315,4 +315,4 @@ def test_the_choice_of_shards_does_not_depend_on_chance() -> None:
 
 
 def test_fields_of_the_data_that_no_call_reads_are_not_there_to_be_selected() -> None:
-    assert GENERATED.select("tokens", "never_read").fields == {"tokens"}
+    assert GENERATED.select("tokens", "never_read").column_names == {"tokens"}

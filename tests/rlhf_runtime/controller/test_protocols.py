@@ -168,7 +168,7 @@ def send(
     period: int | None = None,
 ) -> tuple[Batch | None, list[FakeRank]]:
     ranks = [FakeRank(rank, mesh, period or batch.shape.num_rows) for rank in mesh.ranks]
-    call = calling.call(tuple(sorted(batch.fields)), writes)
+    call = calling.call(tuple(sorted(batch.column_names)), writes)
     request = CallRequest(call, 1, GraphName.STEP, "one", (InputBatch(batch.shape),))
     reports, result, _ = WorkerGroup(ranks).submit(request, [batch], mesh)
     assert reports == ["report"] * len(ranks)

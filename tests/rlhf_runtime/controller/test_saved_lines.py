@@ -58,7 +58,7 @@ def test_lines_of_any_number_of_ranks_are_in_the_order_of_rows(
     batch = prompts(workers[0], NUM_ROWS)
     lines = backend.run(call_of("actor", "write"), batch)
     assert len(lines.columns[LINES].held[0].shards) == count
-    assert backend.run(saving("pairs"), lines).fields == frozenset()
+    assert backend.run(saving("pairs"), lines).column_names == frozenset()
     assert len(backend.reports) == count, "saving is no order"
     backend.wait()
     assert lines_by_name(backend.saves, nothing) == {"pairs": written(0, NUM_ROWS)}

@@ -109,11 +109,11 @@ class Worker:
 
 def values(name: str, rows: Rows) -> Rows:
     """What a column has in some rows of the batch that is generated; of a prompt's, its number."""
-    found: Rows = rows // SAMPLES if name in PROMPT_FIELDS else rows * 1009 + len(name)
+    found: Rows = rows // SAMPLES if name in PROMPT_COLUMNS else rows * 1009 + len(name)
     return found
 
 
-PROMPT_FIELDS = ("prompt_id", "prompt_tokens", "record")
+PROMPT_COLUMNS = ("prompt_id", "prompt_tokens", "record")
 
 
 def shard_of(request: CallRequest, rows: Rows) -> Shard:
@@ -148,10 +148,10 @@ def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Ba
     numbers = np.arange(num_prompts, dtype=np.int64)
     shard = Shard(
         ShardIndex(numbers, numbers, np.ones(num_prompts, dtype=np.int32)),
-        {name: Column(numbers) for name in PROMPT_FIELDS},
+        {name: Column(numbers) for name in PROMPT_COLUMNS},
     )
     held = [ShardRef(Reference(shard), range(num_prompts))]
-    batch = as_batch(PROMPT_FIELDS, held, BatchShape(num_prompts))
+    batch = as_batch(PROMPT_COLUMNS, held, BatchShape(num_prompts))
     for call in graph.calls:
         made = backend.run(call, batch)
         batch = made if call.kind is CallKind.GENERATE else batch | made
@@ -176,7 +176,7 @@ def test_every_row_is_worked_on_once_by_every_call(data: st.DataObject) -> None:
     num_rows = num_prompts * SAMPLES
     world = World(plan, data.draw(st.frozensets(st.integers(0, num_rows - 1))))
     batch = run_step(graph, world, num_ranks, num_prompts)
-    assert {*batch.fields} >= {"critic_values", "reference_log_probs", "reward_scores"}
+    assert {*batch.column_names} >= {"critic_values", "reference_log_probs", "reward_scores"}
     everything = list(range(num_rows))
     left = [row for row in everything if row not in world.ended]
     assert sorted(world.worked.pop("actor.finish")) == left

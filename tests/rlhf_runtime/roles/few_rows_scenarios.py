@@ -12,7 +12,7 @@ import torch
 
 from rlhf_api.calls import CallKind
 from rlhf_flow.step.calls import ModelCall, TrainOptions
-from rlhf_flow.step.columns import reads_of
+from rlhf_flow.step.columns import columns_read_by
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.context import Result
@@ -63,7 +63,7 @@ def a_rank_without_rows_takes_part(world: World, folder: Path, loss: Loss, name:
     call = replace(
         infer,
         kind=CallKind.TRAIN,
-        reads=tuple(sorted(reads_of(loss, columns))),
+        reads=tuple(sorted(columns_read_by(loss, columns))),
         writes=(),
         options=TrainOptions(loss),
     )

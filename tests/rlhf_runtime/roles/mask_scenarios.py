@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
-from rlhf_flow.step.columns import Kind, reads_of
+from rlhf_flow.step.columns import Kind, columns_read_by
 from rlhf_flow.step.operations import (
     AboveBaseline,
     Custom,
@@ -52,7 +52,7 @@ def computing(columns: Mapping[str, Column], *operations: Operation) -> ModelCal
     reads: set[str] = set()
     writes: set[str] = set()
     for operation in operations:
-        reads |= reads_of(operation, {*columns, *writes}) - writes
+        reads |= columns_read_by(operation, {*columns, *writes}) - writes
         writes |= set(operation.writes)
     return ModelCall(
         id="compute",

@@ -10,7 +10,7 @@ from math import exp, sqrt
 from typing import Any
 
 from rlhf_api.spec.policy_loss import KlEstimator
-from rlhf_flow.step.columns import role_of
+from rlhf_flow.step.columns import column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -139,7 +139,7 @@ def token_rewards(batch: PlainBatch, operation: TokenRewards) -> None:
         rewards = dict.fromkeys(row.own, 0.0)
         if operation.kl_coefficient:
             kl = kl_of(row, operation)
-            batch.note(f"{role_of(operation.scores)}/kl", list(kl.values()))
+            batch.note(f"{column_role(operation.scores)}/kl", list(kl.values()))
             rewards = {token: -operation.kl_coefficient * kl[token] for token in row.own}
         if row.own:
             rewards[row.own[-1]] += row[operation.scores]
@@ -162,7 +162,7 @@ def gae(batch: PlainBatch, operation: Gae) -> None:
         row.put_tokens(operation.returns, dict(zip(row.own, targets, strict=True)))
         values += own
         returns += targets
-    critic, total = role_of(operation.values), variance(returns)
+    critic, total = column_role(operation.values), variance(returns)
     batch.note(f"{critic}/value_mean", values)
     errors = [one - other for one, other in zip(returns, values, strict=True)]
     batch.note(f"{critic}/explained_variance", [1 - variance(errors) / total if total else 0.0])
@@ -232,7 +232,7 @@ def above_baseline(batch: PlainBatch, operation: AboveBaseline) -> None:
 def penalized_scores(batch: PlainBatch, operation: PenalizedScores) -> None:
     for row in batch.rows:
         kl = list(kl_of(row, operation).values())
-        batch.note(f"{role_of(operation.scores)}/kl", kl)
+        batch.note(f"{column_role(operation.scores)}/kl", kl)
         row.values[operation.penalized] = row[operation.scores] - operation.kl_coefficient * sum(kl)
 
 
@@ -240,7 +240,7 @@ def overlong_penalty(batch: PlainBatch, operation: OverlongPenalty) -> None:
     for row in batch.rows:
         over = (row.num_tokens - (operation.longest - operation.margin)) / operation.margin
         lost = operation.penalty * min(1.0, max(0.0, over))
-        batch.note(f"{role_of(operation.scores)}/overlong_penalty", [lost])
+        batch.note(f"{column_role(operation.scores)}/overlong_penalty", [lost])
         row.values[operation.shaped] = row[operation.scores] - lost
 
 
@@ -263,7 +263,7 @@ def both_valid(batch: PlainBatch, operation: BothValid) -> None:
 
 
 def pass_at_k(batch: PlainBatch, operation: PassAtK) -> None:
-    role = role_of(operation.scores)
+    role = column_role(operation.scores)
     for row in batch.rows:
         passes = row[operation.scores] >= operation.threshold
         row.values[operation.passed] = bool(row[operation.valid]) and passes
@@ -324,7 +324,7 @@ def lagrange_multiplier(batch: PlainBatch, operation: LagrangeMultiplier) -> Non
         excess = mean(costs) - operation.limit
         multiplier *= exp(operation.learning_rate * multiplier * excess)
     multiplier = min(multiplier, operation.maximum)
-    batch.note(f"{role_of(operation.costs)}/multiplier", [multiplier])
+    batch.note(f"{column_role(operation.costs)}/multiplier", [multiplier])
     for row in batch.rows:
         row.values[operation.multiplier] = multiplier
 
@@ -340,7 +340,7 @@ def penalized_advantages(batch: PlainBatch, operation: PenalizedAdvantages) -> N
 
 
 def weighted_sum(batch: PlainBatch, operation: WeightedSum) -> None:
-    role = role_of(operation.scores)
+    role = column_role(operation.scores)
     for row in batch.rows:
         counts = operation.counted is None or bool(row[operation.counted])
         total = sum(weight * row[name] for name, weight in operation.terms.items())

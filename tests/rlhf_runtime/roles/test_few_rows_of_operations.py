@@ -22,7 +22,7 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
-from rlhf_flow.step.columns import Kind, reads_of
+from rlhf_flow.step.columns import Kind, columns_read_by
 from rlhf_flow.step.operations import (
     AboveBaseline,
     BestAgainstWorst,
@@ -100,7 +100,7 @@ def call_of(columns: Mapping[str, Column], *operations: Operation) -> ModelCall:
     reads: set[str] = set()
     writes: set[str] = set()
     for operation in operations:
-        reads |= reads_of(operation, {*columns, *writes}) - writes
+        reads |= columns_read_by(operation, {*columns, *writes}) - writes
         writes |= set(operation.writes)
     names = tuple(sorted(reads)), tuple(sorted(writes))
     return ModelCall(

@@ -1,6 +1,6 @@
-"""Pure numerics that `flow.compute` runs beside the models: their fields and settings.
+"""Operations of `flow.compute`: their columns and settings.
 
-Data only: the runtime maps each class to its function; a user's own operation names its function.
+Data only: the runtime maps each class to its function; a custom operation names its function.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     PairLines("reward_scores"),
     LagrangeMultiplier("cost_scores", "cost_valid"),
 )
-"""For messages that say where a field comes from."""
+"""Examples of operations, for messages about the source of a column."""
 
 __all__ = [
     "AboveBaseline",

@@ -1,4 +1,4 @@
-"""Rewards of tokens to their advantages."""
+"""Operations from token rewards to advantages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gae(ColumnSettings):
     Source: Schulman et al., High-dimensional continuous control using GAE, section 3.
 
     Raises:
-        FlowError: a setting that means nothing.
+        FlowError: an invalid setting.
     """
 
     scope: ClassVar[Scope] = Scope.ROW
@@ -38,13 +38,13 @@ class Gae(ColumnSettings):
     lam: float
     """Bias-variance trade-off."""
     values: Values
-    """The field with a critic's values, such as critic_values."""
+    """The column of a critic's values, such as critic_values."""
     rewards: Credits = columns.TOKEN_REWARDS
-    """The field with every token's reward."""
+    """The column of token rewards."""
     advantages: NewAdvantages = columns.ADVANTAGES
-    """The field for them."""
+    """The column that it writes."""
     returns: NewReturns = columns.RETURNS
-    """The field for the critic's targets."""
+    """The column of the critic's targets, which it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,12 +57,12 @@ class Gae(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class RewardsToGo(ColumnSettings):
-    """The discounted sum of the rewards of each token and those after it, as its advantage.
+    """Each token's advantage is the discounted sum of its reward and all later ones.
 
     Source: Hu et al., REINFORCE++ (arXiv 2501.03262), equation 7.
 
     Raises:
-        FlowError: a setting that means nothing.
+        FlowError: an invalid setting.
     """
 
     scope: ClassVar[Scope] = Scope.ROW
@@ -70,9 +70,9 @@ class RewardsToGo(ColumnSettings):
     gamma: float = 1.0
     """Discount per token."""
     rewards: Credits = columns.TOKEN_REWARDS
-    """The field with every token's reward."""
+    """The column of token rewards."""
     advantages: NewAdvantages = columns.ADVANTAGES
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,16 +88,16 @@ class Whiten(ColumnSettings):
     scope: ClassVar[Scope] = Scope.BATCH
 
     valid: Valid
-    """The field that says which rows are, such as reward_valid."""
+    """The column that is true for valid rows, such as reward_valid."""
     advantages: ChangedCredits = columns.ADVANTAGES
-    """The field that it replaces."""
+    """The column that it replaces."""
 
 
 @checked_settings
 @dataclass(frozen=True)
 class AboveBaseline(ColumnSettings):
-    """Advantages minus a baseline of each response, such as the score of the greedy one; 0 where
-    there is none.
+    """Advantages minus a baseline per response, such as the score of the greedy one; 0 for rows
+    without a baseline.
 
     Source: Li et al., ReMax (arXiv 2310.10505), equation 5.
     """
@@ -105,8 +105,8 @@ class AboveBaseline(ColumnSettings):
     scope: ClassVar[Scope] = Scope.ROW
 
     baseline: Scores
-    """The field with the baseline."""
+    """The column of baselines."""
     has_baseline: Valid
-    """The field that says which rows have one."""
+    """The column that is true for the rows with a baseline."""
     advantages: ChangedCredits = columns.ADVANTAGES
-    """The field that it replaces."""
+    """The column that it replaces."""

@@ -1,4 +1,4 @@
-"""Costs that have to stay below a limit, beside a reward."""
+"""Operations for costs with an upper limit, next to a reward."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from rlhf_flow.step.operations.scope import Scope
 @checked_settings
 @dataclass(frozen=True)
 class LagrangeMultiplier(ColumnSettings):
-    """What a constraint weighs: a number that grows while costs are above their limit and shrinks
-    below it. It is learned once a step, on a logarithmic scale: log m += learning_rate x m x (mean
-    cost - limit). It is the algorithm's own state, kept over steps and in checkpoints.
+    """Weight m of a constraint: it grows while costs are above their limit and shrinks below it.
+
+    It is updated once a step, on a logarithmic scale: log m += learning_rate x m x (mean cost -
+    limit). It is state of the algorithm, kept over steps and in checkpoints.
 
     Source: Dai et al., Safe RLHF (arXiv 2310.12773), appendix B.
 
@@ -36,18 +37,18 @@ class LagrangeMultiplier(ColumnSettings):
     scope: ClassVar[Scope] = Scope.BATCH
 
     costs: Scores
-    """The field with the costs, such as cost_scores."""
+    """The column of costs, such as cost_scores."""
     valid: Valid
-    """The field that says which rows have one, such as cost_valid."""
+    """The column that is true for the rows with a cost, such as cost_valid."""
     limit: float = 0.0
-    """The mean cost that is allowed."""
+    """Allowed mean cost."""
     learning_rate: float = 0.1
     initial: float = 1.0
-    """Before the first step."""
+    """Value before the first step."""
     maximum: float = 10.0
-    """It grows no further: its growth is in proportion to itself."""
+    """Upper bound of m: its growth is proportional to m, so it needs one."""
     multiplier: NewMultiplier = "multiplier"
-    """The field for it, the same number in each row; its name in checkpoints as well."""
+    """The column that it writes, the same number in each row; also its name in checkpoints."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,23 +72,23 @@ class PenalizedAdvantages(ColumnSettings):
     scope: ClassVar[Scope] = Scope.ROW
 
     costs: Credits
-    """The field with the cost's advantages."""
+    """The column of the cost's advantages."""
     multiplier: Multiplier = "multiplier"
-    """The field with the multiplier."""
+    """The column of the multiplier."""
     advantages: ChangedCredits = columns.ADVANTAGES
-    """The field with the reward's, which it replaces."""
+    """The column of the reward's advantages, which it replaces."""
 
 
 @checked_settings
 @dataclass(frozen=True)
 class BothValid(ColumnSettings):
-    """Whether two things hold of a row, such as that it has a reward and a cost."""
+    """The logical and of two columns: rows with both a reward and a cost, say."""
 
     scope: ClassVar[Scope] = Scope.ROW
 
     first: Valid
-    """A field that says which rows count, such as reward_valid."""
+    """A column of truths, such as reward_valid."""
     second: Valid
     """Another one, such as cost_valid."""
     both: NewTruth = "valid"
-    """The field that it writes."""
+    """The column that it writes."""

@@ -1,4 +1,4 @@
-"""Operations of the user's own."""
+"""Custom: an operation by a user's function."""
 
 from __future__ import annotations
 
@@ -10,49 +10,47 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_number, suggest
 from rlhf_flow.step.columns import (
-    Input,
+    ColumnInput,
+    ColumnOutput,
     Kind,
-    Output,
 )
 from rlhf_flow.step.operations.scope import Scope
 
 STATE = "state"
-"""The argument by which a function gets what it keeps."""
+"""Name of the argument with the numbers that a function keeps."""
 Parameter = bool | int | float | str
 
 
 @checked_settings
 @dataclass(frozen=True)
 class Custom:
-    """A function of the user's own: it gets the columns that it reads by name, of all rows that
-    its scope names, and returns those that it writes.
+    """A user's function from the columns that it reads, by name, to those that it writes.
 
     Raises:
-        FlowError: an entry point has another form, a list of names is a single string, a name is
-            none that a field may have, a kind is none, or the scope leaves a protocol nothing to
-            cut.
+        FlowError: an entry point of another form, a single string instead of a list of names, an
+            invalid name or kind, or a protocol beside scope=Scope.BATCH.
     """
 
     entrypoint: str
     """`package.module:function`."""
     reads: Sequence[str]
-    """Fields that it needs."""
+    """Columns that the function gets."""
     writes: Sequence[str]
-    """Fields that it makes; they may replace fields that it reads, but for what was generated."""
+    """Columns that it returns. They may replace columns that it reads, but no generated ones."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """Keyword arguments of the function."""
     scope: Scope = Scope.GROUP
-    """Which rows it has to see for the result of one."""
+    """Rows that the function needs at once: its result of one row may depend on them."""
     kinds: Mapping[str, Kind] = field(default_factory=dict)
-    """What fields that it writes hold. One that is not named holds what its name means in
-    `rlhf_flow.step.columns`; where that says nothing it is taken for whatever reads it."""
+    """Kinds of the columns that it writes. A column without an entry has the kind of its name in
+    `rlhf_flow.step.columns`, or else passes every check of kinds."""
     keeps: Mapping[str, float] = field(default_factory=dict)
-    """Numbers that it keeps from step to step, with what they are before the first one; their names
-    in checkpoints as well. The function gets them as `state`, a dict, and changes them there. Needs
-    scope=Scope.BATCH, so that they come out the same on every rank."""
+    """Numbers that it keeps from step to step, with their initial values; also their names in
+    checkpoints. The function gets them as the dict `state` and updates it. Needs
+    scope=Scope.BATCH."""
     protocol: str | None = None
-    """`package.module:NAME` of a `rlhf_runtime.dataplane.protocol.Protocol`: which rows a rank
-    gets, and which ranks' outputs count. None: that of every compute call."""
+    """`package.module:NAME` of a `rlhf_runtime.dataplane.protocol.Protocol`, which assigns rows to
+    ranks and selects the ranks whose outputs count. None: the protocol of every compute call."""
 
     def __post_init__(self) -> None:
         if not _is_entrypoint(self.entrypoint):
@@ -71,22 +69,22 @@ class Custom:
             check_member(owner, "kinds", kind, Kind)
             if written not in self.writes:
                 raise FlowError(
-                    f"{owner} says what a field holds that it does not write: got {written}, "
+                    f"{owner} says what a column holds that it does not write: got {written}, "
                     f"allowed {', '.join(self.writes)}; "
                     f"{suggest(written, self.writes, 'add it to writes, or remove it')}"
                 )
         self._check_keeps(owner)
         self._check_protocol(owner)
 
-    def inputs(self) -> Iterator[Input]:
-        """The columns that it reads, of whatever kind."""
-        return (Input(name, None) for name in self.reads)
+    def inputs(self) -> Iterator[ColumnInput]:
+        """The columns that it reads, of any kind."""
+        return (ColumnInput(name, None) for name in self.reads)
 
-    def outputs(self) -> Iterator[Output]:
-        """The columns that it makes."""
+    def outputs(self) -> Iterator[ColumnOutput]:
+        """The columns that it writes."""
         for name in self.writes:
-            known = columns.field_of(name)
-            yield Output(name, self.kinds.get(name, known.kind if known else None))
+            spec = columns.column_spec(name)
+            yield ColumnOutput(name, self.kinds.get(name, spec.kind if spec else None))
 
     @property
     def arguments(self) -> Mapping[str, object]:
@@ -96,8 +94,9 @@ class Custom:
     def _check_keeps(self, owner: str) -> None:
         for name, initial in self.keeps.items():
             allowed = f"{columns.ALLOWED_NAMES}, with a finite number"
-            is_fit = columns.is_name(name) and is_number(initial, least=-inf)
+            is_fit = columns.is_name(name) and is_number(initial, minimum=-inf)
             check(owner, "keeps", {name: initial}, is_fit, allowed)
+        # Only a function that sees all rows updates its numbers equally on every rank.
         if self.keeps and self.scope is not Scope.BATCH:
             raise FlowError(
                 f"{owner} keeps numbers, of which every rank would have others: got "
@@ -106,8 +105,8 @@ class Custom:
             )
         if self.keeps and STATE in self.parameters:
             raise FlowError(
-                f"{owner} has a parameter of the name of what it keeps: got {STATE}, allowed any "
-                "other name; rename it"
+                f"{owner} has a parameter with the name of its kept numbers: got {STATE}, allowed "
+                "any other name; rename it"
             )
 
     def _check_protocol(self, owner: str) -> None:
@@ -129,16 +128,16 @@ class Custom:
         if isinstance(names, str):
             raise FlowError(
                 f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "
-                f"allowed a list of field names; write [{names!r}]"
+                f"allowed a list of column names; write [{names!r}]"
             )
-        if odd := [each for each in names if not columns.is_name(each)]:
+        if invalid := [name for name in names if not columns.is_name(name)]:
             raise FlowError(
-                f"{label} of the operation {self.entrypoint} has a name that no field may "
-                f"have: got {odd[0]!r}, allowed {columns.ALLOWED_NAMES}; rename it"
+                f"{label} of the operation {self.entrypoint} has a name that no column may "
+                f"have: got {invalid[0]!r}, allowed {columns.ALLOWED_NAMES}; rename it"
             )
 
 
-def _is_entrypoint(given: object) -> bool:
-    """Whether it has the form `package.module:name`."""
-    module, colon, name = given.partition(":") if isinstance(given, str) else ("", "", "")
+def _is_entrypoint(text: object) -> bool:
+    """True if it has the form `package.module:name`."""
+    module, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
     return bool(module and colon) and name.isidentifier()

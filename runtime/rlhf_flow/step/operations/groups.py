@@ -1,4 +1,4 @@
-"""What compares or counts the responses to a prompt."""
+"""Operations that compare or count the responses to a prompt."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rlhf_flow.step.operations.scope import Scope
 
 
 class GroupBaseline(Enum):
-    """What a response is compared with."""
+    """Baseline of a response among the samples of its prompt."""
 
     MEAN = "mean"
-    """The mean of its prompt's samples, its own among them (GRPO)."""
+    """The mean of all samples of the prompt (GRPO)."""
     LEAVE_ONE_OUT = "leave one out"
-    """The mean of the others (RLOO)."""
+    """The mean of the other samples (RLOO)."""
     LENGTH_WEIGHTED = "length weighted"
-    """The mean weighted by lengths, in tokens that count (OPO)."""
+    """The mean weighted by lengths in unmasked tokens (OPO)."""
 
 
 @checked_settings
@@ -45,15 +45,14 @@ class GroupAdvantages(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = (columns.PROMPT_ID, columns.RESPONSE_TOKENS)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     valid: Valid
-    """The field that says which rows have one, such as reward_valid."""
+    """The column that is true for the rows with a score, such as reward_valid."""
     normalize_by_std: bool = True
-    """Whether they are divided by the group's standard deviation."""
+    """True: divide by the group's standard deviation."""
     baseline: GroupBaseline = GroupBaseline.MEAN
-    """What a response is compared with."""
     advantages: NewAdvantages = columns.ADVANTAGES
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,9 +62,9 @@ class GroupAdvantages(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class BestAgainstWorst(ColumnSettings):
-    """Of each prompt's valid responses the one with the highest score is chosen (1), the one with
-    the lowest rejected (-1), all others neither (0). Of equal ones the first counts; where all are
-    equal, or fewer than two are valid, none is chosen.
+    """Per prompt, choose the valid response with the highest score (1) and reject the one with the
+    lowest (-1); all others are 0. The first of equal scores wins. Nothing is chosen if all scores
+    are equal, or if fewer than two responses are valid.
 
     Source: RLHF Workflow (arXiv 2405.07863), section 3.
     """
@@ -74,37 +73,40 @@ class BestAgainstWorst(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = (columns.PROMPT_ID,)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     valid: Valid
-    """The field that says which rows have one, such as reward_valid."""
+    """The column that is true for the rows with a score, such as reward_valid."""
     preference: NewPreference = columns.PREFERENCE
-    """The field that it writes."""
+    """The column that it writes."""
 
 
 @checked_settings
 @dataclass(frozen=True)
 class PairLines(ColumnSettings):
-    """A line of JSON for every pair of a chosen and a rejected response to one prompt, for
-    `flow.save`: the data's row, with `prompt`, `chosen`, `rejected`, `chosen_score`,
-    `rejected_score` and `step` in the place of what it has under these names. The line is the
-    chosen row's; all other rows have none. Pairs with an empty response, or of two equal ones, are
-    left out: data.train cannot have them.
+    """A line of JSON for every pair of a chosen and a rejected response to a prompt, for
+    `flow.save`.
+
+    A line is the record of the data, with `prompt`, `chosen`, `rejected`, `chosen_score`,
+    `rejected_score` and `step` added or replaced. It belongs to the chosen row; all other rows have
+    none. Pairs with an empty response, or of two equal ones, are left out.
 
     Raises:
-        FlowError: a name that is none.
+        FlowError: an invalid name.
     """
+
+    # data.train, which reads such files, refuses pairs with an empty or with equal responses.
 
     scope: ClassVar[Scope] = Scope.GROUP
     always: ClassVar[tuple[str, ...]] = (columns.RECORD, columns.RESPONSE_TEXT)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     preference: Preference = columns.PREFERENCE
-    """The field that says who is chosen and who rejected."""
+    """The column that is 1 for chosen responses and -1 for rejected ones."""
     prompt_field: str = "prompt"
-    """What the data's row names its prompt: data.train.promptField."""
+    """Name of the prompt in a record: data.train.promptField."""
     lines: NewTexts = columns.LINES
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,8 +117,7 @@ class PairLines(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class MixedGroups(ColumnSettings):
-    """Which valid responses have samples of their prompt with another score beside them: the others
-    teach nothing.
+    """True for valid responses of groups with more than one score; the others have no gradient.
 
     Source: Yu et al., DAPO (arXiv 2503.14476), section 3.2.
     """
@@ -124,32 +125,32 @@ class MixedGroups(ColumnSettings):
     scope: ClassVar[Scope] = Scope.GROUP
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     valid: Valid
-    """The field that says which rows have one, such as reward_valid."""
+    """The column that is true for the rows with a score, such as reward_valid."""
     mixed: NewTruth = "mixed"
-    """The field that it writes."""
+    """The column that it writes."""
 
 
 @checked_settings
 @dataclass(frozen=True)
 class EnoughGroups(ColumnSettings):
-    """Whether so many prompts have rows that count: a condition for flow.repeat.
+    """True if enough prompts have rows that count: a condition for flow.repeat.
 
     Source: Yu et al., DAPO (arXiv 2503.14476), algorithm 1.
 
     Raises:
-        FlowError: a number that is none.
+        FlowError: an invalid number.
     """
 
     scope: ClassVar[Scope] = Scope.BATCH
 
     counted: Valid
-    """The field that says which rows count, such as mixed."""
+    """The column that is true for the rows that count, such as mixed."""
     num_groups: int
-    """Prompts that are wanted."""
+    """Required number of prompts."""
     enough: NewTruth = columns.ENOUGH
-    """The field that it writes, the same in every row."""
+    """The column that it writes, the same in every row."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,27 +162,27 @@ class EnoughGroups(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class PassAtK(ColumnSettings):
-    """Which valid responses pass, and how likely one of k to the same prompt does, as metrics.
+    """Pass rate of valid responses, and of the best of k to the same prompt, as metrics.
 
     Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
     equation 1.
 
     Raises:
-        FlowError: no number, or one that is none.
+        FlowError: no number of responses, or an invalid one.
     """
 
     scope: ClassVar[Scope] = Scope.GROUP
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     valid: Valid
-    """The field that says which rows have one, such as reward_valid."""
+    """The column that is true for the rows with a score, such as reward_valid."""
     ks: tuple[int, ...] = (1,)
     """Numbers of responses."""
     threshold: float = 1.0
-    """A response passes with a score of at least so much."""
+    """Minimum score of a response that passes."""
     passed: NewTruth = "passed"
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

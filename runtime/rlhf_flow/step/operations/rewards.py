@@ -1,4 +1,4 @@
-"""Scores to rewards: penalties, and one number for each token."""
+"""Operations on scores: penalties, sums, and rewards per token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
 from rlhf_flow.step.columns import (
+    ColumnInput,
     ColumnSettings,
-    Input,
     Kind,
     LogProbs,
     MaybeLogProbs,
@@ -34,24 +34,24 @@ class TokenRewards(ColumnSettings):
     """The score on the last response token minus klCoefficient x KL on every token.
 
     Raises:
-        FlowError: a penalty without a reference, or a setting that means nothing.
+        FlowError: a penalty without a reference, or an invalid setting.
     """
 
     scope: ClassVar[Scope] = Scope.ROW
     always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     kl_coefficient: float = 0.0
     """Weight of the penalty; 0 reads no log-probabilities."""
     kl_estimator: KlEstimator = KlEstimator.K1
-    """Which estimator of KL(policy, reference)."""
+    """Estimator of KL(policy, reference)."""
     policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
-    """The field with the policy's log-probabilities."""
+    """The column of the policy's log-probabilities."""
     reference_log_probs: MaybeLogProbs = None
-    """The field with the reference's; needed for a penalty."""
+    """The column of the reference's log-probabilities; needed for a penalty."""
     rewards: NewRewards = columns.TOKEN_REWARDS
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         owner, coefficient = type(self).__name__, self.kl_coefficient
@@ -59,11 +59,11 @@ class TokenRewards(ColumnSettings):
         check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
         check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
         if coefficient > 0:
-            need_reference(owner, self.reference_log_probs)
+            require_reference(owner, self.reference_log_probs)
         super().__post_init__()
 
     def unused(self) -> frozenset[str]:
-        """Without a penalty no log-probabilities are read."""
+        """The log-probabilities, without a penalty."""
         if self.kl_coefficient > 0:
             return frozenset()
         return frozenset({"policy_log_probs", "reference_log_probs"})
@@ -72,7 +72,7 @@ class TokenRewards(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class PenalizedScores(ColumnSettings):
-    """Each response's score minus klCoefficient x the KL of its tokens.
+    """Each response's score minus klCoefficient x the KL summed over its tokens.
 
     Source: Ahmadian et al., Back to basics (RLOO, arXiv 2402.14740), equation 1.
 
@@ -84,17 +84,17 @@ class PenalizedScores(ColumnSettings):
     always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     kl_coefficient: float
     """Weight of the penalty."""
     reference_log_probs: LogProbs
-    """The field with the reference's log-probabilities."""
+    """The column of the reference's log-probabilities."""
     kl_estimator: KlEstimator = KlEstimator.K1
-    """Which estimator of KL(policy, reference)."""
+    """Estimator of KL(policy, reference)."""
     policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
-    """The field with the policy's log-probabilities."""
+    """The column of the policy's log-probabilities."""
     penalized: NewScores = "penalized_scores"
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,28 +107,29 @@ class PenalizedScores(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class OverlongPenalty(ColumnSettings):
-    """Scores minus a penalty that grows over the last tokens before the length limit. The limit is
-    one of whole responses, whatever a response mask says.
+    """Scores minus a penalty that grows over the last tokens before the length limit.
+
+    The length is that of the complete response, whatever a response mask says.
 
     Source: Yu et al., DAPO (arXiv 2503.14476), section 3.4.
 
     Raises:
-        FlowError: a setting that means nothing.
+        FlowError: an invalid setting.
     """
 
     scope: ClassVar[Scope] = Scope.ROW
     always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
 
     scores: Scores
-    """The field with the scores, such as reward_scores."""
+    """The column of scores, such as reward_scores."""
     longest: int
-    """Tokens of the longest response."""
+    """Length limit of responses, in tokens."""
     margin: int
-    """Tokens before it over which the penalty grows."""
+    """Number of tokens before the limit over which the penalty grows."""
     penalty: float = 1.0
-    """What a response of full length loses."""
+    """Penalty of a response at the limit."""
     shaped: NewScores = "shaped_scores"
-    """The field that it writes."""
+    """The column that it writes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,46 +142,46 @@ class OverlongPenalty(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class WeightedSum(ColumnSettings):
-    """A score that is the weighted sum of several, such as of a verifier's and a reward model's; 0
-    where it does not count. Its mean and standard deviation are metrics.
+    """A weighted sum of scores, such as a verifier's and a reward model's; 0 in rows that do not
+    count. Its mean and standard deviation are metrics.
 
     Raises:
-        FlowError: no scores, or a weight that is none.
+        FlowError: no scores, or an invalid weight.
     """
 
     scope: ClassVar[Scope] = Scope.ROW
 
     terms: Mapping[str, float]
-    """Fields with scores, and the factor of each."""
+    """Columns of scores, and the factor of each."""
     scores: NewScores
-    """The field with the sum that it writes, such as total_scores."""
+    """The column of the sum, which it writes, such as total_scores."""
     valid: NewTruth
-    """The field that it writes: whether the sum counts, such as total_valid."""
+    """The column that it writes: true if the sum counts, such as total_valid."""
     counted: MaybeValid = None
-    """The field that says which rows count. None: all."""
+    """The column that is true for the rows that count. None: all count."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         owner, terms = type(self).__name__, self.terms
         are_terms = isinstance(terms, Mapping) and bool(terms) and all(map(is_name, terms))
-        check(owner, "terms", terms, are_terms, "fields with scores, at least one")
+        check(owner, "terms", terms, are_terms, "columns of scores, at least one")
         for name, weight in terms.items():
-            is_weight = is_number(weight, least=-inf)
+            is_weight = is_number(weight, minimum=-inf)
             check(owner, f"terms[{name!r}]", weight, is_weight, "a finite number")
         object.__setattr__(self, "terms", dict(terms))
 
     def unused(self) -> frozenset[str]:
-        """Without a field of rows that count all do."""
+        """The column of rows that count, if none is named."""
         return frozenset() if self.counted is not None else frozenset({"counted"})
 
-    def inputs(self) -> Iterator[Input]:
+    def inputs(self) -> Iterator[ColumnInput]:
         """The columns that it reads."""
         for name in self.terms:
-            yield Input(name, Reads(frozenset({Kind.SCORES})), "terms")
+            yield ColumnInput(name, Reads(frozenset({Kind.SCORES})), "terms")
         yield from super().inputs()
 
 
-def need_reference(what: str, reference_log_probs: str | None) -> None:
+def require_reference(owner: str, reference_log_probs: str | None) -> None:
     """Refuse a KL penalty without the reference's log-probabilities.
 
     Raises:
@@ -188,6 +189,6 @@ def need_reference(what: str, reference_log_probs: str | None) -> None:
     """
     if reference_log_probs is None:
         raise FlowError(
-            f"{what} has a KL penalty against nobody: got no reference_log_probs, allowed the "
-            "field of a frozen role, such as reference_log_probs; name it"
+            f"{owner} has a KL penalty without a reference: got no reference_log_probs, allowed "
+            "the column of a frozen role, such as reference_log_probs; name it"
         )

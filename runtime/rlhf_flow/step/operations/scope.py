@@ -1,4 +1,4 @@
-"""On which rows the result of an operation depends."""
+"""The rows on which the result of an operation depends."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class Scope(Enum):
-    """Which rows the result of one row depends on, from the fewest to all."""
+    """Rows on which the result of one row depends, from the fewest to all."""
 
     ROW = "row"
-    """Itself alone."""
+    """The row itself."""
     GROUP = "group"
     """All rows of its prompt."""
     BATCH = "batch"
-    """All rows: built-in operations sum over ranks, a function of the user's own gets them."""
+    """All rows: built-in operations sum over ranks, a custom function gets all rows."""
 
 
 _SCOPES = tuple(Scope)
