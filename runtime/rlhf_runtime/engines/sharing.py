@@ -52,7 +52,7 @@ def supports_shared_prompts(
     cost = SequenceCost(hidden_size)
     (shared,) = cut(prompts, responses, groups, Packing(1 << 20, cost, True))
     (alone,) = cut(prompts, responses, groups, Packing(1 << 20, cost, False))
-    if shared.attention_mask is None:
+    if shared.attention_mask is None:  # sharing never pays for this width
         return False
     expected = outputs(alone)[torch.argsort(alone.tokens)]
     try:
