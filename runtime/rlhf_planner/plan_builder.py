@@ -241,7 +241,7 @@ def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> Generati
 
 def _max_samples(problem: PlanningProblem, role: str) -> int:
     samples = [
-        graph.rows[call.id].max
+        graph.rows[call.id].maximum
         for graph in problem.graphs.values()
         for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role
