@@ -61,7 +61,7 @@ class DataHost(ActivityServer):
         """
         tokenizer = TextTokenizer(folders[self._plan.policy])
         self._prompts: JobPrompts = load_prompts(
-            self._job.spec, tokenizer, DataUse.of(self._plan.inputs)
+            self._job.spec, tokenizer, DataUse.from_graphs(self._plan.inputs)
         )
         counts = {}
         for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):

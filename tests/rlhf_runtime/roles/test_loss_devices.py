@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
@@ -38,7 +38,11 @@ def policy(**settings: Any) -> Callable[[MiniBatch, MetricAccumulator], Loss]:
 
 
 TRUSTED = {"old_log_probs": "actor_log_probs", "rejection_threshold": 2.0, "dual_clip": 3.0}
-WITH_KL = {"reference_log_probs": "reference_log_probs", "kl_coefficient": 0.1}
+WITH_KL = {
+    "reference_log_probs": "reference_log_probs",
+    "kl_coefficient": 0.1,
+    "kl_estimator": KlEstimator.K3,
+}
 LOSSES: dict[str, Callable[[MiniBatch, MetricAccumulator], Loss]] = {
     **{
         f"{objective.value}, {mode.value}": policy(objective=objective, aggregation=mode)
