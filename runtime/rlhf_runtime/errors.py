@@ -23,7 +23,7 @@ RlhfError
     ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
     ├── ModelNotSaved         the trained model could not be written                 exit 4
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
-    ├── StorageTaken          another run saves its checkpoints there                exit 2
+    ├── StorageInUse          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
     ├── CannotExport          no model can be made of a checkpoint, or not there     exit 2
     ├── ProfilingFailed       layers could not be measured on this machine           exit 4
@@ -207,7 +207,7 @@ class StorageFailed(RuntimeFailure):
     exit_code = ExitCode.RETRIABLE
 
 
-class StorageTaken(RuntimeFailure):
+class StorageInUse(RuntimeFailure):
     """Another run has begun to save its checkpoints at the same address."""
 
     reason = "StorageTaken"

@@ -175,7 +175,7 @@ class Workers:
         Raises:
             RayFailed: Ray itself has gone.
             NoProgress: a worker hangs.
-            RunFolderGone: the run's folder was deleted, moved or replaced.
+            RunFolderLost: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
         self._watch.poll()
