@@ -34,7 +34,7 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed, StorageFailed
-from rlhf_runtime.faults import DRIVER, Fault, announce, never_struck
+from rlhf_runtime.faults import DRIVER, Fault, announce, pending_faults
 from rlhf_runtime.telemetry.errors import CannotRecord, RunFolderLost
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import Progress
@@ -110,7 +110,7 @@ def train(task: TrainingTask) -> None:
         if not finished:
             # Supervision ended before the job did: a signal has stopped it after a step.
             raise KeyboardInterrupt
-        for fault in never_struck(task.faults, settings.logs):
+        for fault in pending_faults(task.faults, settings.logs):
             journal.notice(
                 f"--inject {fault.name} did not happen: no process entered {fault.phase.value} in "
                 f"step {fault.step}"

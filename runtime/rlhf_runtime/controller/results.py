@@ -21,7 +21,7 @@ from ray.exceptions import (
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 POLL_SECONDS = 5.0
 """From one look at the workers to the next, while they are waited for."""
@@ -31,7 +31,7 @@ DEATH_SECONDS = 10.0
 """How long a death may take to be known after another worker noticed it in a collective."""
 
 
-def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
+def wait_for(references: Sequence[Any], poll: Hook = noop) -> list[Any]:
     """The values of references, in their order; the first error of any is raised at once.
 
     A worker that dies makes others raise in their collectives, often before its death is known: an
@@ -59,7 +59,7 @@ def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
             raise meaning from None
 
 
-def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
+def wait_for_end(references: Sequence[Any], poll: Hook = noop) -> None:
     """Wait until the calls behind references have ended, however they did.
 
     Args:
@@ -73,7 +73,7 @@ def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
             poll()
 
 
-def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = nothing) -> Iterator[str]:
+def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = noop) -> Iterator[str]:
     """Names of groups of references, each when all of its values are there.
 
     Args:
