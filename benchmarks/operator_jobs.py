@@ -66,8 +66,8 @@ class Scraped:
         """Requests that change something."""
         return sum(self.calls().get(method, 0.0) for method in WRITES)
 
-    def look_seconds(self, share: float) -> float:
-        """The time that such a share of the looks at jobs stay below, between bucket limits."""
+    def reconcile_seconds(self, share: float) -> float:
+        """Return a quantile of the time of a reconcile, interpolated between bucket limits."""
         buckets: dict[float, float] = {}
         for labels, value in self.values("rlhf_operator_reconcile_seconds_bucket"):
             limit = float(labels["le"])
@@ -189,8 +189,8 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
     return {
         "seconds until all were submitted": submitted,
         "seconds until all succeeded": total,
-        "look at a job, p50 ms": 1000 * busy.look_seconds(0.5),
-        "look at a job, p99 ms": 1000 * busy.look_seconds(0.99),
+        "reconcile a job, p50 ms": 1000 * busy.reconcile_seconds(0.5),
+        "reconcile a job, p99 ms": 1000 * busy.reconcile_seconds(0.99),
         "API calls per job": sum(busy.calls().values()) / number,
         "of them writes": busy.writes() / number,
         "own share of a start, mean s": statistics.mean(shares),

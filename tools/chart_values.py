@@ -190,11 +190,11 @@ class ChartValues(Contract):
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
     bounds: Bounds = Bounds()
-    """How long the operator waits, in seconds, for what may never come."""
+    """Limits of waits that may never end, in seconds."""
     replicas: Annotated[int, Field(ge=0, le=9)] = 1
-    """Operators that are there. One of them acts, by a Lease; another takes over within 20 s."""
+    """Replicas of the operator. One of them acts, by a Lease; another takes over within 20 s."""
     reconcile_workers: Annotated[int, Field(ge=1, le=256)] = OPERATOR.reconcile_workers
-    """Jobs that are looked at at the same time."""
+    """Jobs that are reconciled at the same time."""
     planner_processes: Annotated[int, Field(ge=1, le=64)] = OPERATOR.planner_processes
     """Plans that are made at the same time; each may take a core."""
     logging: Logging = Logging()

@@ -22,8 +22,8 @@ from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 
+# A field of a batch.
 Column = Identifier
-"""A field of a batch."""
 
 
 class ModelHead(StrEnum):
@@ -106,6 +106,8 @@ class Mesh(Contract):
 
     def rank_at(self, data: int, pipeline: int, tensor: int) -> int:
         """The rank at coordinates of the mesh, numbered within the pool."""
+        # Order of ranks, slowest first: block of replicas, stage, tensor index, replica within the
+        # block.
         block, offset = divmod(data, self.tensor_stride)
         inner = (block * self.pipeline + pipeline) * self.tensor + tensor
         return self.first_rank + inner * self.tensor_stride + offset

@@ -53,6 +53,7 @@ class MemoryUse(StrEnum):
     """Libraries that stay loaded for the next start of workers."""
 
 
+# Memory uses of a generation engine.
 ENGINE_MEMORY = frozenset(
     {
         MemoryUse.GENERATION_WEIGHTS,
@@ -62,7 +63,6 @@ ENGINE_MEMORY = frozenset(
         MemoryUse.GRAPHS,
     }
 )
-"""Memory uses of a generation engine."""
 
 
 class MemoryItem(Contract):

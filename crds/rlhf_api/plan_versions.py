@@ -6,8 +6,8 @@ from typing import Any
 
 from rlhf_api.spec.resources import Device
 
+# Tokens of a block of the key-value cache by device, which version 2 does not say.
 KV_BLOCK_TOKENS_2 = {Device.CPU.value: 32, Device.GPU.value: 16}
-"""Tokens of a block of the key-value cache by device, which version 2 does not say."""
 
 
 def upgraded_from_2(plan: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from rlhf_api.base import QUANTITY_PATTERN
 
+# Kubernetes' marker for a value that is an integer or a string.
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
-"""Kubernetes' marker for a value that is an integer or a string."""
+# Longest text of a quantity.
 MAX_CHARACTERS: Final = 32
-"""Longest text of a quantity."""
+# Largest amount; larger ones are reduced to it, as in Kubernetes.
 MAX_AMOUNT: Final = 2**63 - 1
-"""Largest amount; larger ones are reduced to it, as in Kubernetes."""
 
 _POWERS = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _UNITS = (
@@ -36,6 +36,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if is_amount else value
 
 
+# An amount of memory in bytes, or of CPU in cores.
 Quantity = Annotated[
     str,
     BeforeValidator(_as_text),
@@ -50,7 +51,6 @@ Quantity = Annotated[
         }
     ),
 ]
-"""An amount of memory in bytes, or of CPU in cores."""
 
 
 def quantity_value(quantity: str) -> int:

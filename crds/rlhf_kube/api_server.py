@@ -20,8 +20,8 @@ from kubernetes.stream import stream
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
+# Largest number of objects in one page of a list.
 PAGE_SIZE = 50
-"""Largest number of objects in one page of a list."""
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"

@@ -283,7 +283,7 @@ def test_a_model_that_only_workers_see_is_left_to_them(
 def test_time_ends_what_a_run_waits_for(
     place: Path, model: Path, check: Callable[..., CheckedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf_runtime.data.row_batches.BATCH_CHARACTERS", 1)
+    monkeypatch.setattr("rlhf_runtime.data.rows.BATCH_CHARACTERS", 1)
     (place / "addv.py").write_text("import time\ntime.sleep(60)\n")
     found = check(write(place, model, Mistake("")), Limits(0.0, 0.2))
     assert found.unchecked == [
@@ -295,7 +295,7 @@ def test_time_ends_what_a_run_waits_for(
 def test_rows_that_are_not_reached_may_be_of_use(
     place: Path, model: Path, check: Callable[..., CheckedJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf_runtime.data.row_batches.BATCH_CHARACTERS", 1)
+    monkeypatch.setattr("rlhf_runtime.data.rows.BATCH_CHARACTERS", 1)
     change = {"data": {"onInvalidRow": "Skip"}}
     found = check(
         write(place, model, Mistake("", change, {0: {"prompt": None}})), Limits(0.0, 10.0)

@@ -27,8 +27,8 @@ class _NoDefault:
         return "NO_DEFAULT"
 
 
+# Marks a required field, which has no default.
 NO_DEFAULT = _NoDefault()
-"""Marks a required field, which has no default."""
 
 
 @dataclass(frozen=True)

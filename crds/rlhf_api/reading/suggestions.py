@@ -14,6 +14,7 @@ _TRUNCATION = (
 )
 _CLUSTER_WRITES = "the cluster writes this; remove it"
 
+# Advice for keys that people expect, by the path at which they write them.
 _ADVICE = {
     "spec.rollout.topP": _TRUNCATION,
     "spec.rollout.topK": _TRUNCATION,
@@ -31,7 +32,6 @@ _ADVICE = {
     "metadata.managedFields": _CLUSTER_WRITES,
     "metadata.generateName": "a job's name is also its folder; write name",
 }
-"""Advice for keys that people expect, by the path at which they write them."""
 
 
 def suggest(key: str, parent: FieldDoc) -> str:

@@ -29,6 +29,7 @@ def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
     if foreign is not None:
         return None, [foreign]
     try:
+        # By JSON, whose strict mode accepts lists for tuples and texts for enumerations.
         text = json.dumps(document)
         return RLHFJob.model_validate_json(text, strict=True, by_alias=True, by_name=False), []
     except ValidationError as error:

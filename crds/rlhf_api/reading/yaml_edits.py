@@ -19,11 +19,11 @@ from rlhf_api.reading.overrides import assign
 from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_api.reading.yaml_scalars import plain_scalar
 
+# Longest line of written YAML, where it can be broken.
 WIDTH = 96
-"""Longest line of written YAML, where it can be broken."""
 _ALIAS = re.compile(r"\s*:\s*\*[^\s,\]}]+")
+# A key with its value.
 Entry = tuple[Node, Node]
-"""A key with its value."""
 
 
 class CannotEdit(ValueError):

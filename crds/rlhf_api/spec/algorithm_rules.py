@@ -120,7 +120,9 @@ def _actor_is_trained(kind: AlgorithmType) -> Rule:
     )
 
 
+# Rules for all types except Custom.
 ALGORITHM_RULES: tuple[Rule, ...] = (
+    # Models. Roles of a custom algorithm are known only after its code is traced.
     Rule(
         holds=f"{_IS_CUSTOM} || {_ROLES}[self.algorithm.type][0] in self.models",
         what="the algorithm's main model is missing",
@@ -135,6 +137,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         field=".models",
         check=_models_have_roles,
     ),
+    # Rewards and data.
     Rule(
         holds=f"!({_is_one_of(_SCORING)}) || self.rewards.size() > 0",
         what="the algorithm learns from rewards, and there are none",
@@ -181,6 +184,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         field=".algorithm.safeRLHF.pretrainingWeight",
         check=_pretraining_has_rows,
     ),
+    # Group sizes: a group of one has no spread, so all advantages would be zero.
     Rule(
         holds=f"!({_is_one_of(_COMPARING)}) || self.rollout.samplesPerPrompt >= 2",
         what="the algorithm compares the samples of a prompt, and one sample teaches nothing",
@@ -200,4 +204,3 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )
-"""Rules for all types except Custom."""

@@ -10,10 +10,10 @@ from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse
 from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_flow.step.calls import ModelCall
 
+# Names of Python's error and of torch's.
 NAMES = frozenset({"MemoryError", "OutOfMemoryError"})
-"""Names of Python's error and of torch's."""
+# Part of the RuntimeError's text that torch raises on CPUs.
 CPU_ALLOCATOR = "DefaultCPUAllocator"
-"""Part of the RuntimeError's text that torch raises on CPUs."""
 
 _MORE_DEVICES = "take more devices, which share the training state"
 _LARGER_CUT = (

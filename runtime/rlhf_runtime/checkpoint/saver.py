@@ -25,14 +25,14 @@ from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
 
+# Nested dictionaries of tensors and plain values.
 State = dict[str, Any]
-"""Nested dictionaries of tensors and plain values."""
 
 
+# Errors that torch raises if a checkpoint is of another model.
 MISMATCH_ERRORS = (KeyError, RuntimeError, TypeError, ValueError)
-"""Errors that torch raises if a checkpoint is of another model."""
+# Time limit for the slowest rank. Ranks without progress are noticed elsewhere.
 MAX_SAVE_TIME = timedelta(days=1)
-"""Time limit for the slowest rank. Ranks without progress are noticed elsewhere."""
 
 
 class StagerPool:

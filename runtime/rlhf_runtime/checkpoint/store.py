@@ -27,16 +27,16 @@ from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedF
 from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageInUse
 
+# In object stores with the run's id; without it where folders are renamed.
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
-"""In object stores with the run's id; without it where folders are renamed."""
 _WORKING_PREFIX = ".saving-"
+# Names the run that saves here.
 OWNER_FILE = "owner.json"
-"""Names the run that saves here."""
 _BLOCK_BYTES = 1 << 22
+# Files that are checked concurrently.
 _READERS = 4
-"""Files that are checked concurrently."""
+# Programming errors, which are not the file system's.
 _OWN_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
-"""Programming errors, which are not the file system's."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -152,7 +152,7 @@ class CheckpointStore:
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
-            # After the rename a crash leaves either the old checkpoint or the new one.
+            # Rename last: a folder with a checkpoint's name is complete.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
             _sync_folder(self._root)
             return Checkpoint(f"{self.address}/{final}", record)

@@ -21,8 +21,8 @@ class DigestingWriter(FsspecWriter):
         location, options = resolve_storage(address), filesystem_options(address)
         # Where a file has no descriptor, torch would sync the whole machine.
         super().__init__(address, sync_files=location.is_local, **options)
+        # This rank's files, by name.
         self.written: dict[str, SavedFile] = {}
-        """This rank's files, by name."""
         files = _DigestingFileSystem(self.written, location.has_folders)
         files.init_path(address, **options)
         self.fs = files  # type: ignore[assignment]
@@ -63,8 +63,8 @@ class _DigestingStream(io.IOBase):
         self._stream = stream
         self._digest = new_digest()
         self._num_bytes = 0
+        # The first error of a write.
         self.failure: Exception | None = None
-        """The first error of a write."""
 
     def write(self, data: Any) -> int:
         self._digest.update(data)

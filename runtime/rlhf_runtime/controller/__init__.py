@@ -1,1 +1,1 @@
-"""The driver: one loop that runs an algorithm over worker groups, holding references only."""
+"""The driver: one loop that runs an algorithm over groups of workers. It holds references only."""

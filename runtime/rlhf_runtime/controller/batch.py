@@ -1,4 +1,4 @@
-"""A batch as the driver sees it: references to column shards, nothing else."""
+"""A batch in the driver: references to column shards, without any data."""
 
 from __future__ import annotations
 
@@ -15,66 +15,67 @@ from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 
 @dataclass(frozen=True)
 class ShardRef:
-    """A shard by reference."""
+    """Reference to a shard."""
 
     reference: Any
-    """Ray's, to a `Shard`."""
+    """Ray's reference to a `Shard`."""
     rows: range
-    """Among which its rows are; other shards may have some of these."""
+    """Bounds of its rows; other shards may have some of the rows in between."""
     node: Node | None = None
-    """Where it was made, if that is known."""
+    """The node that produced it, if known."""
     subset: RowSubset = RowSubset.ALL
-    """Of the batch, which it has rows of."""
+    """The subset of the batch that its rows belong to."""
 
 
+# Shards of one call, in the order of their rows.
 Shards = tuple[ShardRef, ...]
-"""Those of one call, in the order of their rows."""
 
 
 @dataclass(eq=False)
 class LateShards:
-    """Those of a call's second part, which is sent later than its result is read."""
+    """Shards of a call's second part, which is sent after its result was passed on."""
 
     shards: Shards = ()
-    """None, until it is sent."""
+    """Empty until the second part is sent."""
 
 
 @dataclass(frozen=True)
 class ColumnSegment:
-    """What one call wrote, as rows of a batch."""
+    """Result of one call, as consecutive rows of a batch."""
 
     early: Shards
-    """Those that were there when it was sent."""
+    """Shards that existed when the segment was built."""
     late: LateShards | None = None
-    """Those that come later, where it is sent in two parts."""
+    """Shards that follow, if the call is sent in two parts."""
     repeat: int = 1
-    """How many rows of the batch have each of its rows' value, one after the other."""
+    """Rows of the batch for each row of the call, one after the other."""
     groups_before: int = 0
     """Groups of the batch before its first."""
 
     @property
     def shards(self) -> Shards:
-        """All that were sent so far."""
+        """All shards that were sent so far."""
         return self.early if self.late is None else (*self.early, *self.late.shards)
 
     def with_shards(self, shards: Shards) -> ColumnSegment:
-        """Some of the shards."""
+        """Return the segment with these shards only."""
         return replace(self, early=shards, late=None)
 
 
 @dataclass(frozen=True)
 class ColumnLocation:
-    """Where a column is."""
+    """Location of a column."""
 
     segments: tuple[ColumnSegment, ...]
-    """One after the other: several where batches were concatenated."""
+    """One after the other: several if batches were concatenated."""
     names: tuple[str, ...]
-    """What each one's call named it."""
+    """Name of the column in each segment's call."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns over the same rows, all by reference; `base` lists them, and so does every column."""
+    """Columns over the same rows, all by reference. `base` locates the rows, and so does every
+    column."""
 
     base: tuple[ColumnSegment, ...]
     columns: Mapping[str, ColumnLocation]
@@ -87,31 +88,33 @@ class Batch:
 
     @property
     def shards(self) -> Shards:
-        """Those that hold its rows: of what one call wrote."""
+        """The shards that locate its rows."""
         return tuple(shard for segments in self.base for shard in segments.shards)
 
     def __or__(self, other: BatchValue, /) -> Batch:
-        """Both's columns; where both have one, the other's. The rows must be the same."""
+        """Merge columns; on equal names the other batch's. The rows must be the same."""
         assert isinstance(other, Batch)
         return replace(self, columns={**self.columns, **other.columns})
 
     def select(self, *names: str) -> Batch:
-        """These columns only. Those of the data that no call reads were never sent."""
+        """Return the batch with these columns only. Columns that no call reads are missing."""
         kept = {name: self.columns[name] for name in names if name in self.columns}
         return replace(self, columns=kept)
 
     def rename(self, **names: str) -> Batch:
-        """The same columns, some under other names."""
+        """Return the batch with some columns renamed."""
         columns = {names.get(name, name): column for name, column in self.columns.items()}
         return replace(self, columns=columns)
 
     def broadcast(self, like: BatchValue, /) -> Batch:
-        """The columns with the rows of another batch that was generated from the same ones."""
+        """Repeat the rows to match another batch that was generated from them."""
         assert isinstance(like, Batch)
         times = like.shape.rows_per_group // self.shape.rows_per_group
         columns = {
             name: ColumnLocation(
-                tuple(replace(each, repeat=each.repeat * times) for each in column.segments),
+                tuple(
+                    replace(segment, repeat=segment.repeat * times) for segment in column.segments
+                ),
                 column.names,
             )
             for name, column in self.columns.items()
@@ -119,8 +122,7 @@ class Batch:
         return replace(like, columns=columns)
 
     def concat(self, other: BatchValue, /) -> Batch:
-        """These rows, then those of another batch with the same columns, and as many rows for each
-        prompt."""
+        """Append the rows of a batch with the same columns, and equally many rows per prompt."""
         assert isinstance(other, Batch)
         before = self.shape.num_groups
         columns = {
@@ -135,25 +137,27 @@ class Batch:
         return Batch(base, columns, self.shape.concatenated(other.shape))
 
     def with_subset(self, subset: RowSubset) -> Batch:
-        """The same columns, as far as they are of a portion of the rows."""
+        """Restrict the shards to a subset of the rows."""
         return self._with(lambda shard: shard.subset is subset)
 
     def with_shard(self, kept: ShardRef) -> Batch:
-        """The same columns, as far as they are in a shard."""
+        """Restrict the shards to a single one."""
         return self._with(lambda shard: shard is kept)
 
     def _with(self, keeps: Callable[[ShardRef], bool]) -> Batch:
-        def part(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
-            return tuple(each.with_shards(tuple(filter(keeps, each.shards))) for each in segments)
+        def restrict(segments: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
+            return tuple(
+                segment.with_shards(tuple(filter(keeps, segment.shards))) for segment in segments
+            )
 
         columns = {
-            name: replace(column, segments=part(column.segments))
+            name: replace(column, segments=restrict(column.segments))
             for name, column in self.columns.items()
         }
-        return replace(self, base=part(self.base), columns=columns)
+        return replace(self, base=restrict(self.base), columns=columns)
 
     def nonempty_shards(self, field: str) -> list[ShardRef]:
-        """The shards that a column comes in, but those without rows."""
+        """Return the shards of a column that have rows."""
         return [
             shard
             for segments in self.columns[field].segments
@@ -162,8 +166,9 @@ class Batch:
         ]
 
     def sources(self, fields: Sequence[str]) -> InputSources:
-        """Where the given fields are; without fields, the rows."""
+        """Return the locations of some columns; without columns, of the rows."""
         grouped: dict[tuple[ColumnSegment, ...], dict[str, tuple[str, ...]]] = {}
+        # Unrepeated columns come first: the first source defines the rows.
         for field in sorted(fields, key=lambda name: self.columns[name].segments[0].repeat > 1):
             column = self.columns[field]
             grouped.setdefault(column.segments, {})[field] = column.names
@@ -173,11 +178,11 @@ class Batch:
             tuple(
                 tuple(
                     _SegmentIndex(
-                        each,
+                        segment,
                         self.shape.rows_per_group,
                         {field: stored[number] for field, stored in names.items()},
                     )
-                    for number, each in enumerate(segments)
+                    for number, segment in enumerate(segments)
                 )
                 for segments, names in grouped.items()
             )
@@ -190,24 +195,24 @@ def as_batch(
     shape: BatchShape,
     late: LateShards | None = None,
 ) -> Batch:
-    """A batch of what one call wrote.
+    """Build the batch that one call wrote.
 
     Args:
         names: of the columns.
         shards: in the order of their rows.
-        extent: of the rows.
-        late: where others come later.
+        shape: of the rows.
+        late: shards that follow.
     """
     segments = (ColumnSegment(tuple(shards), late),)
     return Batch(segments, {name: ColumnLocation(segments, (name,)) for name in names}, shape)
 
 
 def _shifted(groups: int, segments: Sequence[ColumnSegment]) -> list[ColumnSegment]:
-    return [replace(each, groups_before=each.groups_before + groups) for each in segments]
+    return [replace(segment, groups_before=segment.groups_before + groups) for segment in segments]
 
 
 class _SegmentIndex:
-    """The shards of one call, to be asked for those with some rows."""
+    """Finds the shards of one call that have some rows."""
 
     def __init__(
         self, segments: ColumnSegment, rows_per_group: int, names: Mapping[str, str]
@@ -222,30 +227,30 @@ class _SegmentIndex:
         self._stops = [shard.rows.stop for shard in self._shards]
 
     def for_rows(self, rows: range) -> Shards:
-        """Those that may hold a row of the batch between these bounds."""
+        """Return the shards that may have a row of the batch between these bounds."""
         begin, end = rows.start - self._rows_before, rows.stop - self._rows_before
+        # Shards are in the order of rows: two binary searches bound the range.
         first = bisect_right(self._stops, max(0, begin) // self._repeat)
         last = bisect_left(self._starts, -(-max(0, end) // self._repeat))
         return self._shards[first:last]
 
     def first(self) -> Shards:
-        """One, for who has no rows: from it it learns of what kind columns are."""
+        """Return one shard, from which a worker without rows learns the columns' types."""
         return self._shards[:1]
 
     def describe(self, shards: Shards) -> Segment:
-        """What a worker is told of these."""
+        """Describe some of the shards to a worker."""
         return Segment(len(shards), self._names, self._repeat, self._groups_before)
 
 
 @dataclass(frozen=True)
 class InputSources:
-    """Where the columns of a call are, of all shards."""
+    """Locations of the columns that a call reads, over all shards."""
 
     sources: tuple[tuple[_SegmentIndex, ...], ...]
 
     def for_rows(self, rows: range) -> tuple[list[ColumnSource], list[Any]]:
-        """What a worker needs for some rows: the shards that may have them, at least one of each
-        source, and Ray's references.
+        """Return the sources and Ray's references that a worker needs for some rows.
 
         Args:
             rows: bounds of the batch's rows.
@@ -253,14 +258,15 @@ class InputSources:
         sources: list[ColumnSource] = []
         references: list[Any] = []
         for source in self.sources:
-            parts = []
-            for each in source:
-                if shards := each.for_rows(rows):
-                    parts.append(each.describe(shards))
+            segments = []
+            for segment in source:
+                if shards := segment.for_rows(rows):
+                    segments.append(segment.describe(shards))
                     references += [shard.reference for shard in shards]
-            if not parts:
+            # At least one shard of every source: it tells the types of the columns.
+            if not segments:
                 shards = source[0].first()
-                parts.append(source[0].describe(shards))
+                segments.append(source[0].describe(shards))
                 references += [shard.reference for shard in shards]
-            sources.append(ColumnSource(tuple(parts)))
+            sources.append(ColumnSource(tuple(segments)))
         return sources, references

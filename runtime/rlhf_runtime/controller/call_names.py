@@ -1,9 +1,9 @@
-"""How the metrics of a step's calls are named, so that those of several generate calls stay apart.
+"""Names of the metrics of a step's calls, distinct for several generate calls. Pure.
 
-Calls that work on the responses which are trained on have the plain names, such as `reward/mean`.
-Those of another generate call are named after it: `reward/mean.actor.2` is of the responses of
+Calls on the responses that are trained on have the plain names, such as `reward/mean`. Calls on
+another generate call's responses are named after it: `reward/mean.actor.2` is of the responses of
 `actor.generate#2`. A call that is made again on the same responses has its number: `actor/loss.2`.
-What runs in `flow.every(10, ...)` has its region in front: `every-10/reward/mean`. Pure.
+Calls in `flow.every(10, ...)` have the region as prefix: `every-10/reward/mean`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rlhf_flow.step.flow import REPEAT
 from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.calls.reports import Statistics
 
+# The site of `flow.compute`.
 COMPUTE = "compute"
-"""The site of `flow.compute`."""
+# Prefix of totals over the complete step, whichever call adds to them.
 STEP_TOTALS = "batch/"
-"""Totals that are of the whole step, whoever adds to them."""
 
 
 @dataclass(frozen=True)
 class MetricNaming:
-    """What is put around the names of one call's metrics."""
+    """Prefix and suffixes for the metric names of one call."""
 
     prefix: str = ""
-    """Its region."""
+    """The region."""
     suffix: str = ""
-    """Whose responses it is about, where these are not the plain ones, and its number."""
+    """The generate call, unless its responses have the plain names, and the call's number."""
     totals_suffix: str = ""
     """The same for totals, to which several calls add."""
 
     def rename(self, own: Statistics) -> Statistics:
-        """A call's statistics under the names that they have in the step."""
+        """Rename a call's metrics to the step's names."""
 
         def name(metric: str) -> str:
             return f"{self.prefix}{metric}{self.suffix}"
@@ -57,14 +57,15 @@ class MetricNaming:
 
 
 class CallNames:
-    """What metrics of each call of a graph are named."""
+    """Metric names of every call of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._names = dict(_names(graph))
 
     def for_call(self, call_id: str) -> MetricNaming:
-        """Of a call. Bringing weights and finishing responses are named as the generate call that
-        they are for; whatever else the graph does not have has nothing to tell apart."""
+        """Return the naming of a call."""
+        # Bringing weights and finishing responses are named after their generate call. Other calls
+        # outside of the graph need no label.
         generates = re.sub(rf"\.({RESHARD}|{FINISH})\b", ".generate", call_id, count=1)
         return self._names.get(generates, MetricNaming())
 
@@ -88,7 +89,7 @@ def _names(graph: Graph) -> Iterator[tuple[str, MetricNaming]]:
         suffix = _label(responses, plain.get(site), labels)
         seen[site, suffix] += 1
         count = seen[site, suffix]
-        # What operations report is named after the fields that it is about.
+        # Metrics of operations are named after their fields already.
         number = f".{count}" if count > 1 and site.what != COMPUTE else ""
         yield (
             call.id,
@@ -101,25 +102,28 @@ def _names(graph: Graph) -> Iterator[tuple[str, MetricNaming]]:
 
 
 def trained_generate_call(graph: Graph) -> str | None:
-    """The generate call whose responses are trained on: by the policy's first training that has
-    some, else by another role's, else the first of the graph. None: nothing generates."""
+    """Return the generate call whose responses are trained on; None if nothing generates.
+
+    That is the first one that the policy is trained on, else another role, else the graph's first.
+    """
     trainings = graph.calls_of_kind(CallKind.TRAIN)
     policy = policy_role(graph) if trainings else None
     ordered = sorted(trainings, key=lambda call: call.role != policy)
-    candidates = [each for call in ordered for each in graph.responses.get(call.id, ())]
+    candidates = [generate for call in ordered for generate in graph.responses.get(call.id, ())]
     candidates += [call.id for call in graph.calls_of_kind(CallKind.GENERATE)]
     return next(iter(candidates), None)
 
 
 def _naming_calls(graph: Graph, call: ModelCall) -> tuple[str, ...]:
-    """The generate calls after which a call's metrics may be named. Those of a training are named
-    after nothing but its role, whatever it is trained on."""
+    """Return the generate calls that a call's metrics may be named after."""
+    # Metrics of a training are named after its role only, whatever it is trained on.
     return () if call.kind is CallKind.TRAIN else graph.responses.get(call.id, ())
 
 
 def _site(call: ModelCall) -> _Site:
     region, _, site = call.id.rpartition("/")
-    # What calls report is named after their role, but for responses, whoever generates.
+
+    # Metrics are named after the role, except those of responses.
     what = call.method if call.kind is CallKind.GENERATE else site.partition("#")[0]
     return _Site(_region_text(region), what)
 
@@ -129,7 +133,8 @@ def _site_of_totals(call: ModelCall) -> _Site:
 
 
 def _region_text(region: str) -> str:
-    """A region in names: rounds of a step's first `flow.repeat` are a part of the step."""
+    """Return a region as it is shown in names."""
+    # Rounds of a step's first `flow.repeat` are a part of the step.
     first, _, rest = region.partition("/")
     return rest if first == REPEAT else region
 
@@ -137,19 +142,19 @@ def _region_text(region: str) -> str:
 def _plain_calls(
     graph: Graph, site_of: Callable[[ModelCall], _Site], main: str | None
 ) -> Mapping[_Site, str]:
-    """The generate call whose responses have the plain names at each site: that which is trained
-    on, or where nothing is about it the first."""
+    """Return the generate call whose responses have the plain names at each site: the main one, or
+    the first."""
     plain: dict[_Site, str] = {}
     for call in graph.calls:
-        for each in _naming_calls(graph, call):
-            if each == main or site_of(call) not in plain:
-                plain[site_of(call)] = each
+        for generate in _naming_calls(graph, call):
+            if generate == main or site_of(call) not in plain:
+                plain[site_of(call)] = generate
     return plain
 
 
 def _labels(graph: Graph, main: str | None) -> Mapping[str, str]:
-    """What each generate call but the main one is called in names: its role, its number from 2 on,
-    and in front its region, where another one is called the same."""
+    """Return the label of every generate call except the main one: role, number from 2 on, and the
+    region in front if the label exists already."""
     labels: dict[str, str] = {}
     for call in graph.calls_of_kind(CallKind.GENERATE):
         region, _, site = call.id.rpartition("/")

@@ -1,4 +1,4 @@
-"""Sends the calls of a step where its plan says."""
+"""Sends the calls of a step to the workers of their plan."""
 
 from __future__ import annotations
 
@@ -25,57 +25,57 @@ from rlhf_runtime.hooks import Hook, noop
 
 
 class StepData(Protocol):
-    """Where the rows of a step come from: each is a reference to a report, and the rows."""
+    """Rows of a step: every method returns a reference to a report, and the rows."""
 
     def prompts(self, number: int) -> tuple[Any, Batch]:
-        """A batch of prompts; those of other numbers are others."""
+        """Return a batch of prompts, one per number."""
 
     def pretraining(self) -> tuple[Any, Batch]:
-        """Rows of data.pretraining."""
+        """Return the rows of data.pretraining."""
 
 
 @dataclass
 class StepBackend:
-    """Runs the calls of one step: the flow's backend. Every call returns at once."""
+    """Runs the calls of one step: the flow's backend. Calls are sent without waiting."""
 
     plan: Plan
     worker_groups: Mapping[str | None, WorkerGroup]
-    """By pool; None: the hosts of verifiers."""
+    """By pool; None: the reward hosts."""
     data: StepData
     graph: GraphName
     step: int
     incarnation: str
     poll: Hook = noop
-    """Called every few seconds while workers are waited for."""
+    """Called every few seconds while the driver waits for workers."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
     saves: list[SaveCall] = field(default_factory=list)
-    """The calls so far that save lines."""
+    """Calls so far that save lines."""
     rounds: dict[str, int] = field(default_factory=dict)
-    """How many each `flow.repeat` took."""
+    """Number of rounds by `flow.repeat`."""
+    # Number of reports whose scores are checked.
     _num_checked: int = 0
-    """Reports of which is known that their calls have scores."""
+    # Calls so far that change the weights of each role.
     _weight_changes: Counter[str | None] = field(default_factory=Counter)
-    """Calls so far that change the weights of each role."""
+    # Current round of `flow.repeat`.
     _round: int = 0
-    """The one whose calls are sent."""
+    # Batches of prompts so far.
     _prompts: list[Batch] = field(default_factory=list)
-    """Those that were asked for, one batch after the other."""
     _pretraining: Batch | None = None
+    # Functions that send the second parts of calls which began early.
     _deferred_sends: list[Callable[[], None]] = field(default_factory=list)
-    """What sends the second parts of calls that began with some rows."""
 
     @property
     def prompts(self) -> Batch:
-        """The step's prompts: what its function is given."""
+        """The step's prompts."""
         return self._prompts[0] if self._prompts else self._fresh_prompts()
 
     def no_rows(self) -> Batch:
-        """A batch of no rows and no fields."""
+        """Return a batch without rows and fields."""
         return as_batch((), [], BatchShape(0))
 
     def pretraining(self) -> Batch:
-        """The step's rows of data.pretraining."""
+        """Return the step's rows of data.pretraining."""
         if self._pretraining is None:
             self._pretraining = self._record_report(self.data.pretraining())
         return self._pretraining
@@ -83,8 +83,9 @@ class StepBackend:
     def run(
         self, call: ModelCall, batch: BatchValue, auxiliary: Sequence[BatchValue] = ()
     ) -> Batch:
-        """Send a call where the plan says, with what the plan has beside it."""
-        batches = [each for each in (batch, *auxiliary) if isinstance(each, Batch)]
+        """Send a call, with the weight transfers and offloading that its plan has before and after
+        it."""
+        batches = [value for value in (batch, *auxiliary) if isinstance(value, Batch)]
         if self._begins_early(call):
             return self._send_in_two_parts(call, batches[0])
         self.send_deferred()
@@ -101,40 +102,45 @@ class StepBackend:
         return result
 
     def send_deferred(self) -> None:
-        """Send what calls that began with some rows have left to do; no call of the step follows
-        that begins so, or the step is over."""
+        """Send the second parts of calls that began early."""
         for send in self._deferred_sends:
             send()
         self._deferred_sends.clear()
 
     def _begins_early(self, call: ModelCall) -> bool:
-        """Whether it begins before all responses have ended."""
+        """True if the call begins before all responses have ended."""
         if self.graph is not GraphName.STEP:
             return False
-        fusions = [each.fusion for each in self.plan.generations if each.fusion is not None]
+        fusions = [
+            generation.fusion
+            for generation in self.plan.generations
+            if generation.fusion is not None
+        ]
         return any(call.id in fusion.calls for fusion in fusions)
 
     def _generate_in_two_parts(self, call: ModelCall, batch: Batch, finish: CallPlan) -> Batch:
-        """Send a call that leaves the last responses to few engines, and what these do."""
+        """Send a call that leaves the last responses to few engines, and the call that finishes
+        them."""
         mesh = self._planned(call).mesh
         assert mesh is not None and finish.mesh is not None
-        finished = self._submit(call, [batch], RowSubset.FINISHED)
+        sent = self._submit(call, [batch], RowSubset.FINISHED)
         engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
         moved = [
             shard
-            for rank, shard in zip(engines, finished.unfinished, strict=True)
+            for rank, shard in zip(engines, sent.unfinished, strict=True)
             if rank not in finish.mesh.ranks
         ]
         fields = returned_columns(call)
         rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
-        ended = finished.rows
-        # Where nothing moves, an empty shard says of what kind columns are.
-        unfinished = as_batch(fields, moved or finished.unfinished[:1], ended.shape)
-        done = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
-        return as_batch(fields, (*ended.shards, *done.shards), ended.shape)
+        finished = sent.rows
+        # If nothing moves, an empty shard tells the types of the columns.
+        unfinished = as_batch(fields, moved or sent.unfinished[:1], finished.shape)
+        completed = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
+        return as_batch(fields, (*finished.shards, *completed.shards), finished.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
-        """Send a call over the rows that have ended; that over the others is sent later."""
+        """Send a call over the rows that have ended; defer the call over the others."""
+        # Callers get the batch now; its late shards are filled in by `send_rest`.
         late = LateShards()
 
         def send_rest() -> None:
@@ -180,7 +186,7 @@ class StepBackend:
             self.step,
             self.graph,
             self.incarnation,
-            tuple(InputBatch(each.shape) for each in batches),
+            tuple(InputBatch(batch.shape) for batch in batches),
             planned.mini_batches,
             self._round,
             self._weight_changes[call.role],
@@ -210,7 +216,7 @@ class StepBackend:
         max_rounds: int,
         expected_rounds: float,
     ) -> Batch:
-        """Run the body until its rows suffice: the one call of a step that waits for workers."""
+        """Run the body until its rows suffice. The only call of a step that waits for workers."""
         rows: Batch | None = None
         for number in range(max_rounds):
             self._round = number
@@ -225,15 +231,16 @@ class StepBackend:
         return rows
 
     def _fresh_prompts(self) -> Batch:
-        """Prompts that the step was not given yet."""
+        """Request a new batch of prompts."""
         self._prompts.append(self._record_report(self.data.prompts(len(self._prompts))))
         return self._prompts[-1]
 
     def _is_enough(self, answer: BatchValue) -> bool:
-        """Wait for a condition's answer, which is the same in all rows."""
+        """Wait for a condition's answer."""
         assert isinstance(answer, Batch)
         column = answer.columns[ENOUGH]
-        shard = next(each for each in column.segments[0].shards if each.rows)
+        # The answer is the same in all rows: any shard will do.
+        shard = next(shard for shard in column.segments[0].shards if shard.rows)
         *messages, answer_shard = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
         require_scores([CallReport.from_bytes(message) for message in fresh], self.step)
@@ -246,7 +253,7 @@ class StepBackend:
         return batch
 
     def wait(self) -> list[CallReport]:
-        """Every call's reports, as they come; raises the first error of any worker.
+        """Wait for the reports of all calls; raises the first error of any worker.
 
         Raises:
             NothingScored: no response of a call could be scored.

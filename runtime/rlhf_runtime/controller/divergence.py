@@ -1,4 +1,4 @@
-"""Notices training that has gone wrong for good."""
+"""Detects training that has diverged for good."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SKIPPED = "/skipped_updates"
 
 @dataclass
 class Divergence:
-    """Counts steps in a row with an update that was left out."""
+    """Counts consecutive steps with a skipped update."""
 
     limit: int
     _in_a_row: int = 0
 
     def record_step(self, step: int, metrics: Mapping[str, float]) -> str:
-        """A step is over.
+        """Record the end of a step.
 
         Returns:
-            What a person should read of it; empty: nothing.
+            A notice for the user; empty: none.
 
         Raises:
-            TrainingDiverged: it is the last of too many.
+            TrainingDiverged: too many consecutive steps had a skipped update.
         """
         skipped = [name for name, value in metrics.items() if name.endswith(SKIPPED) and value]
         self._in_a_row = self._in_a_row + 1 if skipped else 0
@@ -36,6 +36,7 @@ class Divergence:
                 "(failurePolicy.maxSkippedSteps); lower the learning rate, or look for extreme "
                 "rewards; checkpoints are intact"
             )
+        # One notice per series of skipped updates.
         if self._in_a_row != 1:
             return ""
         return (

@@ -50,11 +50,11 @@ from rlhf_runtime.telemetry.records import (
 
 @dataclass(frozen=True)
 class InFlightPass:
-    """A pass that workers have been sent."""
+    """A pass that was sent to the workers."""
 
     scheduled: ScheduledPass
     handle: Any
-    """What its end is waited for with."""
+    """Submitted pass or references, to wait for its end."""
 
 
 class JobRun:
@@ -89,9 +89,10 @@ class JobRun:
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
-        """Everything; the final model is written to `model_folder`.
+        """Run the job and write the final model to `model_folder`.
 
-        Returns whether it came to its end; False: it was stopped before, with its state saved.
+        Returns:
+            True if the job is complete; False if it was stopped before, with its state saved.
         """
         self._workers.build(self._journal.started)
         self._journal.notice_data(self._workers.counts)
@@ -128,17 +129,17 @@ class JobRun:
         self._workers.kill()
 
     def _generate_first_token(self) -> None:
-        """Generate one token, before a warm start spends minutes: engines say then what they cannot
-        do. Also pays for what they put off until then."""
+        """Generate one token before a warm start spends minutes."""
         if not self._plan.generations:
             return
         begin = time.monotonic()
+        # Engines report now if they cannot run the model, and finish their lazy start-up.
         self._workers.call_ranks("generate_first_token")
         self._has_generated = True
         self._journal.started("first generation", time.monotonic() - begin)
 
     def _run_warm_start(self, algorithm: Algorithm) -> None:
-        """Train the policy on answers until it is good enough or its steps are over."""
+        """Train the policy on answers until it is good enough or the steps are over."""
         settings = self._spec.schedule.warm_start
         assert settings is not None
         policy = self._plan.policy
@@ -159,8 +160,8 @@ class JobRun:
                 return
 
     def _begin_training(self, fresh: bool) -> None:
-        """Every trained role gets an optimizer; in a fresh start, roles that share the policy's
-        source get its weights."""
+        """Give every trained role its optimizer. After a warm start, copy the policy's weights to
+        roles with the same source."""
         policy = self._plan.policy
         origin = self._spec.origin_role(policy)
         was_trained = fresh and GraphName.WARM_START in self._algorithms
@@ -172,7 +173,7 @@ class JobRun:
                 self._workers.call_role(planned.role, "use_optimizer", planned.role, settings)
 
     def _train(self, checkpoint: Checkpoint | None) -> None:
-        """All that is left of training, one pass sent ahead of the one that runs."""
+        """Run the remaining training; passes are sent ahead."""
         record = None if checkpoint is None else checkpoint.record
         resume_from = None if record is None else ResumePoint(record.step, bool(record.metrics))
         saving = SaveSchedule(
@@ -185,7 +186,8 @@ class JobRun:
 
     def _send(self, scheduled: ScheduledPass) -> InFlightPass:
         step = scheduled.step
-        self._journal.require_folder()  # else a checkpoint would make it anew
+
+        self._journal.require_folder()
         match scheduled.kind:
             case PassKind.TRAIN:
                 algorithm = self._algorithms[GraphName.STEP]
@@ -229,7 +231,7 @@ class JobRun:
             self._journal.unscored(step, reward, failure)
 
     def _evaluate(self) -> Mapping[str, float]:
-        """Held-out metrics now, before reinforcement learning."""
+        """Return evaluation metrics before reinforcement learning."""
         algorithm = self._algorithms[GraphName.EVALUATION]
         done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
         self._record_first_generation(done)
@@ -241,7 +243,7 @@ class JobRun:
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured)
 
     def _record_first_generation(self, done: PassResult) -> None:
-        """The first generation pays for what engines put off until then: a part of the start-up."""
+        """Record the first generation as part of the start-up."""
         if not self._has_generated and "generate" in done.phases:
             self._has_generated = True
             self._journal.started("first generation", done.phases["generate"])
@@ -251,6 +253,7 @@ class JobRun:
         assert policy is not None and policy.precision is not None
         self._journal.require_folder()
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
+        # Written to a second folder, then renamed: a failed write leaves the old model.
         new_folder = folder.with_name(folder.name + ".new")
         shutil.rmtree(new_folder, ignore_errors=True)
         self._workers.call_role(policy.role, "save", policy.role, new_folder, dtype)
@@ -263,7 +266,7 @@ class JobRun:
 
 
 def step_record(step: int, done: PassResult, rewards: Sequence[str]) -> StepRecord:
-    """What a training step came to, for the journal.
+    """Build the journal's record of a training step.
 
     Args:
         rewards: the roles that score; one of them stands for the job.
@@ -291,11 +294,11 @@ def evaluation_metrics(
     rewards: Sequence[RewardSpec],
     measured: Mapping[str, str],
 ) -> dict[str, float]:
-    """Metrics of held-out prompts, with those that verifiers declare to measure.
+    """Return the evaluation metrics, with those that verifiers declare to measure.
 
     Args:
         done: the evaluation.
-        roles: that score; one of them stands for the job.
+        roles: roles that score; one of them stands for the job.
         rewards: of the job.
         measured: metrics by the reward's name.
     """
@@ -314,6 +317,6 @@ def evaluation_metrics(
 
 
 def _headline(rewards: Sequence[str]) -> str | None:
-    """The metric of a step that stands for the job."""
+    """Return the metric of a step that stands for the job."""
     means = [f"{role}/mean" for role in rewards]
     return REWARD_MEAN if REWARD_MEAN in means else next(iter(means), None)

@@ -24,38 +24,41 @@ from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.forkserver import launcher
 
 SHARED_MEMORY = Path("/dev/shm")
+# Enough for a few steps' batches of a small job; Ray spills to disk beyond it.
 OBJECT_STORE_BYTES = 256 * 2**20
-"""Enough for a few steps' batches of a small job; Ray spills to disk beyond it."""
 SYSTEM_CONFIG = {
-    "worker_niceness": 0,  # they do the work: they must not yield
-    "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
-    "enable_metrics_collection": False,  # nobody asks for them, and no agent takes them
+    # Workers do the work: they must not yield.
+    "worker_niceness": 0,
+    # They would be forked before the libraries are imported.
+    "prestart_worker_first_driver": False,
+    # There is no agent to collect metrics, and no reader.
+    "enable_metrics_collection": False,
 }
+# Time limit for Ray's own processes to start.
 START_SECONDS = 180.0
-"""How long Ray's own processes may take to start."""
+# Interval of checks during the start.
 POLL_SECONDS = 0.05
-"""How often it is seen whether they have."""
+# Errors that Ray writes to the terminal, although it also raises them.
 SUPPRESSED_OUTPUT = re.compile("A worker died or was killed while executing a task")
-"""What Ray writes to the terminal by itself, although it also raises it."""
 _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
+# Flags of the raylet for its agents. With port 0 it waits until an agent reports one.
 _AGENT_PORT = re.compile(
     r"^(--(?:metrics-agent-port|metrics_export_port|runtime_env_agent_port)=)0$"
 )
-"""Flags of the raylet for its agents. With port 0 it waits until an agent reports one."""
+# A port that nobody listens on.
 _NO_PORT = 1
-"""A port that nobody listens at."""
+# Start of the raylet's command for workers: Python, Ray's program for other environments, then the
+# worker's script.
 _WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
-"""Where the raylet is told how to start a worker: Python, a program of Ray's for other
-environments, and then the worker's script."""
 _FORKED = f"--python_worker_command={subprocess.list2cmdline(launcher.command())} "
 _IDLE = subprocess.list2cmdline(fate.idle_command())
 
 
 def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:
-    """Refuse a machine whose shared memory cannot hold the object store.
+    """Check that shared memory can hold the object store.
 
     Raises:
-        NotEnoughResources: with what is free and what to do.
+        NotEnoughResources: it cannot.
     """
     free = shutil.disk_usage(folder).free if folder.is_dir() else 0
     if free < needed_bytes:
@@ -70,12 +73,12 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     """Start Ray on this machine; nothing of it outlives this process.
 
     Args:
-        num_workers: at once.
-        fork_server: name of the server that forks them; None: each is a process of its own.
+        num_workers: at the same time.
+        fork_server: name of the server that forks them; None: each is started on its own.
 
     Raises:
         NotEnoughResources: too little shared memory.
-        RayFailed: a process of Ray's has died, or does not answer.
+        RayFailed: a process of Ray has died, or does not answer.
     """
     check_shared_memory(OBJECT_STORE_BYTES)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -84,7 +87,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     stdout_deduplicator.skip_re = SUPPRESSED_OUTPUT
     try:
         _init(num_workers, fork_server)
-    except Exception as error:  # Ray raises that itself where one of its processes is missing
+    except Exception as error:  # Ray raises plain exceptions if a process is missing
         ray.shutdown()
         raise RayFailed(
             f"Ray did not start on this machine: got {type(error).__name__}: {error}; give the "
@@ -125,28 +128,26 @@ def _patched(owner: Any, name: str, value: object) -> Iterator[None]:
 def _patched_process_start(
     fork_server: str | None, started: list[subprocess.Popen[bytes]]
 ) -> AbstractContextManager[None]:
-    """Let Ray's processes end when the driver has ended, and not before; and workers be forked.
-
-    They do not hear what the driver's process group is told: a SIGTERM to it (`timeout`, a batch
-    system) would end Ray at once, before the driver has saved anything.
-
-    The raylet's two agents do nothing: one serves the dashboard, the other makes environments of
-    tasks, and there are neither. They would take two CPU seconds of every start, and a raylet ends
-    if they need more than 15 s, as they may on a busy machine. A raylet refuses to have none.
+    """Patch how Ray starts its processes: they end after the driver, and workers are forked.
 
     Args:
         fork_server: name of the server that forks workers.
-        started: gets the processes.
+        started: receives the processes.
     """
     popen: type[subprocess.Popen[bytes]] = services.ConsolePopen
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         words = list(command)
         if command[0].endswith("/raylet"):
+            # The agents would take two CPU seconds of every start, and a raylet ends if they need
+            # more than 15 s, as on a busy machine. There is neither a dashboard nor an environment
+            # to make, but a raylet refuses to have no agents.
             words = _without_agents(words)
         if fork_server is not None:
             words = [_WORKER.sub(lambda _: _FORKED, word) for word in words]
             options["env"] = (options.get("env") or os.environ) | {launcher.SERVER: fork_server}
+        # Own process groups: a SIGTERM to the driver's group (`timeout`, a batch system) would end
+        # Ray before the driver has saved anything.
         started.append(popen(words, **options, process_group=0))
         return started[-1]
 
@@ -154,7 +155,7 @@ def _patched_process_start(
 
 
 def _without_agents(command: Sequence[str]) -> list[str]:
-    """The raylet's command with idle processes for its two agents."""
+    """Replace the raylet's two agents by idle processes."""
     words, num_agents = [], 0
     for word in command:
         word, is_agent = _AGENT_COMMAND.subn(lambda agent: agent[1] + _IDLE, word)
@@ -166,10 +167,10 @@ def _without_agents(command: Sequence[str]) -> list[str]:
 
 
 def _patched_node_wait(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
-    """Let a busy machine take longer than the 30 seconds that Ray waits for its raylet, and a dead
-    process be noticed sooner.
+    """Patch Ray's wait for its raylet: it may take longer than 30 seconds, and ends if a process
+    dies.
 
-    started: what is waited for.
+    started: Ray's processes.
     """
     get_node = services.get_node
     deadline = time.monotonic() + START_SECONDS
@@ -192,14 +193,11 @@ def _patched_node_wait(started: list[subprocess.Popen[bytes]]) -> AbstractContex
 
 @contextmanager
 def _without_unused_services() -> Iterator[None]:
-    """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard.
-
-    Nobody asks them anything here, and they are half of the time that a start and an end take.
-    `ray.init` starts the server even without a dashboard, and has no words for the others. It would
-    import the dashboard's dependencies to see whether they are installed. Under `uv run` it would
-    copy the current folder, and start every worker by another `uv run`: here they find everything
-    where the driver has found it.
-    """
+    """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard."""
+    # Nobody uses these services here, and they take half of the time of a start and an end.
+    # `ray.init` starts the server even without a dashboard, and has no options for the others. It
+    # would import the dashboard's dependencies to check them. Under `uv run` it would copy the
+    # current folder, and start every worker by another `uv run`.
     without = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
         _patched(parameter, "RayParams", without),
@@ -212,12 +210,12 @@ def _without_unused_services() -> Iterator[None]:
 
 
 def _no_server(*_arguments: object, **_options: object) -> tuple[None, None]:
-    """What Ray is told of a server that is not there: neither address nor process."""
+    """Return what Ray expects of the dashboard server: address and process."""
     return None, None
 
 
 def require_local_ray() -> None:
-    """Look after the processes of the Ray instance that this process has started.
+    """Check the processes of the Ray instance that this process has started.
 
     Raises:
         RayFailed: one has died.
@@ -233,7 +231,7 @@ def require_local_ray() -> None:
 
 
 def object_store_bytes() -> int:
-    """Bytes of batches that lie in Ray's object store, on all nodes, as known a moment ago."""
+    """Return the bytes in Ray's object store, on all nodes, as of a moment ago."""
     name = "object_store_memory"
     free = ray.available_resources().get(name, 0.0)
     return int(ray.cluster_resources().get(name, 0.0) - free)

@@ -1,4 +1,4 @@
-"""Tasks that a driver runs on each node of a Ray cluster, for the fork server there."""
+"""Tasks that a driver runs on each node of a Ray cluster, for the node's fork server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from rlhf_runtime.hooks import noop
 
 
 def start_fork_server(device: Device) -> bool:
-    """Have the node's fork server, which is started if there is none, import; whether it has."""
+    """Start the node's fork server if there is none. Returns True if it has imported its
+    libraries."""
     name = launcher.name_for(_raylet_socket())
     client.start_server(name, device, int(os.environ[fate.RAYLET]))
     return client.wait_until_ready(name, noop)
 
 
 def unload_fork_server(device: Device) -> bool:
-    """Let the node's fork server forget what it has imported; whether there is one."""
+    """Let the node's fork server drop its libraries. Returns False if there is none."""
     return client.unload(launcher.name_for(_raylet_socket()), noop)
 
 

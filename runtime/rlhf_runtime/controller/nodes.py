@@ -1,4 +1,4 @@
-"""What a plan takes of each node, and whether a cluster has it. Pure."""
+"""Resources of each node that a plan uses, and a check whether a cluster has them. Pure."""
 
 from __future__ import annotations
 
@@ -18,41 +18,38 @@ class Node(NamedTuple):
 
 
 def rank_nodes(pool: Pool) -> list[Node]:
-    """The node of every rank."""
+    """Return the node of every rank."""
     per_node = pool.devices_per_node
     return [Node(pool.name, rank // per_node) for rank in range(pool.num_devices)]
 
 
 def reward_hosts(plan: Plan) -> dict[str, Node]:
-    """Names of the hosts that score, with their nodes: one for each of the policy's pool."""
+    """Return the reward hosts by name, with their nodes: one per node of the policy's pool."""
     pool = plan.policy_pool
     nodes = [Node(pool.name, number) for number in range(pool.nodes)]
     return {"reward" if pool.nodes == 1 else f"reward {node.number}": node for node in nodes}
 
 
 def node_bundles(pool: Pool) -> list[dict[str, float]]:
-    """What the workers of a pool take, in Ray's words: one bundle for each node.
-
-    Ranks are numbered along the nodes, so that neighbours share one. Each node has room for a host
-    of rewards, and the first for that of the data: they are with the policy's ranks. In a cluster,
-    the head has no place for anybody.
-    """
+    """Return Ray's resource bundles for the workers of a pool, one per node."""
     devices = float(pool.devices_per_node)
+    # Ranks are numbered along the nodes, so that neighbours share one. Each node has a CPU for a
+    # reward host, and the first one for the data host. In a cluster, the head takes no workers.
     bundle = {"CPU": devices + 1} | ({"GPU": devices} if pool.device is Device.GPU else {})
     return [bundle | {"CPU": devices + NUM_HOSTS}, *([bundle] * (pool.nodes - 1))]
 
 
 def cluster_bundles(pool: Pool) -> list[dict[str, float]]:
-    """The same in a cluster, whose nodes say to which pool they belong."""
+    """Return the same bundles for a cluster, whose nodes have their pool as a resource."""
     return [bundle | {pool_resource(pool.name): 1.0} for bundle in node_bundles(pool)]
 
 
 def missing_nodes(pool: Pool, nodes: Sequence[Mapping[str, Any]]) -> str:
-    """What a cluster lacks for a pool, in a line; empty: nothing.
+    """Describe the nodes that a cluster lacks for a pool, in a line; empty: none.
 
     Args:
-        pool: the plan's.
-        nodes: all that Ray knows of, with `Alive` and `Resources` (`ray.nodes()`).
+        pool: of the plan.
+        nodes: all nodes of Ray, with `Alive` and `Resources` (`ray.nodes()`).
     """
     first, *_ = cluster_bundles(pool)
     living = [node["Resources"] for node in nodes if node["Alive"]]

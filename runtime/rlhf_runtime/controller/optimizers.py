@@ -1,4 +1,4 @@
-"""From a manifest to the settings of each optimizer. Pure."""
+"""Optimizer settings from a manifest. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 
 
 def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSettings:
-    """How a role is trained by reinforcement learning.
+    """Return a role's settings for reinforcement learning.
 
     Args:
         graph: of a step.
@@ -34,15 +34,15 @@ def training_settings(spec: RLHFJobSpec, role: str, graph: Graph) -> OptimizerSe
 
 
 def _updates(schedule: ScheduleSpec, call: ModelCall, expected_count: float) -> int:
-    """Of all steps; a call may begin later than with the first, and not run in each."""
     options = call.options
     assert isinstance(options, TrainOptions)
+    # A call may begin after the first step, and not run in every step.
     steps = int((schedule.steps - options.from_step) * expected_count)
     return steps * options.loss.updates(schedule.updates_per_epoch)
 
 
 def warm_start_settings(spec: RLHFJobSpec, policy: str) -> OptimizerSettings:
-    """How the policy is trained on answers before reinforcement learning."""
+    """Return the policy's settings for the warm start."""
     warm_start, training = spec.schedule.warm_start, spec.model_for(policy).training
     assert warm_start is not None
     return OptimizerSettings(

@@ -1,4 +1,4 @@
-"""Which passes of the workers training consists of, and how they are sent ahead. Pure."""
+"""The passes that training consists of, and how they are sent ahead. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ InFlight = TypeVar("InFlight")
 
 
 class PassKind(StrEnum):
-    """What a pass is for."""
+    """Purpose of a pass."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
     SAVE = "save"
-    """State is copied, and begins to be written."""
+    """Copy the state and begin to write it."""
     COMMIT = "commit"
-    """What the last save wrote becomes a checkpoint."""
+    """Turn the files of the last save into a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class ScheduledPass:
 
     kind: PassKind
     step: int
-    """The training step, or how many of them come before."""
+    """The training step; for other passes the number of steps before it."""
 
 
 @dataclass(frozen=True)
 class SaveSchedule:
-    """When state is saved."""
+    """Steps after which state is saved."""
 
     every_steps: int
     """Steps from one checkpoint to the next; 0: only after the last."""
     at_start: bool
-    """Whether the state before the first step is worth a checkpoint."""
+    """True if the state before the first step is worth a checkpoint."""
 
     def is_due(self, step: int, last: int) -> bool:
-        """Whether state is saved after so many steps."""
+        """True if state is saved after so many steps."""
         if step in (0, last):
             return step == last or self.at_start
         return self.every_steps > 0 and step % self.every_steps == 0
@@ -51,12 +51,12 @@ class SaveSchedule:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a job resumes."""
+    """The checkpoint that a job resumes from."""
 
     step: int
     """The step of its checkpoint."""
     is_evaluated: bool
-    """Whether that step was evaluated."""
+    """True if that step was evaluated."""
 
 
 def training_passes(
@@ -65,16 +65,16 @@ def training_passes(
     evaluates: bool,
     resume_from: ResumePoint | None = None,
 ) -> Iterator[ScheduledPass]:
-    """Every training step, with evaluations and checkpoints.
+    """Yield every training step, with evaluations and checkpoints.
 
-    There is an evaluation before the first step, after the last and as scheduled. A checkpoint is
-    written while the next step runs, and committed after it.
+    Evaluations are before the first step, after the last and as scheduled. A checkpoint is written
+    while the next step runs, and committed after it.
 
     Args:
-        schedule: steps, and how often is evaluated.
+        schedule: number of steps and interval of evaluations.
         saving: when state is saved.
-        evaluates: whether the job has an evaluation.
-        resume_from: where the job goes on; None: from the start.
+        evaluates: True if the job has an evaluation.
+        resume_from: the checkpoint; None: from the start.
     """
     every, last = schedule.evaluate_every_steps, schedule.steps
     commits: deque[ScheduledPass] = deque()
@@ -96,11 +96,11 @@ def training_passes(
 def until_stopped(
     passes: Iterable[ScheduledPass], is_stop_requested: Callable[[], bool]
 ) -> Iterator[ScheduledPass]:
-    """The passes up to the step after which a stop is wanted, with that step's state saved.
+    """Yield passes until a stop is requested, then save the last step's state.
 
     Args:
         passes: all of them.
-        is_wanted: whether to stop; asked before every training step but the first.
+        is_stop_requested: called before every training step but the first.
     """
     last: dict[PassKind, int] = {}
     for one in passes:
@@ -117,12 +117,13 @@ def until_stopped(
 
 
 def keep_ahead(sending: Iterable[InFlight], wait: Callable[[InFlight], None], ahead: int) -> None:
-    """Send one thing after the other and wait for each, in order, `ahead` of them later.
+    """Send one item after the other; wait for each, in order, while `ahead` later ones are in
+    flight.
 
     Args:
-        sending: sends the next thing whenever it is asked for one.
-        wait: returns when a thing that was sent is over.
-        ahead: things that are sent before the one that is waited for is over.
+        sending: sends the next item whenever it is advanced.
+        wait: returns when an item is complete.
+        ahead: number of items that are sent before the oldest is complete.
     """
     in_flight: deque[InFlight] = deque()
     for sent in sending:

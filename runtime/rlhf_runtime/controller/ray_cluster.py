@@ -1,6 +1,6 @@
-"""The Ray cluster that `rlhf drive` finds itself in: reached, clean, and complete.
+"""The existing Ray cluster of `rlhf drive`: connected, clean, and complete.
 
-Pods come and go under it: nodes are waited for before every start of workers.
+Pods of it may be replaced at any time: every start of workers waits for nodes.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
+# Time limit for leftovers of an earlier driver to disappear.
 CLEAN_SECONDS = 60.0
-"""How long what an earlier driver left may take to vanish."""
+# Time limit for nodes if the manifest has no startDeadlineSeconds. A lost pod may need a new
+# machine, and the machine the image.
 NODES_SECONDS = 600.0
-"""How long nodes are waited for where the manifest has no startDeadlineSeconds: a pod that was lost
-may need a new machine, and the machine the image."""
 NAMESPACE = "rlhf"
+# Namespace of the actors that Ray's Jobs API keeps for submissions.
 INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
-"""Where Ray's Jobs API keeps an actor for every submission."""
 COUNTED_RESOURCES = ("CPU", "GPU")
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A cluster that others started, and that outlives this process."""
+    """A cluster that outlives this process."""
 
     address: str
-    """Of Ray's GCS; auto: as the environment says."""
+    """Address of Ray's GCS; auto: from the environment."""
     nodes_deadline_seconds: float
-    """How long nodes are waited for."""
+    """Time limit for nodes."""
     report: Callable[[str], None]
-    """Hears what is waited for."""
+    """Called with messages about waits."""
     check_stop: Hook
-    """Raises when the driver is to end; called while it waits."""
+    """Raises if the driver is to end; called during waits."""
     heartbeat: Hook
-    """Hears that the driver lives, every few seconds while workers compute."""
+    """Called every few seconds while workers compute."""
     one_machine = False
 
     @property
     def worker_options(self) -> Mapping[str, Any]:
-        """Ray has a fork server make its workers."""
+        """Actor options: the fork server makes the workers."""
         return {"runtime_env": {"py_executable": shlex.join(launcher.command())}}
 
     def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
@@ -71,14 +71,14 @@ class RayCluster:
         wait_for(_on_nodes(start_fork_server, nodes), poll)
 
     def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
-        """Let the fork servers forget."""
+        """Let the fork servers drop their libraries."""
         wait_for(_on_nodes(unload_fork_server, nodes), poll)
 
     def open(self, pools: Sequence[Pool]) -> None:
         """Connect, and wait until nothing of an earlier driver is left.
 
         Raises:
-            RayUnreachable: Ray does not answer, or refuses the token.
+            RayUnreachable: Ray does not answer, or rejects the token.
             DirtyCluster: something is left for too long.
         """
         self._connect()
@@ -93,17 +93,17 @@ class RayCluster:
             )
 
     def report_alive(self) -> None:
-        """Tell the operator."""
+        """Report to the operator that the driver is alive."""
         self.heartbeat()
 
     def require_ray(self) -> None:
-        """Nothing: Ray ends a driver whose head has gone, and the operator looks after that."""
+        """Do nothing: Ray ends a driver without a head, and the operator handles that."""
 
     def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
-        """Set the nodes of each pool aside as soon as they are there.
+        """Reserve the nodes of each pool as soon as they exist.
 
         Raises:
-            NodesMissing: they do not come, in one deadline for all of them.
+            NodesMissing: they do not exist before a deadline for all pools.
         """
         deadline = time.monotonic() + self.nodes_deadline_seconds
         for pool in pools:
@@ -152,7 +152,6 @@ class RayCluster:
 
 
 def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> list[Any]:
-    """References to what a task gives on each node."""
     return [
         ray.remote(task)
         .options(
@@ -167,10 +166,10 @@ def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> 
 
 
 def cluster_leftovers() -> str:
-    """What another driver has left in the cluster, in a line; empty: nothing.
+    """Describe what another driver has left in the cluster, in a line; empty: nothing.
 
-    Asked of Ray's GCS alone: it needs no dashboard, and no worker. This driver must not have
-    started anything yet. What is taken may be counted a moment longer than its holder is known.
+    This driver must not have started anything yet. Resources may count as used a moment longer than
+    their holder exists.
     """
     actors = [
         actor["name"].partition(" in ")[0]
@@ -180,6 +179,7 @@ def cluster_leftovers() -> str:
     groups = [
         group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
     ]
+    # Only Ray's GCS is asked: neither a dashboard nor a worker is needed.
     total, free = ray.cluster_resources(), ray.available_resources()
     used = {name: total.get(name, 0.0) - free.get(name, 0.0) for name in COUNTED_RESOURCES}
     leftovers = [f"actor {name}" for name in sorted(actors)]

@@ -1,6 +1,6 @@
-"""Notices that Ray has gone, also while the driver hangs in a call of Ray's own.
+"""Detects that Ray has died, even while the driver hangs in one of Ray's calls.
 
-Such a call waits for a minute; then Ray ends the process, in its own words.
+Such a call waits for a minute; then Ray ends the process with its own message.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.hooks import Hook
 
 POLL_SECONDS = 1.0
+# Time for the driver, after Ray's death, to notice it and to end in order.
 END_SECONDS = 20.0
-"""How long the driver has, once Ray has gone, to notice that by itself and to end in order."""
 
 
 class RayWatch:
-    """A thread that looks after Ray, and ends a driver that does not end in time."""
+    """A thread that checks Ray, and ends a driver that does not end in time."""
 
     def __init__(
         self,
@@ -28,36 +28,36 @@ class RayWatch:
     ) -> None:
         """
         Args:
-            require_ray: raises RayFailed where Ray has gone.
-            give_up: called in the thread, with what was raised, when nobody called `close` in time.
-            look_seconds: from one look to the next.
+            require_ray: raises RayFailed if Ray has died.
+            give_up: called in the thread with that error, if nobody called `close` in time.
+            poll_seconds: interval of checks.
             end_seconds: from the failure to `give_up`.
         """
         self._require_ray = require_ray
         self._give_up = give_up
-        self._look_seconds = poll_seconds
+        self._poll_seconds = poll_seconds
         self._end_seconds = end_seconds
         self._stopped = threading.Event()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ray-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ray-watch", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start to check."""
         self._thread.start()
 
     def stop_polling(self) -> None:
-        """Look no more, for Ray is about to be ended; a failure that was seen stays one."""
+        """Stop checking, before Ray is ended on purpose. A failure that was seen stays one."""
         self._stopped.set()
 
     def close(self) -> None:
-        """The driver has ended in time: nothing is given up any more."""
+        """Cancel `give_up`: the driver has ended in time."""
         self.stop_polling()
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _look(self) -> None:
-        while not self._stopped.wait(self._look_seconds):
+    def _run(self) -> None:
+        while not self._stopped.wait(self._poll_seconds):
             try:
                 self._require_ray()
             except RayFailed as error:

@@ -1,4 +1,4 @@
-"""Sets a plan's nodes aside: all of them, or none."""
+"""Reserves a plan's nodes: all of them, or none."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ from ray.util.placement_group import (
 from rlhf_runtime.patience import Patience
 
 CREATED = "CREATED"
+# Time that Ray needs if all nodes exist; messages begin only after it.
 BRIEF_SECONDS = 1.0
-"""What it takes where all nodes are there; nobody needs to hear of it."""
 NOT_YET = "nodes are there, but Ray has not set them aside"
 
 
 class NotReserved(Exception):
-    """The nodes could not be set aside in time; the text says what is missing."""
+    """The nodes could not be reserved in time; the text describes what is missing."""
 
 
 def reserve(
     bundles: list[dict[str, float]], patience: Patience, missing: Callable[[], str]
 ) -> PlacementGroup:
-    """A placement group with a bundle on each of as many nodes, in the order of ranks.
-
-    A node that has just died is in Ray's tables for some seconds: only what has been set aside is
-    known to be there.
+    """Create a placement group with a bundle on each of as many nodes, in the order of ranks.
 
     Args:
-        bundles: what is taken of each.
-        patience: how long it may take.
-        missing: says what the cluster lacks, as far as is known.
+        bundles: resources per node.
+        patience: time limit and messages.
+        missing: describes what the cluster lacks.
 
     Raises:
-        NotReserved: it takes longer.
+        NotReserved: the time limit has passed.
     """
     at_once = dataclasses.replace(
         patience, seconds=BRIEF_SECONDS, tell=_ignore, pause_seconds=BRIEF_SECONDS / 50
     )
+    # A node that has died is in Ray's tables for some seconds: only reserved nodes certainly exist.
     group = placement_group(bundles, strategy="STRICT_SPREAD")
 
     def obstacle() -> str:
@@ -58,5 +56,4 @@ def reserve(
     return group
 
 
-def _ignore(_text: str) -> None:
-    """Tell nobody."""
+def _ignore(_text: str) -> None: ...

@@ -1,4 +1,4 @@
-"""Whether and when a job goes on after a failure. Pure."""
+"""Decides if and when a job restarts after a failure. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from rlhf_runtime.errors import (
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 MAX_BACKOFF_SECONDS = 600.0
+# Enough to exceed every limit; unlimited restarts must not overflow a float.
 MAX_DOUBLINGS = 64
-"""Beyond any wait; a job that is always restarted must not overflow."""
+# Errors without a restart: checkpoint.onError has decided already, or new workers would lack the
+# same, or nodes were waited for already.
 NOT_RETRIED = (
     CannotRecord,
     CheckpointFailed,
@@ -32,35 +34,31 @@ NOT_RETRIED = (
     NotEnoughResources,
     RayFailed,
 )
-"""Not tried again by themselves: checkpoint.onError has decided, or the machine lacks something
-that new workers lack, too. Nodes have been waited for already."""
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
 
 @dataclass
 class Restarts:
-    """Counts restarts, of one run of the driver."""
+    """Counts restarts of one run of the driver."""
 
     policy: FailurePolicy
     number: int = 0
     """All restarts."""
     counted: int = 0
-    """Those since the last new checkpoint that count against the limit."""
+    """Restarts since the last new checkpoint that count towards the limit."""
+    # All restarts since the last new checkpoint.
     _in_a_row: int = 0
-    """All since the last new checkpoint."""
     _from_step: int = -2
     _last_signature: str = field(default="")
 
     def next_delay(self, error: RlhfError, from_step: int) -> float | None:
-        """How long to wait before the next start; None: there is none.
+        """Return the delay before the next start; None: no restart.
 
-        The first one after a new checkpoint, or after the beginning, waits for nothing: that job
-        has come somewhere. Every other one waits, also where the limit does not count it: nothing
-        may fail over and over without a pause.
+        The first restart after a new checkpoint, or after the beginning, has no delay.
 
         Args:
-            error: what ended the incarnation.
-            from_step: the step of the checkpoint that the next one would go on from; -1: none.
+            error: the error that ended the incarnation.
+            from_step: step of the checkpoint for the next one; -1: none.
         """
         if from_step > self._from_step:
             self._from_step, self.counted, self._in_a_row, self._last_signature = (
@@ -82,6 +80,8 @@ class Restarts:
         return self._backoff_seconds()
 
     def _backoff_seconds(self) -> float:
+        # Progress was made. All other restarts wait, even uncounted ones: nothing may fail over and
+        # over without a pause.
         if self._in_a_row == 1:
             return 0.0
         doublings = min(self._in_a_row - 2, MAX_DOUBLINGS)
@@ -94,9 +94,9 @@ class Restarts:
         return None
 
     def _default_action(self, error: RlhfError) -> FailureAction:
-        """What the manifest has no rule for."""
+        """Return the action for an error without a rule in the manifest."""
         if isinstance(error, WorkerRaised | OutOfMemory):
-            # What came twice at the same place will come again.
+            # The same error twice in a row will come again.
             again = _error_signature(error) != self._last_signature
         else:
             again = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, NOT_RETRIED)
@@ -104,6 +104,6 @@ class Restarts:
 
 
 def _error_signature(error: RlhfError) -> str:
-    """What two errors of the same cause have in common."""
+    """Return the text that two errors of the same cause have in common."""
     first, _, _ = str(error).partition("\n")
     return f"{error.reason}: {_NUMBER.sub('#', first)}"

@@ -1,4 +1,4 @@
-"""What workers answered: results as they come, and errors as those who raised them meant them."""
+"""Results of workers as they arrive, and their errors without Ray's wrapping."""
 
 from __future__ import annotations
 
@@ -23,27 +23,24 @@ from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
 from rlhf_runtime.hooks import Hook, noop
 
+# Interval of checks while the driver waits for workers.
 POLL_SECONDS = 5.0
-"""From one look at the workers to the next, while they are waited for."""
+# Terminal colours in Ray's stacks.
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
-"""What Ray colours its stacks with."""
+# Time for a death to become known after another worker noticed it in a collective.
 DEATH_SECONDS = 10.0
-"""How long a death may take to be known after another worker noticed it in a collective."""
 
 
 def wait_for(references: Sequence[Any], poll: Hook = noop) -> list[Any]:
-    """The values of references, in their order; the first error of any is raised at once.
-
-    A worker that dies makes others raise in their collectives, often before its death is known: an
-    error that is not ours waits a moment for a death among the other references.
+    """Return the values of references in order; raise the first error of any at once.
 
     Args:
-        references: what is waited for.
-        look: called every few seconds of waiting; what it raises ends it.
+        references: to results.
+        poll: called every few seconds; an exception from it ends the wait.
 
     Raises:
-        RlhfError: the error that a worker raised, without Ray's wrapping.
-        WorkerRaised: a worker raised something else.
+        RlhfError: raised by a worker.
+        WorkerRaised: a worker raised another error.
         WorkerLost: a worker died.
     """
     while True:
@@ -54,17 +51,19 @@ def wait_for(references: Sequence[Any], poll: Hook = noop) -> list[Any]:
             poll()
         except RayError as error:
             meaning = unwrap_error(error)
+            # A death makes other workers raise in their collectives, often before Ray reports the
+            # death.
             if isinstance(meaning, WorkerRaised):
                 meaning = _death_among(list(dict.fromkeys(references))) or meaning
             raise meaning from None
 
 
 def wait_for_end(references: Sequence[Any], poll: Hook = noop) -> None:
-    """Wait until the calls behind references have ended, however they did.
+    """Wait until the calls behind references have ended, with or without errors.
 
     Args:
-        references: what is waited for.
-        look: called every few seconds of waiting; what it raises ends it.
+        references: to results.
+        poll: called every few seconds; an exception from it ends the wait.
     """
     pending = list(references)
     while pending:
@@ -74,11 +73,11 @@ def wait_for_end(references: Sequence[Any], poll: Hook = noop) -> None:
 
 
 def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = noop) -> Iterator[str]:
-    """Names of groups of references, each when all of its values are there.
+    """Yield the names of groups of references as their values become complete.
 
     Args:
-        groups: what is waited for.
-        look: called every few seconds of waiting; what it raises ends it.
+        groups: references by name.
+        poll: called every few seconds; an exception from it ends the wait.
 
     Raises:
         RlhfError: as `wait_for`, with the first error of any group.
@@ -101,7 +100,7 @@ def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = noop) ->
 
 
 def unwrap_error(error: RayError) -> RlhfError:
-    """The error behind what Ray raises, through workers that passed another's error on."""
+    """Return the original error behind Ray's errors, also if workers passed it on."""
     cause: BaseException = error
     while isinstance(cause, RayTaskError) and isinstance(cause.cause, BaseException):
         cause = cause.cause
@@ -123,18 +122,16 @@ def unwrap_error(error: RayError) -> RlhfError:
 
 
 def _raised_text(error: UnserializableException) -> str:
-    """What a worker raised that cannot be made again from what was sent, as some errors with
-    arguments of their own cannot: its last line first, then the stack of the worker."""
+    """Describe an error that could not be unpickled: its last line, then the worker's stack."""
+    # Some errors with arguments of their own cannot be unpickled.
     _, _, sent = str(error).partition("Original exception:\n")
     stack = COLOR_CODES.sub("", sent).strip()
     return f"a worker raised {stack.splitlines()[-1].strip() if stack else error}\n{stack}"
 
 
 def _death_text(error: RayError) -> str:
-    """Who died, and what Ray knows of it: it lists properties on lines of their own.
-
-    The first line says no more than that somebody died.
-    """
+    """Describe a death: the worker and Ray's explanation."""
+    # Ray lists properties on lines of their own; its first line only says that somebody died.
     lines = str(error).strip().splitlines()
     properties: dict[str, str] = {}
     for line in lines:
@@ -148,7 +145,8 @@ def _death_text(error: RayError) -> str:
 
 
 def _death_among(references: list[Any]) -> RlhfError | None:
-    """The death, or the error of ours, that one of the references comes to within a moment."""
+    """Return the death, or RlhfError, that a reference yields within a moment; None if there is
+    none."""
     deadline = time.monotonic() + DEATH_SECONDS
     while references and (seconds := deadline - time.monotonic()) > 0:
         ready, references = ray.wait(references, num_returns=1, timeout=seconds)

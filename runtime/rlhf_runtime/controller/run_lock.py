@@ -1,4 +1,4 @@
-"""A run's folder belongs to one process at a time."""
+"""Lock of a run's folder: one process at a time uses it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
+# The locked file in a folder.
 LOCK = ".lock"
-"""The file in a folder that is locked."""
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; it ends with the process, however that ends.
+    """Lock a folder. The lock ends with the process, however that ends.
 
     Raises:
-        FolderInUse: another process holds it.
-        FolderUnusable: it cannot be made or written.
+        FolderInUse: another process has the lock.
+        FolderUnusable: the folder cannot be created or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

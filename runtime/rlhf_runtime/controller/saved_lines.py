@@ -1,4 +1,4 @@
-"""The lines that a step saves: fetched by the driver when the step is over."""
+"""Lines that a step saves: fetched by the driver after the step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rlhf_runtime.hooks import Hook
 
 @dataclass(frozen=True)
 class SaveCall:
-    """A call that saves lines: nothing is sent for it."""
+    """A call that saves lines. It is not sent to workers."""
 
     request: CallRequest
-    """The call; its batch without sources."""
+    """The call; its batch has no sources."""
     batch: Batch
 
     @property
     def name(self) -> str:
-        """Under which it saves."""
+        """Name of the saved file."""
         options = self.request.call.options
         assert isinstance(options, SaveOptions)
         return options.name
 
     def lines(self, poll: Hook) -> bytes:
-        """Its rows' lines, in the order of the rows. Waits for who makes them."""
+        """Wait for the lines of its rows, in the order of rows."""
         shape = self.batch.shape
         sources, references = self.batch.sources((LINES,)).for_rows(range(shape.num_rows))
         request = replace(self.request, batches=(InputBatch(shape, tuple(sources)),))
@@ -42,11 +42,11 @@ class SaveCall:
 
 
 def lines_by_name(saves: Sequence[SaveCall], poll: Hook) -> Mapping[str, bytes]:
-    """What the calls of a step save under each name, call after call.
+    """Return the lines that a step saves, by name, call after call.
 
     Args:
         saves: in the order of the calls.
-        look: called every few seconds of waiting.
+        poll: called every few seconds.
     """
     lines: dict[str, bytes] = {}
     for call in saves:

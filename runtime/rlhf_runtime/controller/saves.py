@@ -1,4 +1,4 @@
-"""The driver's part in checkpoints: has ranks write, commits, keeps the last ones and the best."""
+"""The driver's part in checkpoints: lets ranks write, commits, keeps the last and the best."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PendingCheckpoint:
     step: int
     world_size: int
     files: Sequence[Any]
-    """References to what each rank wrote."""
+    """References to the files that each rank wrote."""
 
 
 @dataclass
@@ -44,27 +44,27 @@ class CheckpointManager:
     """The job's spec in force, with defaults, by wire names."""
     journal: Journal
     plan: Plan | None = None
-    """Where checkpoints say what the plan knows of their models."""
+    """Source of the records' policy and precisions."""
+    # The last evaluation: its step and metrics.
     _evaluation: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
-    """The last evaluation: after which step, and its metrics."""
     newest_step: int = -1
-    """The step of the last checkpoint that is known to be whole; -1: none is."""
+    """Step of the last complete checkpoint; -1: none."""
     _damaged: set[int] = field(default_factory=set)
     _has_claimed: bool = False
+    # Steps whose checkpoints are kept until further ones are written.
     _kept: set[int] = field(default_factory=set)
-    """Steps whose checkpoints stay until further ones are written."""
 
     def claim(self) -> None:
-        """Save at this address from now on. Only once: who takes it over later keeps it."""
+        """Become the only run that saves at this address. Only the first call has an effect."""
         if not self._has_claimed:
             self.store.claim()
             self._has_claimed = True
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint; tells about newer ones that are not.
+        """Return the newest complete checkpoint; report newer ones that are incomplete.
 
         Raises:
-            StorageFailed: nobody knows, because they cannot be read now.
+            StorageFailed: they cannot be read now.
         """
         checkpoint = self.store.newest(self._report_damaged)
         if checkpoint is not None:
@@ -77,11 +77,11 @@ class CheckpointManager:
         self.journal.notice_once(damaged_text(step, error))
 
     def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Held-out metrics after a step; they belong to its checkpoint."""
+        """Record evaluation metrics after a step, for its checkpoint."""
         self._evaluation = (step, metrics)
 
     def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
-        """Have all ranks copy their state and begin to write it."""
+        """Let all ranks copy their state and begin to write it."""
         try:
             address = self.store.begin(step)
             self._report_deleted()
@@ -91,8 +91,7 @@ class CheckpointManager:
         return [rank.begin_save.remote(address, step) for rank in ranks]
 
     def _report_deleted(self) -> None:
-        """Say so where somebody has deleted checkpoints that stay: what follows is written as
-        ever."""
+        """Report checkpoints that somebody has deleted. Later ones are written as usual."""
         deleted = self._kept - {*self.store.steps()}
         if not deleted:
             return
@@ -105,22 +104,23 @@ class CheckpointManager:
             f"{steps} any more; until the next one is written, a restart begins {begins}"
         )
         if not self._kept:
-            self.store.claim()  # its name has gone with them
+            # The claim was deleted, too.
+            self.store.claim()
 
     def wait(self, copying: Sequence[Any], poll: Hook = noop) -> None:
-        """Wait until state is copied; `look` is called every few seconds."""
+        """Wait until the state is copied; `poll` is called every few seconds."""
         wait_for(copying, poll)
 
     def finish(self, ranks: Sequence[Any], step: int) -> PendingCheckpoint:
-        """Have all ranks finish what they write."""
+        """Let all ranks finish writing."""
         return PendingCheckpoint(
             step, len(ranks), [rank.finish_save.remote(step) for rank in ranks]
         )
 
     def commit(self, finishing: PendingCheckpoint, poll: Hook = noop) -> None:
-        """Wait until everything is written, and make it the checkpoint of its step.
+        """Wait until all files are written, then make them the checkpoint of their step.
 
-        `look` is called every few seconds.
+        `poll` is called every few seconds.
 
         Raises:
             CheckpointFailed: it could not be written, and the manifest says to fail then.
@@ -129,12 +129,14 @@ class CheckpointManager:
         try:
             written: list[dict[str, SavedFile]] = wait_for(finishing.files, poll)
         except CheckpointFailed as error:
-            wait_for_end(finishing.files, poll)  # ranks of other pools may write there still
+            # Ranks of other pools may still write.
+            wait_for_end(finishing.files, poll)
             self._handle_failure(step, error)
             return
         files = {name: file for part in written for name, file in part.items()}
         if not files:
-            return  # it was never begun, which has been told
+            # It was never begun, which was reported.
+            return
         evaluated_step, metrics = self._evaluation
         record = CheckpointRecord(
             step=step,
@@ -156,20 +158,19 @@ class CheckpointManager:
         self._prune(step)
 
     def _prune(self, step: int) -> None:
-        """Delete what is not kept. The next step's files may be on their way already.
-
-        A checkpoint ahead of the newest one is damaged, else the job had gone on from it.
-        """
+        """Delete the checkpoints that are not kept."""
         try:
             records = {saved: self.store.record(saved) for saved in self.store.steps()}
             complete = [
                 record
                 for saved, record in records.items()
+                # A checkpoint after `step` is damaged, else the job had resumed from it.
                 if record and saved <= step and saved not in self._damaged
             ]
             kept = steps_to_keep(complete, self.settings.keep_last, self.settings.keep_best.metric)
             self._kept = kept & records.keys()
             for saved, record in records.items():
+                # Files of the next step may be on their way already.
                 is_being_written = record is None and saved > step
                 if saved not in kept and not is_being_written:
                     self.store.remove(saved)
@@ -184,7 +185,8 @@ class CheckpointManager:
             f"the checkpoint of step {step} could not be written: {error}; older "
             "checkpoints are untouched"
         )
-        with suppress(StorageFailed):  # what stays is named as unfinished when the job goes on
+        # Leftovers are reported as unfinished when the job resumes.
+        with suppress(StorageFailed):
             self.store.abandon(step)
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error
@@ -192,7 +194,6 @@ class CheckpointManager:
 
 
 def _model_fields(plan: Plan | None) -> dict[str, Any]:
-    """What a record says of the models of a plan."""
     if plan is None:
         return {}
     precisions = {role.role: role.precision.value for role in plan.roles if role.precision}
@@ -200,12 +201,12 @@ def _model_fields(plan: Plan | None) -> dict[str, Any]:
 
 
 def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str | None) -> set[int]:
-    """Steps whose checkpoints stay: the newest, and the one with the largest metric.
+    """Return the steps whose checkpoints are kept: the newest, and the one with the largest metric.
 
     Args:
         records: of all checkpoints.
-        keep_last: how many of the newest.
-        best_by: a held-out metric; None: no best one is kept.
+        keep_last: number of the newest.
+        best_by: an evaluation metric; None: no best one is kept.
     """
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
     scores = [(record.metrics.get(best_by or "", nan), record.step) for record in records]

@@ -1,4 +1,4 @@
-"""What hosts said of the parts of a call that scores, put together. Pure."""
+"""Merges the scoring reports of a call's slices. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlhf_runtime.rewards.scores import MAX_NAMED, Failure
 
 
 def require_scores(reports: Sequence[CallReport], step: int) -> None:
-    """Check that of every call that scores, in every round, some response counts.
+    """Check that every call that scores has a valid score in every round.
 
     Args:
-        reports: of all parts of the calls, in the order of their rows.
-        step: theirs, for the message.
+        reports: of all slices of the calls, in the order of their rows.
+        step: for the message.
 
     Raises:
-        NothingScored: of one none does, although there are responses.
+        NothingScored: a call has responses, but no valid score.
     """
     for parts in _calls(reports):
         count = sum(part.num_samples for part in parts)
@@ -27,15 +27,15 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
                 f"no sample could be scored: got errors for all {count} responses of step {step}; "
                 "correct the verifier, or see to its service. "
                 + " ".join(
-                    f"{name}: {each[0]}"
-                    for name, each in _failures(parts).items()
-                    if not each[0].only_together
+                    f"{name}: {failures[0]}"
+                    for name, failures in _failures(parts).items()
+                    if not failures[0].only_together
                 )
             )
 
 
 def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:
-    """The foremost failures with the name of the reward, call by call and round by round."""
+    """Return the first failures with the reward's name, by call and round."""
     return tuple(
         (name, failure)
         for parts in _calls(reports)
@@ -45,7 +45,7 @@ def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure]
 
 
 def _calls(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
-    """The parts of each call in each of its rounds."""
+    """Return the reports of each call and round."""
     by_call: dict[tuple[str, int], list[ScoringReport]] = {}
     for report in reports:
         if report.scoring is not None:
@@ -54,12 +54,12 @@ def _calls(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
 
 
 def _failures(parts: Sequence[ScoringReport]) -> dict[str, tuple[Failure, ...]]:
-    """Those of every reward, the foremost first; last what has scores after all."""
+    """Return the failures by reward, in order; those with a score after all come last."""
     failures_by_reward: dict[str, tuple[Failure, ...]] = {}
     for part in parts:
         for name, failures in part.failures.items():
             failures_by_reward[name] = (*failures_by_reward.get(name, ()), *failures)
     return {
-        name: tuple(sorted(each, key=attrgetter("only_together")))
-        for name, each in failures_by_reward.items()
+        name: tuple(sorted(failures, key=attrgetter("only_together")))
+        for name, failures in failures_by_reward.items()
     }

@@ -1,4 +1,4 @@
-"""Where a job's workers live: the one difference between `rlhf run` and `rlhf drive`."""
+"""Sites of a job's workers: the one difference between `rlhf run` and `rlhf drive`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlhf_runtime.forkserver.client import ForkServer, unload, wait_until_ready
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.patience import Patience
 
+# Time limit for a machine's Ray to reserve its devices; normally a moment.
 RESERVE_SECONDS = 60.0
-"""How long a machine's Ray may take to set its devices aside; a moment where they are there."""
 
 
+# A pool, and its nodes, one bundle each.
 ReservedPool = tuple[Pool, PlacementGroup]
-"""A pool, and its nodes, one bundle each."""
 
 
 class Site(Protocol):
@@ -31,35 +31,35 @@ class Site(Protocol):
 
     @property
     def one_machine(self) -> bool:
-        """Whether all workers are on the driver's machine: then nothing listens to others."""
+        """True if all workers are on the driver's machine: then nothing listens for other nodes."""
 
     def open(self, pools: Sequence[Pool]) -> None:
-        """Be connected to Ray; nobody else's workers are there."""
+        """Connect to Ray, without workers of other drivers."""
 
     def require_ray(self) -> None:
-        """Raise where Ray itself has gone, and workers are waited for in vain."""
+        """Raise if Ray itself has died, so that waiting for workers is pointless."""
 
     def report_alive(self) -> None:
-        """The driver lives: called every few seconds while workers compute."""
+        """Report that the driver is alive; called every few seconds while workers compute."""
 
     def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
-        """Set a bundle of each node aside for an incarnation of workers, pool by pool."""
+        """Reserve a bundle on each node for an incarnation of workers, pool by pool."""
 
     @property
     def worker_options(self) -> Mapping[str, Any]:
-        """Of Ray's actors: what lets fork servers make them."""
+        """Options of Ray's actors that let fork servers make them."""
 
     def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
-        """Have what workers import in memory on each of the reserved nodes, to fork them from.
+        """Import the workers' libraries on each reserved node, to fork workers from them.
 
-        What `look`, which is called while that goes on, raises ends the wait.
+        `poll` is called meanwhile; an exception from it ends the wait.
         """
 
     def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
-        """Give their memory back, until workers are wanted again."""
+        """Free the libraries' memory until workers are needed again."""
 
     def close(self) -> None:
-        """Leave Ray; safe without `open`."""
+        """Leave Ray; also allowed without `open`."""
 
 
 class OneMachine:
@@ -69,7 +69,7 @@ class OneMachine:
     worker_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, fork_server: ForkServer) -> None:
-        """The server, which forks all workers, stays its owner's to close, after this."""
+        """Use a server that forks all workers. Its owner closes it, after this."""
         self._server = fork_server
 
     def open(self, pools: Sequence[Pool]) -> None:
@@ -78,16 +78,17 @@ class OneMachine:
         start_local_ray(int(sum(bundle["CPU"] for bundle in bundles)), self._server.name)
 
     def import_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
-        """Wait for the fork server; where that fails, workers import by themselves and say why."""
+        """Wait for the fork server. If it fails, workers import by themselves and report the
+        reason."""
         self._server.revive()
         wait_until_ready(self._server.name, poll)
 
     def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
-        """Let the fork server forget."""
+        """Let the fork server drop its libraries."""
         unload(self._server.name, poll)
 
     def require_ray(self) -> None:
-        """Look after Ray's own processes.
+        """Check Ray's own processes.
 
         Raises:
             RayFailed: one has died.
@@ -95,14 +96,14 @@ class OneMachine:
         require_local_ray()
 
     def report_alive(self) -> None:
-        """Nobody asks on one machine: who started the driver sees it."""
+        """Do nothing: the user of the command sees the driver."""
 
     def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
-        """Set the devices aside.
+        """Reserve the devices.
 
         Raises:
-            RayFailed: Ray has gone.
-            NotEnoughResources: Ray does not see as many.
+            RayFailed: Ray has died.
+            NotEnoughResources: Ray has fewer devices.
         """
         self.require_ray()
         patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)

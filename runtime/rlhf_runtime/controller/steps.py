@@ -1,4 +1,4 @@
-"""Runs one pass of an algorithm and turns the workers' reports into metrics, phases and spans."""
+"""Runs one pass of an algorithm and merges the workers' reports into metrics, phases and spans."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from rlhf_runtime.workers.process import resident_bytes
 
 @dataclass(frozen=True)
 class PassResult:
-    """What one pass came to."""
+    """Result of one pass."""
 
     metrics: Mapping[str, float]
     phases: Mapping[str, float]
-    """Seconds of each kind of call: the slowest process's."""
+    """Seconds per kind of call, of the slowest process."""
     spans: tuple[Span, ...]
     seconds: float
     tokens: int
     memory: Mapping[str, int]
     """Resident bytes by process, and of Ray's object store."""
     unscored: tuple[tuple[str, Failure], ...] = ()
-    """What verifiers could not score, with the name of the reward."""
+    """Samples that verifiers could not score, with the reward's name."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
-    """What it saves, by name."""
+    """Saved lines by name."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class SubmittedPass:
     start: float
     """Unix seconds."""
     names: CallNames
-    """Of its metrics."""
+    """Names of its metrics."""
 
 
 class PassRunner:
     """Runs passes of the job's graphs over one incarnation of workers.
 
-    Passes are submitted ahead and run in the order of their submission: while workers are busy with
-    one, the next is already waiting for them.
+    Passes are submitted ahead and run in the order of submission: while workers run one, the next
+    already waits for them.
     """
 
     def __init__(self, workers: Workers, graphs: Mapping[GraphName, Graph]) -> None:
@@ -69,14 +69,15 @@ class PassRunner:
         self._last_end = 0.0
 
     def train(self, algorithm: Algorithm, step: int) -> SubmittedPass:
-        """A training step; steps count from 1. Where it repeats something this waits for it."""
+        """Submit a training step; steps count from 1. A step with `flow.repeat` waits for its
+        rounds."""
         spec = self._workers.job.spec
         rows_per_prompt = 1 if spec.data.train.preferences is None else 2
         shape = BatchShape(spec.schedule.prompts_per_step, rows_per_prompt)
         return self._submit(GraphName.STEP, algorithm, step, shape)
 
     def warm_start(self, algorithm: Algorithm, step: int) -> SubmittedPass:
-        """A supervised step; steps count from 1."""
+        """Submit a supervised step; steps count from 1."""
         settings = self._workers.job.spec.schedule.warm_start
         assert settings is not None
         return self._submit(
@@ -84,12 +85,12 @@ class PassRunner:
         )
 
     def evaluate(self, algorithm: Algorithm, step: int) -> SubmittedPass:
-        """All held-out prompts, after so many steps."""
+        """Submit an evaluation of all evaluation prompts, after `step` steps."""
         shape = BatchShape(self._workers.counts["evaluation"])
         return self._submit(GraphName.EVALUATION, algorithm, step, shape)
 
     def wait(self, submitted: SubmittedPass) -> PassResult:
-        """The end of a pass; passes end in the order of their submission."""
+        """Wait for a pass. Passes end in the order of submission."""
         reports = submitted.backend.wait()
         start = max(submitted.start, self._last_end)
         self._last_end = last_end(reports)
@@ -131,16 +132,16 @@ class PassRunner:
 
 @dataclass(frozen=True)
 class HostedData:
-    """The rows of a pass, from the data host."""
+    """Rows of a pass, from the data host."""
 
     workers: Workers
     graph: GraphName
     step: int
     shape: BatchShape
-    """Of a batch of its prompts."""
+    """Shape of a batch of its prompts."""
 
     def prompts(self, number: int) -> tuple[Any, Batch]:
-        """A batch of prompts; those of other numbers are others."""
+        """Return a batch of prompts, one per number."""
         report, reference = self._returning(self.workers.data.batch).remote(
             self.graph, self.step, number
         )
@@ -148,7 +149,7 @@ class HostedData:
         return report, _from_host(reference, fields, self.shape)
 
     def pretraining(self) -> tuple[Any, Batch]:
-        """Rows of data.pretraining."""
+        """Return the rows of data.pretraining."""
         report, reference = self._returning(self.workers.data.pretraining).remote(
             self.graph, self.step
         )
@@ -167,14 +168,15 @@ def _from_host(reference: Any, fields: Sequence[str], shape: BatchShape) -> Batc
 
 
 def last_end(reports: Sequence[CallReport]) -> float:
-    """When a pass's last call ended by the workers' clocks; the driver may hear of it later."""
+    """Return the end of a pass's last call by the workers' clocks."""
+    # The driver may get a report later than its call ended.
     return max((span.end for report in reports for span in report.spans), default=time.time())
 
 
 def summarize(
     reports: Sequence[CallReport], start: float, end: float, names: CallNames
 ) -> PassResult:
-    """Put the reports of a pass together."""
+    """Merge the reports of a pass."""
     metrics = merge_statistics(
         [names.for_call(report.call).rename(report.statistics) for report in reports]
     )
@@ -198,6 +200,7 @@ def _phases(spans: Sequence[Span]) -> dict[str, float]:
     return phases
 
 
+# The phase that each kind of call counts towards.
 PHASES: Mapping[str, str] = {
     "reshard": "transition",
     "release": "transition",
@@ -214,4 +217,3 @@ PHASES: Mapping[str, str] = {
     "train": "train",
     "copy_weights_from": "copy",
 }
-"""The phase that a call counts to."""

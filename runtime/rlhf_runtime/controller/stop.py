@@ -1,4 +1,4 @@
-"""A wish to stop, from whoever hears of it to whoever can."""
+"""A request to stop, from a signal handler to the training loop."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from dataclasses import dataclass
 
 @dataclass
 class StopRequest:
-    """Set by a signal's handler, read by the loop over passes."""
+    """Set by a signal handler, read by the loop over passes."""
 
     requested: bool = False
-    """Whether the job should stop after the step that it is in, with its state saved."""
+    """True if the job should stop after the current step, with its state saved."""
     has_state_to_save: bool = False
-    """Whether there is state to save: before the first step, a stop is best done at once."""
+    """True once there is state to save; before the first step a stop is immediate."""
 
     def raise_if_requested(self) -> None:
-        """Stop now if that is wanted and there is nothing to save.
-
-        A signal's handler raises this itself, but where it interrupts a destructor or a library's
-        callback, Python drops the error and goes on.
+        """Stop now if requested and there is no state to save.
 
         Raises:
-            KeyboardInterrupt: it is so.
+            KeyboardInterrupt: a stop is requested.
         """
+        # The signal handler raises this, too. But in a destructor or a library's callback, Python
+        # drops that exception.
         if self.requested and not self.has_state_to_save:
             raise KeyboardInterrupt

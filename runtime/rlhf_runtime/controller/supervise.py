@@ -1,4 +1,4 @@
-"""Keeps a job going: when an incarnation of workers fails, the next one takes over."""
+"""Keeps a job running: after a failure, the next incarnation of workers takes over."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ def supervise(
     """Run incarnations, each from the newest checkpoint, until one does not fail.
 
     Args:
-        incarnation: runs one from a checkpoint or from the start; returns whether the job came to
-            its end.
-        saves: know the checkpoint to go on from.
-        restarts: decides whether there is another one.
-        journal: hears of failures.
+        incarnation: runs from a checkpoint or from the start; returns True if the job is complete.
+        saves: provide the newest checkpoint.
+        restarts: decide about another start.
+        journal: records failures.
         begin_again: called before each further incarnation.
-        stop: whether somebody wants the job to stop: then a failure is its end.
+        stop: if a stop is requested, a failure ends the job.
         sleep: waits so many seconds.
 
     Raises:
-        RlhfError: the failure after which there is no other one.
+        RlhfError: the failure without another start.
     """
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Notices workers that hang: no deadline on how long a call takes, but on how long nothing is done.
+"""Detects workers that hang. There is no deadline for a call, but for the time without progress.
 
-The driver looks whenever it has waited for some seconds.
+The driver polls whenever it has waited for some seconds.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from pathlib import Path
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.workers.activity import WorkerStatus, request_status
 
+# Frames of each rank's stack in the message; all of them are in the file.
 SHOWN_FRAMES = 3
-"""Of each rank's stack in the message; all of them are in the file."""
 
 
 @dataclass
 class StallDetector:
-    """Who does nothing for too long. Pure: the clock is the caller's."""
+    """Finds workers without progress for too long. Pure: the caller has the clock."""
 
     deadline_seconds: float
     _unreachable_since: dict[str, float] = field(default_factory=dict)
 
     def observe(self, statuses: Mapping[str, WorkerStatus | None], now: float) -> dict[str, float]:
-        """Seconds without progress of those that are beyond the deadline.
+        """Return the seconds without progress of workers beyond the deadline.
 
-        Ranks wait for each other: as long as one that is in a call moves, none is hung. A worker
-        between calls is not hung either. One that does not answer does nothing.
+        Workers between calls are not stalled. Workers that do not answer make no progress.
         """
         for name, status in statuses.items():
             if status is not None:
@@ -39,12 +38,13 @@ class StallDetector:
                 self._unreachable_since.setdefault(name, now)
         unreachable = {name: now - since for name, since in self._unreachable_since.items()}
         busy = {name: s.seconds for name, s in statuses.items() if s is not None and s.call}
+        # Ranks wait for each other: while one in a call makes progress, none hangs.
         still = busy if min(busy.values(), default=0.0) >= self.deadline_seconds else {}
         return still | {name: s for name, s in unreachable.items() if s >= self.deadline_seconds}
 
 
 class WorkerWatch:
-    """Asks workers what they are doing."""
+    """Polls the activity of workers."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class WorkerWatch:
         """
         Args:
             workers: addresses by name.
-            key: what they answer to.
+            key: the shared secret.
             deadline_seconds: longest time without progress.
-            stacks_file: where stacks are written when somebody hangs.
-            job: its name, for the message.
+            stacks_file: receives the stacks if a worker hangs.
+            job: name for the message.
             clock: monotonic seconds.
         """
         self._workers = dict(workers)
@@ -72,10 +72,10 @@ class WorkerWatch:
         self._clock = clock
 
     def poll(self) -> None:
-        """Ask everyone.
+        """Request the activity of all workers.
 
         Raises:
-            NoProgress: somebody has been still for longer than the deadline.
+            NoProgress: a worker made no progress for longer than the deadline.
         """
         with ThreadPoolExecutor(len(self._workers)) as threads:
             answers = threads.map(

@@ -1,4 +1,4 @@
-"""Sends calls to groups of workers and turns what comes back into batches of references."""
+"""Sends calls to groups of workers and turns their results into batches of references."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of, row_bounds
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset, Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 
+# A Ray actor handle.
 Handle = Any
-"""A Ray actor handle."""
 
 
+# A worker's index in its group, its coordinates, and its request.
 Assignment = tuple[int, Coordinates, CallRequest]
-"""A worker's number in its group, its place, and what it is to do."""
 
 
 class SubmittedCall(NamedTuple):
     """A call that was sent."""
 
     reports: list[Any]
-    """References to those of its workers."""
+    """References to the reports of its workers."""
     result: Batch | None
-    """What it writes. None: nothing."""
+    """Its result; None: it writes nothing."""
     unfinished: tuple[ShardRef, ...] = ()
-    """What it leaves to another call to finish, of each engine."""
+    """Unfinished rows for another call, per engine."""
 
     @property
     def rows(self) -> Batch:
-        """What it writes, where it writes something."""
+        """The result of a call that writes something."""
         assert self.result is not None, "the call writes nothing"
         return self.result
 
@@ -45,7 +45,7 @@ class WorkerGroup:
     """All ranks of a pool, in order."""
 
     def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
-        """nodes: of the workers, where they are known."""
+        """nodes: of the workers, if known."""
         self.workers = tuple(workers)
         self.nodes = tuple(nodes) or (None,) * len(self.workers)
         self._running = [worker.run for worker in workers]
@@ -58,15 +58,13 @@ class WorkerGroup:
         mesh: Mesh | None,
         source: Mesh | None = None,
     ) -> SubmittedCall:
-        """Send a call to the workers that run it.
-
-        Each gets references to the shards that it can need.
+        """Send a call to the workers that run it, with references to the shards they may need.
 
         Args:
-            order: the call.
-            batches: those that it reads.
+            request: the call.
+            batches: batches that it reads.
             mesh: its ranks; None for hosts.
-            source: the ranks that it brings weights from, where it does; they run it, too.
+            source: ranks that weights come from, which run the call, too; None: no transfer.
         """
         call, shape = request.call, batches[0].shape
         names, samples = returned_columns(call), _rows_per_input_row(call)
@@ -89,28 +87,33 @@ class WorkerGroup:
             report, shard, *rest = returning[worker].remote(*message)
             reports.append(report)
             bounds = row_bounds(call, shape, at, everything)
+            # Ranks divide a partial subset by tokens: any row may be in any shard.
             if request.subset is not RowSubset.ALL:
                 bounds = range(shape.num_rows)
             rows = range(bounds.start * samples, bounds.stop * samples)
             node = self.nodes[worker]
             shards.append(ShardRef(shard, rows, node, request.subset))
-            unfinished += [ShardRef(each, rows, node, RowSubset.UNFINISHED) for each in rest]
-        shards.sort(key=lambda shard: shard.rows.start)  # a protocol need not give them in order
+            unfinished += [
+                ShardRef(reference, rows, node, RowSubset.UNFINISHED) for reference in rest
+            ]
+
+        # A user's protocol need not yield them in order.
+        shards.sort(key=lambda shard: shard.rows.start)
         result = as_batch(names, shards, shape.repeated(samples)) if names else None
         return SubmittedCall(reports, result, tuple(unfinished))
 
     def _assignments(
         self, request: CallRequest, batch: Batch, mesh: Mesh | None, source: Mesh | None
     ) -> Iterator[Assignment]:
-        """To every rank of the call's meshes."""
+        """Yield every rank of the call's meshes."""
         assert mesh is not None
         for rank in mesh.ranks if source is None else union_ranks(mesh, source):
             yield rank, Coordinates.in_call(rank, mesh, source), request
 
 
 class HostGroup(WorkerGroup):
-    """Hosts beside the ranks, which are sent a call in as many parts as its rows come in: they
-    begin with those that are there."""
+    """Reward hosts. A call is sent in as many slices as its rows have shards: each begins as soon
+    as its shard exists."""
 
     def submit(
         self,
@@ -119,7 +122,7 @@ class HostGroup(WorkerGroup):
         mesh: Mesh | None,
         source: Mesh | None = None,
     ) -> SubmittedCall:
-        """Send a call; of a portion of its rows shard by shard, as these hold any of them."""
+        """Send a call; a partial subset of rows is sent shard by shard."""
         if request.subset is RowSubset.ALL:
             return super().submit(request, batches, mesh, source)
         (batch,) = batches
@@ -127,9 +130,9 @@ class HostGroup(WorkerGroup):
             super(HostGroup, self).submit(request, [batch.with_shard(shard)], mesh, source)
             for shard in self._main_shards(request, batch)
         ]
-        results = [each.result for each in sent if each.result is not None]
-        shards = [shard for each in results for shard in each.shards]
-        reports = [report for each in sent for report in each.reports]
+        results = [call.result for call in sent if call.result is not None]
+        shards = [shard for result in results for shard in result.shards]
+        reports = [report for call in sent for report in call.reports]
         return SubmittedCall(reports, as_batch(returned_columns(request.call), shards, batch.shape))
 
     def __init__(self, workers: Sequence[Handle], nodes: Sequence[Node] = ()) -> None:
@@ -139,11 +142,12 @@ class HostGroup(WorkerGroup):
     def _assignments(
         self, request: CallRequest, batch: Batch, mesh: Mesh | None, source: Mesh | None
     ) -> Iterator[Assignment]:
-        """Parts are those of the read column that comes in most, as by a mesh with a data axis of
-        as many ranks: whoever generated cut whole groups by the same rule. Each goes to the host on
-        the node where it was made; where none is, hosts take turns."""
+        """Yield a slice per shard of the column with the most shards."""
         nodes = [shard.node for shard in self._main_shards(request, batch)] or [None]
         for number, node in enumerate(nodes):
+            # The slices equal those of a mesh with a data axis of as many ranks: generation cut
+            # whole groups by the same rule. So each goes to the host on its node, without a
+            # transfer; else hosts take turns.
             has_host = node is not None and node in self.nodes
             host = self.nodes.index(node) if has_host else next(self._turns)
             batch_slice = Slice(number, len(nodes))
@@ -155,14 +159,14 @@ class HostGroup(WorkerGroup):
 
     @staticmethod
     def _main_shards(request: CallRequest, batch: Batch) -> list[ShardRef]:
-        """The shards of the column that comes in most."""
+        """Return the shards of the column with the most shards."""
         return max((batch.nonempty_shards(field) for field in request.call.reads), key=len)
 
 
 def _inputs_for(
     request: CallRequest, read: Sequence[tuple[BatchShape, InputSources]], at: Coordinates
 ) -> tuple[list[Sequence[ColumnSource]], list[Any]]:
-    """What a rank is told of each batch that the call reads, and references to its shards."""
+    """Return the sources of each batch for a rank, and references to its shards."""
     sources_by_batch: list[Sequence[ColumnSource]] = []
     references: list[Any] = []
     for shape, sources in read:
@@ -173,17 +177,17 @@ def _inputs_for(
 
 
 def _rows_needed(request: CallRequest, shape: BatchShape, at: Coordinates) -> range:
-    """Among which rows of a batch those are that a rank works on."""
+    """Return bounds of a batch's rows that a rank works on."""
     call = request.call
     is_part = request.subset is not RowSubset.ALL and not request.leaves_rows
     if is_part or (isinstance(call.options, ComputeOptions) and call.options.sees_all):
         return range(shape.num_rows)
     batches = shape.mini_batches(request.mini_batches)
     bounds = [row_bounds(call, shape, at, groups) for groups in batches]
-    bounds = [each for each in bounds if each] or [range(0)]
-    return range(min(each.start for each in bounds), max(each.stop for each in bounds))
+    bounds = [rows for rows in bounds if rows] or [range(0)]
+    return range(min(rows.start for rows in bounds), max(rows.stop for rows in bounds))
 
 
 def _rows_per_input_row(call: ModelCall) -> int:
-    """Rows of a call's result for each row that it reads."""
+    """Return the rows of a call's result per input row."""
     return call.options.samples if isinstance(call.options, GenerateOptions) else 1

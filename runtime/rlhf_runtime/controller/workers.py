@@ -34,34 +34,34 @@ from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
 from rlhf_runtime.workers.setup import RankSetup
 
+# Time limit for workers to end by themselves.
 CLOSE_SECONDS = 10.0
-"""How long workers may take to end by themselves."""
 
+# Upper limit of slices that a reward host scores at the same time.
 MAX_CONCURRENT_CALLS = 64
-"""Parts of batches that a reward host scores at a time, at most."""
 
+# Phases of the start-up that do not wait for another one.
 INDEPENDENT_PHASES = ("libraries", "verifiers")
-"""Phases of the start-up that wait for no other."""
 
+# Called with the name of a start-up phase and its seconds when it is over.
 Started = Callable[[str, float], None]
-"""Told the name of a start-up phase and its seconds when it is over."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Where workers write, and what they may use."""
+    """Folders and limits of workers."""
 
     models: Path
-    """Where builtin models are made."""
+    """Folder for builtin models."""
     logs: Path
     python_path: tuple[str, ...]
     timeout_seconds: float
     threads_per_rank: int | None = None
-    """Default: an equal share of its node's cores."""
+    """None: an equal share of the node's cores."""
     faults: tuple[Fault, ...] = ()
-    """Faults on purpose."""
+    """Injected faults."""
     require_folder: Hook = noop
-    """Raises where the run's folder is gone."""
+    """Raises if the run's folder was deleted."""
 
 
 class Workers:
@@ -80,12 +80,12 @@ class Workers:
         self._watch_key = secrets.token_hex(16)
         self._settings = settings
         self._site = site
+        # Model folder of every role; set by `build`.
         self.folders: dict[str, Path] = {}
-        """Of every role's model; known when built."""
+        # Counts of data rows, usable and not; set by `build`.
         self.counts: dict[str, int] = {}
-        """Rows of the data, used and not; known when built."""
+        # Metrics that verifiers declare, by the reward's name; set by `build`.
         self.measured: dict[str, str] = {}
-        """Metrics that verifiers declare, by the reward's name; known when built."""
         self._begin = time.monotonic()
         self._reserved: dict[str, PlacementGroup] = {}
         try:
@@ -96,28 +96,26 @@ class Workers:
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
         self.data = self._start_host(DataHost, "data", 0, plan)
         hosts = reward_hosts(plan)
+        # By name.
         self.rewards = {name: self._start_reward_host(name, len(hosts)) for name in hosts}
-        """By name."""
+        # Workers by pool; None: reward hosts.
         self.worker_groups: dict[str | None, WorkerGroup] = {
             None: HostGroup(list(self.rewards.values()), list(hosts.values()))
         }
-        """The workers of each pool, and the hosts beside them (None)."""
         self.worker_groups |= {
             pool.name: WorkerGroup(self._ranks[pool.name], rank_nodes(pool)) for pool in plan.pools
         }
 
     @property
     def ranks(self) -> tuple[Any, ...]:
-        """The ranks of all pools, in the order of their numbers."""
+        """The ranks of all pools, by global rank."""
         return tuple(rank for ranks in self._ranks.values() for rank in ranks)
 
     def build(self, started: Started) -> None:
-        """Load models, data and verifiers, all at the same time.
-
-        Everything is sent at once; workers wait for each other's results, the driver for the first
-        error of any.
-        """
+        """Load models, data and verifiers, all at the same time."""
         addresses = self._activity_addresses()
+        # Everything is sent at once: workers wait for each other's results, the driver for the
+        # first error of any.
         stores = {name: [rank.prepare.remote() for rank in r] for name, r in self._ranks.items()}
         first, *_ = self._ranks[self.plan.policy_pool.name]
         folders = first.resolve.remote(self._settings.models)
@@ -148,18 +146,17 @@ class Workers:
         self.folders, self.counts = wait_for([folders, data])
 
     def call_ranks(self, method: str, *arguments: Any) -> None:
-        """Call a method on every rank and wait; the first error is raised."""
+        """Call a method on every rank and wait; raises the first error."""
         self._call(self.ranks, method, *arguments)
 
     def call_role(self, role: str, method: str, *arguments: Any) -> None:
-        """Call a method on every rank that holds a role's model and wait; the first error is
-        raised."""
+        """Call a method on every rank with a role's model and wait; raises the first error."""
         mesh = self._mesh_of(role)
         self._call([self._ranks[mesh.pool][rank] for rank in mesh.ranks], method, *arguments)
 
     def copy_weights(self, source: str, target: str) -> None:
-        """Let a role start from the weights of another: within its ranks where both are on the
-        same, else by a saved model."""
+        """Copy a role's weights to another: within ranks if both are on the same, else by a saved
+        model."""
         one, other = self._mesh_of(source), self._mesh_of(target)
         if (one.pool, one.ranks) == (other.pool, other.ranks):
             self.call_role(target, "copy_weights", source, target)
@@ -170,17 +167,19 @@ class Workers:
         shutil.rmtree(folder)
 
     def poll(self) -> None:
-        """What is looked after while workers are waited for.
+        """Check workers and Ray while the driver waits.
 
         Raises:
-            RayFailed: Ray itself has gone.
+            RayFailed: Ray itself has died.
             NoProgress: a worker hangs.
             RunFolderLost: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
         self._watch.poll()
         self._site.report_alive()
-        self._settings.require_folder()  # last, as storage may hang
+
+        # Last, as storage may hang.
+        self._settings.require_folder()
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""
@@ -197,10 +196,11 @@ class Workers:
             ray.kill(worker)
         self._release_nodes()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
-            segment.unlink(missing_ok=True)  # killed ranks leave what their engines shared
+            # Killed ranks leave the shared memory of their engines.
+            segment.unlink(missing_ok=True)
 
     def _reserve(self) -> None:
-        """Set the devices of all pools aside, with what their workers import in memory."""
+        """Reserve the devices of all pools, and import the workers' libraries there."""
         for pool, bundles in self._site.reserve(self.plan.pools):
             self._reserved[pool.name] = bundles
         self._site.import_libraries(self._nodes, self._start_deadline())
@@ -222,7 +222,7 @@ class Workers:
         wait_for([getattr(rank, method).remote(*arguments) for rank in ranks], self.poll)
 
     def _start_deadline(self) -> Hook:
-        """Raises when workers have taken too long to come to life."""
+        """Return a check that raises if workers take too long to start."""
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         begin = time.monotonic()
 
@@ -238,7 +238,7 @@ class Workers:
         return poll
 
     def _activity_addresses(self) -> list[Any]:
-        """References to where each worker answers; the ranks' come first."""
+        """Request the activity addresses of all workers, ranks first."""
         everyone = [*self.ranks, self.data, *self.rewards.values()]
         return [
             worker.serve_activity.remote(self._site.one_machine, self._watch_key)
@@ -285,20 +285,18 @@ class Workers:
         )
 
     def _start_reward_host(self, name: str, count: int) -> Any:
-        """One of so many."""
         node = reward_hosts(self.plan)[name].number
-        faults = () if node else self._settings.faults  # the first host has all
-        max_concurrency = min(
-            MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
-        )  # of two roles, or passes
+        # The first host has all faults.
+        faults = () if node else self._settings.faults
+        # Slices of two roles, or of two passes.
+        max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
         more = (name, Slice(node, count), faults)
         return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 
     def _start_host(
         self, kind: type, name: str, node: int, *more: Any, max_concurrency: int = 1
     ) -> Any:
-        """A host on a node of the policy's pool, which runs so many calls at a time: if several, as
-        their shards come."""
+        """Start a host on a node of the policy's pool."""
         log = self._settings.logs / f"{name.replace(' ', '-')}.log"
         options = ray.remote(kind).options(
             name=self._actor_name(name),
@@ -317,5 +315,5 @@ class Workers:
         )
 
     def _actor_name(self, worker: str) -> str:
-        """What Ray calls it when it dies."""
+        """Return the actor's name, which Ray reports if it dies."""
         return f"{worker} in {self.incarnation}"

@@ -1,4 +1,4 @@
-"""From a data source to prompts and answers as token ids, and which of them each step takes.
+"""Reads a data source into prompts and answers as token ids, and selects the rows of each step.
 
-Runs in processes that handle text only: nothing here imports torch or ray.
+Nothing here imports torch or ray: it runs in processes that handle text only.
 """

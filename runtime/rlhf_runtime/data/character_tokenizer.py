@@ -1,7 +1,6 @@
-"""The character tokenizer of the builtin models: 64 tokens, one for each character.
+"""The character tokenizer of the builtin models: 64 tokens, one per character.
 
-Every id has a text of its own, so that no response can hide a token: a response reads like the
-right one only if it is the right one.
+Every id has its own text, so that two responses with the same text have the same tokens.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ EOS_TOKEN = "<eos>"
 UNK_TOKEN = "<unk>"
 _PUNCTUATION = " =+-*/<>()[].,:;!?'\"#%$_\n"
 TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN, *string.digits, *string.ascii_lowercase, *_PUNCTUATION)
-"""All tokens; a token's place is its id. Digits, the equals sign and the end token are what sorting
-digits needs; the others are there for tasks of your own."""
+"""All tokens, in the order of their ids. Sorting digits needs digits, the equals sign and the end
+token; the others serve tasks of your own."""
 
 
 def build_tokenizer() -> Tokenizer:
-    """A tokenizer that cuts a text into characters; others than those of TOKENS become <unk>."""
+    """Build a tokenizer that splits a text into characters; those outside TOKENS become <unk>."""
     vocabulary = {token: index for index, token in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK_TOKEN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
@@ -32,7 +31,7 @@ def build_tokenizer() -> Tokenizer:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write it into a folder in Hugging Face format, so that AutoTokenizer loads it."""
+    """Write the tokenizer to a folder in Hugging Face format, from which AutoTokenizer loads it."""
     folder.mkdir(parents=True, exist_ok=True)
     build_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {

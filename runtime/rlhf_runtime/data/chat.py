@@ -1,12 +1,13 @@
-"""Chat templates: from messages to the text that a model was tuned on.
+"""Chat templates: convert messages to the text format that a model was tuned on.
 
-Templates are Jinja programs that come with a tokenizer. They run in a sandbox, with the filters
-and globals that Hugging Face defines for them, so that transformers need not be imported (it would
-load torch). One difference is deliberate: `strftime_now` gives a fixed date, because a prompt that
-changes with the calendar would make a resumed run differ from an uninterrupted one.
+Templates are Jinja programs that come with a tokenizer. They run in a sandbox, with the filters and
+globals that Hugging Face defines for them. One difference is deliberate: `strftime_now` returns a
+fixed date.
 
 Source: transformers, utils/chat_template_utils.py.
 """
+
+# Reimplemented instead of calling transformers, whose import would load torch.
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from rlhf_runtime.data.errors import ChatTemplateUnusable
 Message = Mapping[str, Any]
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
-"""What templates take for today: the date that Llama 3's template falls back to."""
+"""Today's date in templates: the default date of Llama 3's template."""
+# Fixed: a prompt that changes with the calendar would make a resumed run differ from an
+# uninterrupted one.
 
 
 class TemplateRefusal(Exception):
@@ -33,7 +36,7 @@ class TemplateRefusal(Exception):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant said; here only its contents matter."""
+    """`{% generation %}` marks the assistant's messages; here it passes its contents through."""
 
     tags = {"generation"}
 
@@ -48,10 +51,10 @@ class ChatTemplate:
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         """Compile a template.
 
-        special_tokens: what templates read as bos_token, eos_token and the like.
+        special_tokens: values of bos_token, eos_token and the like in templates.
 
         Raises:
-            ChatTemplateUnusable: not a valid template.
+            ChatTemplateUnusable: the template is not valid.
         """
         try:
             self._template = _environment().from_string(text)
@@ -63,9 +66,9 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Message], is_answered: bool = False) -> str:
-        """The text for a conversation, ending where the assistant's answer begins.
+        """Render a conversation up to where the assistant's answer begins.
 
-        is_answered: the last message is the answer; the text ends behind it.
+        is_answered: whether the last message is the answer; the text then ends after it.
 
         Raises:
             TemplateRefusal: the template raised an error for these messages.

@@ -3,10 +3,10 @@
 RlhfError
 └── DataError                  the user's data is wrong (exit code 3)
     ├── DataNotFound           no such file, dataset, configuration or split
-    ├── DataUnreadable         the file is not what its name says, or cannot be read
+    ├── DataUnreadable         the file has another format than its name says, or cannot be read
     ├── EmptyDataset           no rows at all
     ├── MissingField           a column that the manifest names does not exist
-    ├── InvalidRow             rows that cannot be prompts, with onInvalidRow: Fail
+    ├── InvalidRow             unusable rows, with onInvalidRow: Fail
     ├── PromptTooLong          prompts over the limit, with onLongPrompt: Fail
     ├── DatasetTooSmall        fewer usable rows than a step needs
     ├── MissingAnswer          a warm start over rows without reference answers
@@ -34,8 +34,7 @@ class DataNotFound(DataError):
 
 
 class DataUnreadable(DataError):
-    """A file that cannot be parsed as what its name says, or that the system does not let be
-    read."""
+    """A file that has another format than its name says, or that cannot be read."""
 
     reason = "DataUnreadable"
 
@@ -53,13 +52,13 @@ class MissingField(DataError):
 
 
 class InvalidRow(DataError):
-    """Rows that cannot be used as prompts while data.onInvalidRow is fail."""
+    """Unusable rows while data.onInvalidRow is Fail."""
 
     reason = "InvalidRow"
 
 
 class PromptTooLong(DataError):
-    """Prompts over rollout.maxPromptTokens while data.onLongPrompt is fail."""
+    """Prompts over rollout.maxPromptTokens while data.onLongPrompt is Fail."""
 
     reason = "PromptTooLong"
 

@@ -13,20 +13,20 @@ from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 from rlhf_runtime.unreadable import unreadable_as
 
 PARQUET = ".parquet"
-LOOKED_AT_LINES = 1024
-"""After a broken line of JSON, for more of them."""
-NAMED_LINES = 5
-"""Broken ones that a message names beside the first."""
+CHECKED_LINES = 1024
+"""Lines after an invalid line of JSON that are checked, too."""
+MAX_NAMED_LINES = 5
+"""Maximum of further invalid lines that a message names."""
 _NOT_JSON = (ValueError, RecursionError)
-"""What json says of a text: also of whole numbers of more digits, or lists nested more deeply, than
-Python takes."""
+"""Errors of `json.loads`; also for integers with too many digits and for too deep nesting."""
 PARQUET_BATCH_ROWS = 1024
 PARQUET_BUFFER_BYTES = 1 << 20
-"""Of a column that are read at a time: its part of a row group may be as large as the file."""
+"""Bytes of a column that are read at once."""
+# Without a limit pyarrow reads all of a row group's column, which may be the complete file.
 
 
 def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of one file, by the ending of its name.
+    """Read the rows of one file, in the format of its suffix.
 
     A .json file holds either a list of objects or one object per line, as .jsonl does.
 
@@ -34,9 +34,9 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
 
     Raises:
         DataNotFound: no such file.
-        EmptyDataset: a file of no bytes.
-        DataUnreadable: another ending, contents that do not match it, or the system does not let
-            it be read; also while iterating.
+        EmptyDataset: the file has no bytes.
+        DataUnreadable: unknown suffix, contents of another format, or no permission; also raised
+            while iterating.
     """
     file = find_file(path, setting)
     with unreadable_as(DataUnreadable, setting, path):
@@ -48,18 +48,20 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
     return _rows(file, setting)
 
 
-def exceeds_before_first_row(path: str, setting: str, num_bytes: int) -> bool:
-    """Whether more than a number of bytes of a file have to be read and held before there is a row:
-    a list of objects is read as a whole, and so is a line. For other arguments and errors see
-    `read_file`."""
+def has_large_first_row(path: str, setting: str, num_bytes: int) -> bool:
+    """True if more than a number of bytes must be in memory before the first row is read.
+
+    For other arguments and errors see `read_file`.
+    """
+    # A list of objects is parsed in one piece, and so is a line.
     file = find_file(path, setting)
     with unreadable_as(DataUnreadable, setting, path):
         is_larger = file.suffix != PARQUET and file.stat().st_size > num_bytes
-        return is_larger and _begins_with_more(file, num_bytes)
+        return is_larger and _starts_with_large_value(file, num_bytes)
 
 
-def _begins_with_more(file: Path, num_bytes: int) -> bool:
-    """Whether a larger file is a list, or its first line as large."""
+def _starts_with_large_value(file: Path, num_bytes: int) -> bool:
+    """True if a file is a list, or its first line has more than a number of bytes."""
     with file.open("rb") as stream:
         first = stream.read(1)
         while first.isspace():
@@ -73,8 +75,9 @@ def _rows(file: Path, setting: str) -> Iterator[Mapping[str, Any]]:
 
 
 def find_file(path: str, setting: str) -> Path:
-    """The file of that path; see `read_file` for arguments and errors. Reads nothing."""
-    file = Path(os.path.expanduser(path))  # which leaves the home of nobody as it is
+    """Find the file of a path without reading it; see `read_file` for arguments and errors."""
+    # Not Path.expanduser, which raises for an unknown user; this leaves such a path unchanged.
+    file = Path(os.path.expanduser(path))
     with unreadable_as(DataUnreadable, setting, path):
         is_file, is_folder = file.is_file(), file.is_dir()
     if not is_file:
@@ -142,19 +145,21 @@ def _json_lines(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
         except _NOT_JSON as error:
             raise DataUnreadable(
                 f"not valid JSON: got {file}, line {number}: {error}"
-                f"{_broken_lines(stream, number)}; correct or remove what is broken"
+                f"{_invalid_lines(stream, number)}; correct or remove the invalid lines"
             ) from error
         yield _as_object(value, file, f"line {number}")
 
 
-def _broken_lines(following: Iterable[str], number: int) -> str:
-    """Which of the lines that follow a broken one are broken, too."""
-    lines = enumerate(islice(following, LOOKED_AT_LINES), start=number + 1)
-    broken = [f"{at:,}" for at, line in lines if line.strip() and not _is_json(line)]
-    if not broken:
+def _invalid_lines(following: Iterable[str], number: int) -> str:
+    """List the invalid lines among those that follow line `number`."""
+    lines = enumerate(islice(following, CHECKED_LINES), start=number + 1)
+    invalid = [f"{index:,}" for index, line in lines if line.strip() and not _is_json(line)]
+    if not invalid:
         return ""
-    more = f" and {len(broken) - NAMED_LINES:,} more" if len(broken) > NAMED_LINES else ""
-    return f" (of the next {LOOKED_AT_LINES:,} lines also {', '.join(broken[:NAMED_LINES])}{more})"
+    num_more = len(invalid) - MAX_NAMED_LINES
+    more = f" and {num_more:,} more" if num_more > 0 else ""
+    named = ", ".join(invalid[:MAX_NAMED_LINES])
+    return f" (of the next {CHECKED_LINES:,} lines also {named}{more})"
 
 
 def _is_json(text: str) -> bool:
@@ -165,10 +170,10 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _as_object(value: Any, file: Path, place: str) -> Mapping[str, Any]:
+def _as_object(value: Any, file: Path, location: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise DataUnreadable(
-            f"a row is not an object: got {type(value).__name__} in {file}, {place}; allowed "
+            f"a row is not an object: got {type(value).__name__} in {file}, {location}; allowed "
             '{"field": value, ...}; correct or remove it'
         )
     return value

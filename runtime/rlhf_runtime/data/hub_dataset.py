@@ -1,7 +1,6 @@
-"""Rows of Hugging Face datasets, from the hub, its local cache or a local dataset folder.
+"""Rows of Hugging Face datasets, from the hub, its local cache or a local dataset folder."""
 
-Imported only where a manifest names such a dataset: the `datasets` package takes seconds to import.
-"""
+# Imported only for jobs with such a dataset: importing `datasets` takes seconds.
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ DEFAULT_SPLITS = {"data.train": "train", "data.pretraining": "train", "data.eval
 
 
 def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a Hugging Face dataset.
+    """Read the rows of a Hugging Face dataset.
 
-    setting: data.train, data.pretraining or data.evaluation; it gives the default split and is
-        named in messages.
+    setting: data.train, data.pretraining or data.evaluation; selects the default split and is named
+        in messages.
 
     Raises:
         DataNotFound: the dataset, its configuration or its split does not exist, is gated, or
@@ -34,11 +33,11 @@ def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]
     try:
         dataset = datasets.load_dataset(source.hugging_face, source.configuration, split=split)
     except (DatasetsError, OSError, ValueError) as error:
-        raise _translated(error, source, split, setting) from error
+        raise _translate_error(error, source, split, setting) from error
     return iter(dataset)
 
 
-def _translated(error: Exception, source: DataSource, split: str, setting: str) -> DataError:
+def _translate_error(error: Exception, source: DataSource, split: str, setting: str) -> DataError:
     name, text = source.hugging_face, str(error)
     if "gated" in text:
         return DataNotFound(

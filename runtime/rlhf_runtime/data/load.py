@@ -18,7 +18,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class JobPrompts:
-    """Prompts to train on; rows beside them, and held-out prompts, if the job has any."""
+    """Training rows, and pretraining and evaluation rows if the job has any."""
 
     train: PromptTable
     pretraining: PromptTable | None
@@ -27,27 +27,27 @@ class JobPrompts:
 
 @dataclass(frozen=True)
 class DataUse:
-    """What the graphs of a job do with its data."""
+    """The ways in which a job's graphs use its data."""
 
     trains_on_answers: bool = False
-    """Whether answers of training data have to fit into a response."""
+    """True if graphs train on answers, which must then fit into a response."""
     evaluates: bool = True
-    """Whether held-out prompts are asked for."""
+    """True if the job evaluates."""
     batches_per_step: int = 1
-    """Of schedule.promptsPerStep prompts, that a step may take."""
+    """Maximum of batches of schedule.promptsPerStep prompts in a step."""
 
     @classmethod
-    def of(cls, inputs: Mapping[GraphName, GraphInputs]) -> DataUse:
-        """What graphs read."""
+    def from_graphs(cls, inputs: Mapping[GraphName, GraphInputs]) -> DataUse:
+        """Derive the use from the inputs of the job's graphs."""
         return cls(
-            any(RESPONSE_TOKENS in each.prompts for each in inputs.values()),
+            any(RESPONSE_TOKENS in graph.prompts for graph in inputs.values()),
             GraphName.EVALUATION in inputs,
             inputs[GraphName.STEP].prompt_batches,
         )
 
 
 PROMPTS_ONLY = DataUse()
-"""Answers are for verifiers, and held-out prompts are answered."""
+"""Generation only: answers are for verifiers, and the job evaluates."""
 
 
 def load_prompts(
@@ -61,8 +61,8 @@ def load_prompts(
         use: of the data.
 
     Raises:
-        DataError: whatever is wrong with the data, before anything is trained.
-        SeveralErrors: several things are.
+        DataError: the data is unusable.
+        SeveralErrors: several errors.
     """
     gathered = ErrorCollector()
     tables: dict[Split, PromptTable] = {}
@@ -77,12 +77,12 @@ def load_prompts(
 
 
 def sources_in_use(spec: RLHFJobSpec, use: DataUse) -> Mapping[Split, DataSource]:
-    """The sources that a job reads."""
-    held_out = evaluation_source(spec.data) if use.evaluates else None
+    """Return the sources that a job reads."""
+    evaluation = evaluation_source(spec.data) if use.evaluates else None
     sources = {
         Split.TRAIN: spec.data.train,
         Split.PRETRAINING: spec.data.pretraining,
-        Split.EVALUATION: held_out,
+        Split.EVALUATION: evaluation,
     }
     return {split: source for split, source in sources.items() if source is not None}
 
@@ -99,15 +99,15 @@ def load_table(
 
     Args:
         spec: of the job.
-        split: which source it is.
-        source: of rows.
+        split: the source's role in the job.
+        source: of the rows.
         tokenizer: the policy's.
         use: of the data.
-        limit: gives the batches of rows that are taken. Default: all.
+        limit: selects the first batches of rows. Default: all.
 
     Raises:
-        DataError: whatever is wrong with a row or the file.
-        SeveralErrors: several things are.
+        DataError: a row or the file is unusable.
+        SeveralErrors: several errors.
     """
     rollout = spec.rollout
     trains_on_answers = {Split.TRAIN: use.trains_on_answers, Split.PRETRAINING: True}
@@ -123,7 +123,7 @@ def load_table(
 
 
 def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
-    """Check that there are as many rows as steps need, with what they need.
+    """Check that a source has enough rows for a step, with answers where they are needed.
 
     Args:
         spec: of the job.
@@ -146,18 +146,18 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
 
 
 def rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> int:
-    """Different rows that a source must have.
+    """Return the number of different rows that a source must have.
 
     Args:
         spec: of the job.
-        split: which source it is.
+        split: the source's role in the job.
         use: of the data.
     """
     return max((count * batches for count, _, batches in _rows_needed(spec, split, use)), default=1)
 
 
 def _rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> Iterable[tuple[int, str, int]]:
-    """Rows of a batch of a source, the setting that says so, and the batches of a step."""
+    """Yield rows per batch, the setting of that number, and batches per step."""
     schedule = spec.schedule
     if split is Split.TRAIN:
         yield schedule.prompts_per_step, "schedule.promptsPerStep", use.batches_per_step
@@ -165,13 +165,13 @@ def _rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> Iterable[tupl
             yield schedule.warm_start.prompts_per_step, "schedule.warmStart.promptsPerStep", 1
     if split is Split.PRETRAINING and (count := spec.pretraining_rows_per_step) is not None:
         assert spec.data.pretraining is not None
-        is_given = spec.data.pretraining.rows_per_step is not None
-        setting = "data.pretraining.rowsPerStep" if is_given else "schedule.promptsPerStep"
+        is_set = spec.data.pretraining.rows_per_step is not None
+        setting = "data.pretraining.rowsPerStep" if is_set else "schedule.promptsPerStep"
         yield count, setting, 1
 
 
 def evaluation_source(data: DataSpec) -> EvaluationData | None:
-    """Where held-out prompts come from: what the manifest says, else the builtin task's own."""
+    """Return the source of evaluation prompts: the manifest's, or the builtin task's own."""
     if data.evaluation is None and data.train.builtin is not None:
         return EvaluationData(builtin=data.train.builtin)
     return data.evaluation

@@ -1,4 +1,4 @@
-"""Rows ready for use: token ids of prompts and answers, and what verifiers need to know of each."""
+"""Rows ready for use: token ids of prompts and answers, and the records for verifiers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class PromptTable:
     """The usable rows of a source, in its order.
 
     split: data.train, data.pretraining or data.evaluation.
-    prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit. Of a
-        whole text its first token.
-    texts: the text that each prompt's token ids stand for, chat template included.
+    prompts: token ids of each prompt, a packed int32 column; none is empty or over the limit. For
+        pretraining texts the first token.
+    texts: the text of each prompt's token ids, chat template included.
     records: the source's row as a JSON object.
-    answers: token ids of each reference answer, of pairs of the chosen response, with the end
-        token, a packed int32 column; a run is empty where a row has no answer. Of a whole text all
+    answers: token ids of each reference answer, or of each pair's chosen response, with the end
+        token, a packed int32 column; empty for a row without an answer. For pretraining texts all
         tokens but the first.
-    rejected: those of pairs' other response; None where the source has no pairs.
+    rejected: token ids of each pair's rejected response; None if the source has no pairs.
     source_rows: int64, the row's number in the source, counted from 0.
-    rows_read: rows of the source, unusable ones included.
-    rows_invalid: rows left out by onInvalidRow: skip.
-    rows_too_long: rows left out by onLongPrompt: skip.
-    rows_cut: whole texts of which a part is left out.
+    rows_read: rows of the source, including unusable ones.
+    rows_invalid: rows skipped by onInvalidRow: Skip.
+    rows_too_long: rows skipped by onLongPrompt: Skip.
+    rows_cut: pretraining texts that were truncated.
     """
 
     split: Split
@@ -51,12 +51,12 @@ class PromptTable:
         return len(self.texts)
 
     def record(self, index: int) -> dict[str, Any]:
-        """The source's row behind a prompt."""
+        """Return the source's row of a prompt."""
         record: dict[str, Any] = json.loads(self.records[index])
         return record
 
     def longest_prompt(self) -> tuple[int, int]:
-        """The row of the source with the longest prompt, and the prompt's tokens."""
+        """Return the row number in the source of the longest prompt, and its tokens."""
         assert self.prompts.lengths is not None
         index = int(self.prompts.lengths.argmax())
         return int(self.source_rows[index]), int(self.prompts.lengths[index])
@@ -65,15 +65,17 @@ class PromptTable:
         """Check that a step's batches can be filled with different rows.
 
         count: rows in a batch.
-        setting: the manifest's field that asks for them, for the message.
-        batches: that a step may take.
+        setting: the manifest's field with this number, for the message.
+        batches: maximum of batches in a step.
 
         Raises:
             DatasetTooSmall: fewer rows than that.
         """
         if len(self) < count * batches:
-            left_out = self.rows_invalid + self.rows_too_long
-            skipped = f" ({left_out} of {self.rows_read} rows were skipped)" if left_out else ""
+            num_skipped = self.rows_invalid + self.rows_too_long
+            skipped = (
+                f" ({num_skipped} of {self.rows_read} rows were skipped)" if num_skipped else ""
+            )
             raise DatasetTooSmall(
                 f"data.{self.split.value} has fewer rows than a step needs: got {len(self)} usable "
                 f"rows{skipped}, allowed at least {setting} = {count}"
@@ -82,10 +84,10 @@ class PromptTable:
             ).at("spec", *setting.split("."))
 
     def require_answers(self) -> None:
-        """Check that every row has a reference answer, as a warm start needs.
+        """Check that every row has a reference answer, as a warm start requires.
 
         Raises:
-            MissingAnswer: some have none; the message names the first.
+            MissingAnswer: some rows have none; the message names the first.
         """
         assert self.answers.lengths is not None
         missing = np.flatnonzero(self.answers.lengths == 0)

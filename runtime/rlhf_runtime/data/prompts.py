@@ -1,4 +1,4 @@
-"""Rows of a source to a PromptTable: checks, chat template, token ids, limits."""
+"""Builds a PromptTable from rows: checks, chat template, token ids, limits."""
 
 from __future__ import annotations
 
@@ -18,56 +18,62 @@ from rlhf_runtime.data.errors import (
     PromptTooLong,
 )
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.row_batches import batches_of, chunks_of
-from rlhf_runtime.data.row_pair import pair_of
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     RowProblem,
     answer_text,
     checked_text,
-    prompt_of,
+    parse_pair,
+    prompt_value,
     record_json,
 )
-from rlhf_runtime.data.rows import Row, Split, preferences_of, texts_of
+from rlhf_runtime.data.rows import (
+    Row,
+    Split,
+    preference_fields,
+    row_batches,
+    row_chunks,
+    text_field,
+)
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
-NAMED_ROWS = 5
-"""So many rows are named in a message; of the others it gives the number."""
+MAX_NAMED_ROWS = 5
+"""Maximum of rows that a message names; of the others it gives the number."""
 
 BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
-"""Gives the first of some batches, or all."""
+"""Selects the first of some batches, or all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPolicy:
-    """Which rows are refused, and whether a refusal ends the job."""
+    """Limits of rows, and whether a row beyond them is skipped or an error."""
 
     max_prompt_tokens: int
     max_answer_tokens: int | None
-    """None: answers are not trained on, and may have any length."""
+    """None: answers may have any length, because no graph trains on them."""
     on_invalid_row: OnInvalidRow
     on_long_prompt: OnLongPrompt
     max_text_tokens: int
-    """Of whole texts, which are cut there."""
+    """Length at which pretraining texts are truncated."""
 
 
 class _Candidate(NamedTuple):
-    """A row whose contents are fine and whose length is not known yet."""
+    """A row with valid contents, before its length is checked."""
 
     source_row: int
     text: str
     record: str
     answers: tuple[str, ...]
-    """The reference answer, where there is one; of a pair both responses, the chosen first."""
+    """The reference answer, if there is one; of a pair both responses, the chosen one first."""
 
 
 @dataclass(slots=True)
 class _Collected:
-    """What has been read so far."""
+    """Everything collected while rows are read."""
 
     answers: tuple[list[Column], ...]
-    """Reference answers; or of pairs the chosen responses, then the rejected ones."""
+    """Reference answers; for pairs the chosen responses, then the rejected ones."""
     rows_read: int = 0
     rows: list[_Candidate] = field(default_factory=list)
     prompts: list[Column] = field(default_factory=list)
@@ -84,29 +90,29 @@ def build_prompt_table(
     policy: PromptPolicy,
     limit: BatchLimit = iter,
 ) -> PromptTable:
-    """Check, write and tokenize the prompts of a source, or its whole texts.
+    """Check, render and tokenize the prompts of a source, or its pretraining texts.
 
-    limit: gives the batches of rows that are taken. Default: all.
+    limit: selects the first batches of rows. Default: all.
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
         MissingField: no row has the column that the manifest names for prompts, answers or texts.
-        InvalidRow: a row without usable prompt or answers, or with a number that is not finite, and
-            onInvalidRow is fail.
-        PromptTooLong: a prompt over the limit, and onLongPrompt is fail.
+        InvalidRow: a row without usable prompt or answers, or with a number that is not finite;
+            with onInvalidRow: Fail.
+        PromptTooLong: a prompt over the limit, with onLongPrompt: Fail.
         ChatTemplateUnusable: a template is needed and there is none.
         SeveralErrors: several of these.
     """
     writer = PromptWriter(source, split, tokenizer.chat_template)
-    collected = _Collected(answers=([],) if preferences_of(source) is None else ([], []))
+    collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
     for batch in limit(_batches(rows, source, split)):
-        candidates = _usable(batch, source, writer, collected)
-        if texts_of(source) is None:
+        candidates = _read_candidates(batch, source, writer, collected)
+        if text_field(source) is None:
             _tokenize(candidates, writer, tokenizer, policy, collected)
         else:
             _tokenize_texts(candidates, tokenizer, policy.max_text_tokens, collected)
         collected.rows_read += len(batch)
-    _refuse(collected, source, split, policy)
+    _raise_errors(collected, source, split, policy)
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
         split=split,
@@ -124,14 +130,14 @@ def build_prompt_table(
 
 
 def _batches(rows: Iterable[Row], source: DataSource, split: Split) -> Iterator[list[Row]]:
-    """Rows that are tokenized together, of chunks that have the columns."""
-    for chunk in chunks_of(rows):
+    """Yield rows that are tokenized together, from chunks whose columns were checked."""
+    for chunk in row_chunks(rows):
         _require_fields(chunk, source, split)
-        yield from batches_of(chunk)
+        yield from row_batches(chunk)
 
 
 def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
-    """Refuse columns that are nowhere in a chunk: the manifest names the wrong ones."""
+    """Refuse columns that no row of a chunk has: the manifest names the wrong ones."""
     columns = list(dict.fromkeys(column for row in chunk for column in row))
     raise_together(
         [
@@ -146,8 +152,9 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
 
 
 def _named_fields(source: DataSource) -> dict[str, str | None]:
-    """Columns that some row must have, by their settings. Pairs may hold their prompts."""
-    texts, preferences = texts_of(source), preferences_of(source)
+    """Return the columns that some row must have, by their settings."""
+    # Pairs need no prompt column: their messages may include the prompt.
+    texts, preferences = text_field(source), preference_fields(source)
     if texts is not None:
         return {"textField": texts}
     if preferences is None:
@@ -158,14 +165,14 @@ def _named_fields(source: DataSource) -> dict[str, str | None]:
     }
 
 
-def _usable(
+def _read_candidates(
     batch: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
 ) -> list[_Candidate]:
-    candidates, texts = [], texts_of(source)
+    candidates, texts = [], text_field(source)
     for source_row, row in enumerate(batch, start=collected.rows_read):
         try:
             if texts is not None:
-                text = checked_text(prompt_of(row, texts), texts)
+                text = checked_text(prompt_value(row, texts), texts)
                 candidates.append(_Candidate(source_row, text, "{}", ()))
                 continue
             prompt, answers = _read(row, source)
@@ -177,13 +184,13 @@ def _usable(
 
 
 def _read(row: Row, source: DataSource) -> tuple[Any, tuple[str, ...]]:
-    """A row's prompt, and its answers."""
-    preferences = preferences_of(source)
+    """Return a row's prompt and its answers."""
+    preferences = preference_fields(source)
     if preferences is not None:
-        pair = pair_of(row, source.prompt_field, preferences)
+        pair = parse_pair(row, source.prompt_field, preferences)
         return pair.prompt, (pair.chosen, pair.rejected)
     answer = answer_text(row, source.answer_field)
-    return prompt_of(row, source.prompt_field), () if answer is None else (answer,)
+    return prompt_value(row, source.prompt_field), () if answer is None else (answer,)
 
 
 def _tokenize(
@@ -199,28 +206,31 @@ def _tokenize(
     answers = [_answers(candidates, number, tokenizer) for number in range(len(collected.answers))]
     sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
-    for index, (row, length, *of_answers) in enumerate(zip(candidates, *sizes, strict=True)):
-        longest, most = max(of_answers), policy.max_answer_tokens
+    for index, (row, length, *answer_lengths) in enumerate(zip(candidates, *sizes, strict=True)):
+        longest, limit = max(answer_lengths), policy.max_answer_tokens
         if length == 0:
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its prompt"))
         elif length > policy.max_prompt_tokens:
             collected.too_long.append((row.source_row, length))
-        elif most is not None and longest > most:
-            why = f"an answer of {longest} tokens with the end token, over {most}"
+        elif limit is not None and longest > limit:
+            why = f"an answer of {longest} tokens with the end token, over {limit}"
             collected.invalid.append((row.source_row, why))
         else:
             kept.append(index)
-    taken = np.asarray(kept, dtype=np.int64)
+    kept_rows = np.asarray(kept, dtype=np.int64)
     collected.rows.extend(candidates[index] for index in kept)
-    collected.prompts.append(prompts.take(taken))
-    for so_far, column in zip(collected.answers, answers, strict=True):
-        so_far.append(column.take(taken))
+    collected.prompts.append(prompts.take(kept_rows))
+    for columns, column in zip(collected.answers, answers, strict=True):
+        columns.append(column.take(kept_rows))
 
 
 def _tokenize_texts(
-    candidates: list[_Candidate], tokenizer: TextTokenizer, most: int, collected: _Collected
+    candidates: list[_Candidate], tokenizer: TextTokenizer, max_tokens: int, collected: _Collected
 ) -> None:
-    """Whole texts, closed with the end token: the first token predicts the others."""
+    """Tokenize pretraining texts, each with the end token.
+
+    The first token is the prompt, all others are the answer.
+    """
     encoded = tokenizer.encode([row.text for row in candidates], add_special_tokens=True)
     prompts, answers = [], []
     for row, run in zip(candidates, encoded.runs(), strict=True):
@@ -228,17 +238,17 @@ def _tokenize_texts(
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its text"))
             continue
         closed = np.append(run, np.int32(tokenizer.eos_token_id))
-        collected.num_cut += len(closed) > most
+        collected.num_cut += len(closed) > max_tokens
         collected.rows.append(row)
         prompts.append(closed[:1])
-        answers.append(closed[1:most])
+        answers.append(closed[1:max_tokens])
     collected.prompts.append(pack(prompts, np.int32))
     collected.answers[0].append(pack(answers, np.int32))
 
 
 def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> Column:
-    """Token ids of the answers of a number, closed with the end token; nothing where there is no
-    such answer."""
+    """Tokenize the answers at one position, each with the end token; empty without such an
+    answer."""
     texts = [row.answers[number] if number < len(row.answers) else None for row in rows]
     encoded = tokenizer.encode([text or "" for text in texts], add_special_tokens=False)
     end = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
@@ -255,34 +265,38 @@ def _lengths(column: Column) -> list[int]:
     return lengths
 
 
-def _refuse(collected: _Collected, source: DataSource, split: Split, policy: PromptPolicy) -> None:
-    """Raise for what the policy does not let pass, all at once."""
-    where, errors = f"data.{split.value}{_named_file(source)}", list[DataError]()
+def _raise_errors(
+    collected: _Collected, source: DataSource, split: Split, policy: PromptPolicy
+) -> None:
+    """Raise all errors of the policy together."""
+    title, errors = f"data.{split.value}{_file_name(source)}", list[DataError]()
     if collected.invalid and policy.on_invalid_row is OnInvalidRow.FAIL:
-        named = _named(f"row {row}: {why}" for row, why in collected.invalid)
+        named = _first_few(f"row {row}: {why}" for row, why in collected.invalid)
         errors.append(
             InvalidRow(
-                f"{where} has {len(collected.invalid)} rows that cannot be used (rows count from "
+                f"{title} has {len(collected.invalid)} rows that cannot be used (rows count from "
                 f"0): got {named}; allowed {_allowed(source, policy)}; correct the rows or set "
                 "data.onInvalidRow: Skip"
             )
         )
     if collected.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
-        named = _named(f"row {row} with {size} tokens" for row, size in collected.too_long)
-        longest, most = max(collected.too_long, key=lambda found: found[1])
-        which = f", the longest row {longest} with {most}" if len(collected.too_long) > 1 else ""
+        named = _first_few(f"row {row} with {size} tokens" for row, size in collected.too_long)
+        row, num_tokens = max(collected.too_long, key=lambda long: long[1])
+        longest = (
+            f", the longest row {row} with {num_tokens}" if len(collected.too_long) > 1 else ""
+        )
         errors.append(
             PromptTooLong(
-                f"{where} has {len(collected.too_long)} prompts over the limit (rows count from "
-                f"0): got {named}{which}; allowed rollout.maxPromptTokens = "
-                f"{policy.max_prompt_tokens}; raise it ({most} takes all), shorten the prompts or "
-                "set data.onLongPrompt: Skip"
+                f"{title} has {len(collected.too_long)} prompts over the limit (rows count from "
+                f"0): got {named}{longest}; allowed rollout.maxPromptTokens = "
+                f"{policy.max_prompt_tokens}; raise it ({num_tokens} takes all), shorten the "
+                "prompts or set data.onLongPrompt: Skip"
             ).at("spec", "rollout", "maxPromptTokens")
         )
     if not collected.rows and not errors:
         errors.append(
             EmptyDataset(
-                f"{where} has no usable rows: got {collected.rows_read} rows, "
+                f"{title} has no usable rows: got {collected.rows_read} rows, "
                 f"{len(collected.invalid)} of them invalid and {len(collected.too_long)} too long; "
                 "add rows"
             )
@@ -290,17 +304,19 @@ def _refuse(collected: _Collected, source: DataSource, split: Split, policy: Pro
     raise_together(errors)
 
 
-def _named_file(source: DataSource) -> str:
+def _file_name(source: DataSource) -> str:
     return "" if source.path is None else f" ({source.path})"
 
 
 def _allowed(source: DataSource, policy: PromptPolicy) -> str:
-    """What a row may hold, in words."""
-    if (texts := texts_of(source)) is not None:
+    """Describe a valid row."""
+    if (texts := text_field(source)) is not None:
         return f"in {texts} a text, not empty"
-    most = policy.max_answer_tokens
-    limit = "" if most is None else f" of at most rollout.maxResponseTokens = {most} tokens"
-    preferences = preferences_of(source)
+    max_tokens = policy.max_answer_tokens
+    limit = ""
+    if max_tokens is not None:
+        limit = f" of at most rollout.maxResponseTokens = {max_tokens} tokens"
+    preferences = preference_fields(source)
     if preferences is not None:
         return (
             f"in {preferences.chosen_field} and {preferences.rejected_field} two different answers"
@@ -313,8 +329,8 @@ def _allowed(source: DataSource, policy: PromptPolicy) -> str:
     )
 
 
-def _named(places: Iterable[str]) -> str:
-    """The first few places, and how many more there are."""
-    every = list(places)
-    rest = len(every) - NAMED_ROWS
-    return ", ".join(every[:NAMED_ROWS]) + (f" and {rest} more" if rest > 0 else "")
+def _first_few(rows: Iterable[str]) -> str:
+    """List the first few rows, and the number of all others."""
+    names = list(rows)
+    num_more = len(names) - MAX_NAMED_ROWS
+    return ", ".join(names[:MAX_NAMED_ROWS]) + (f" and {num_more} more" if num_more > 0 else "")

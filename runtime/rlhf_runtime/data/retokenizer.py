@@ -1,4 +1,4 @@
-"""Prompts and responses in the tokens of a model that has another tokenizer than the policy."""
+"""Tokenizes prompts and responses for a model with another tokenizer than the policy's."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.load import evaluation_source
-from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_of
+from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_value
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack
 
 
 class Sequences(NamedTuple):
-    """Rows of tokens, cut in two."""
+    """Token ids of rows, divided into prompt and response."""
 
     prompts: Column
-    """int32 [rows, ragged]: what rows of a group have in common, at least one token."""
+    """int32 [rows, ragged]: the common prefix of a group's rows, at least one token."""
     responses: Column
     """int32 [rows, ragged]."""
 
 
 class Retokenizer:
-    """Writes conversations as texts and tokenizes them.
+    """Renders conversations as texts and tokenizes them.
 
-    With a chat template a conversation ends with the response as the assistant's message, else with
-    the end token, where the response ended by itself.
+    With a chat template a conversation ends with the response as the assistant's message. Without
+    one it ends with the end token if the response ended by itself.
     """
 
     def __init__(self, role: str, source: DataSource, split: Split, tokenizer: TextTokenizer):
-        """Choose how conversations are written.
+        """Choose the form of conversations.
 
         Args:
-            role: whose tokenizer it is, for messages.
+            role: owner of the tokenizer, for messages.
             source: of the prompts.
-            split: which source of the job it is.
+            split: the source's role in the job.
             tokenizer: the model's.
 
         Raises:
@@ -64,34 +64,36 @@ class Retokenizer:
         finished: NDArray[np.bool_],
         groups: NDArray[np.int64],
     ) -> Sequences:
-        """The tokens of each prompt with its response.
+        """Tokenize each prompt with its response.
 
         Args:
             records: of the rows, as the data host writes them.
             responses: texts.
-            finished: whether each ended by itself, bool [rows].
+            finished: True if the response ended by itself, bool [rows].
             groups: rows of the same number have the same prompt, int64 [rows].
 
         Raises:
             ChatTemplateUnusable: the template refuses a conversation.
         """
-        prompts = [prompt_of(json.loads(text)["record"], self._field) for text in records]
+        prompts = [prompt_value(json.loads(text)["record"], self._field) for text in records]
         try:
             if self._writer.is_templated:
                 pairs = zip(prompts, responses, strict=True)
                 texts = [self._writer.write_answered(*pair) for pair in pairs]
-                return _cut(self._tokenizer.encode(texts, add_special_tokens=False), groups)
+                return _split_sequences(
+                    self._tokenizer.encode(texts, add_special_tokens=False), groups
+                )
             written = [self._writer.write(prompt) for prompt in prompts]
         except RowProblem as problem:
             raise ChatTemplateUnusable(
-                f"the tokenizer of {self._role} cannot write a prompt: {problem}; allowed what its "
-                "chat template takes; choose another reward model, or change the prompts"
+                f"the tokenizer of {self._role} cannot render a prompt: {problem}; allowed prompts "
+                "that its chat template accepts; choose another reward model, or change the prompts"
             ) from problem
         ends = np.asarray([self._tokenizer.eos_token_id], dtype=np.int32)
-        encoded = self._tokenizer.encode(responses, add_special_tokens=False).runs()
+        runs = self._tokenizer.encode(responses, add_special_tokens=False).runs()
         closed = [
             np.concatenate([run, ends]) if is_finished else run
-            for run, is_finished in zip(encoded, finished, strict=True)
+            for run, is_finished in zip(runs, finished, strict=True)
         ]
         return Sequences(
             self._tokenizer.encode(written, add_special_tokens=True), pack(closed, np.int32)
@@ -99,15 +101,15 @@ class Retokenizer:
 
 
 def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, Retokenizer]:
-    """How a reward model with a tokenizer of its own reads the data's prompts; nothing for others.
+    """Build the retokenizers of a reward model with its own tokenizer; empty for other roles.
 
     Args:
         spec: of the job.
         role: of the reward model.
-        folder: its model's.
+        folder: of its model.
 
     Raises:
-        TokenizerUnusable, ChatTemplateUnusable: it cannot.
+        TokenizerUnusable, ChatTemplateUnusable: its tokenizer or template is unusable.
     """
     reward = spec.reward_models.get(role)
     if reward is None or reward.tokenizer is not RewardTokenizer.OWN:
@@ -121,8 +123,10 @@ def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, Reto
     }
 
 
-def _cut(column: Column, groups: NDArray[np.int64]) -> Sequences:
-    """Cut rows behind what those of their group begin with, in front of their last token."""
+def _split_sequences(column: Column, groups: NDArray[np.int64]) -> Sequences:
+    """Split rows after the common prefix of their group, and before their last token."""
+    # With a template prompt and response are one text, whose tokens may merge at the boundary: the
+    # common prefix is the part that rows can share.
     runs = [np.asarray(run) for run in column.runs()]
     common: dict[int, NDArray[Any]] = {}
     for group, run in zip(groups.tolist(), runs, strict=True):

@@ -1,4 +1,4 @@
-"""Where a person finds rows of data: file and line. Reward hosts ask for rows without a score."""
+"""Locates rows of data by file and line, for messages about rows without a score."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import NamedTuple, TextIO
 from rlhf_api.spec.data import DataSource
 
 LINES = (".jsonl", ".json")
-"""Endings of files that hold a row in each line; one of .json may be a list instead."""
+"""Suffixes of files with one row per line; a .json file may be a list instead."""
 MARK_ROWS = 1024
-"""Rows from one remembered position in a file to the next."""
+"""Distance between two marks of an index, in rows."""
 
 
 class RowLocations:
-    """Locations of rows in the sources of a job. What has been read of a file is not read again, so
-    that a row of a large one is found at once. Threads may share it."""
+    """Locations of rows in the sources of a job. Thread-safe.
+
+    Each file is indexed while it is read, and read only once.
+    """
 
     def __init__(self) -> None:
         self._files: dict[Path, LineIndex] = {}
         self._lock = threading.Lock()
 
     def find(self, source: DataSource, rows: Sequence[int]) -> list[str]:
-        """File and line of each row; of a file without lines, and of other data, the row's number.
+        """Return file and line of each row; without lines the row's number.
 
         Args:
             source: of the rows.
@@ -48,17 +50,17 @@ class RowLocations:
 
 
 class LineIndex:
-    """The lines of a file's rows: rows are the lines that are not blank."""
+    """Index from rows to lines of a file; blank lines are no rows."""
 
     def __init__(self, file: Path) -> None:
-        """Reads nothing yet."""
+        """Start an empty index; reads nothing."""
         self._file = file
         self._marks = [_Mark(1, 0)]
-        """Where every MARK_ROWS-th row is looked for, as far as the file has been read."""
+        """Position of every MARK_ROWS-th row, as far as the file has been read."""
 
     def find(self, rows: Iterable[int]) -> dict[int, int]:
-        """The line, from 1, of each row, from 0; those without one are left out."""
-        found: dict[int, int] = {}
+        """Return the line, from 1, of each row, from 0; rows beyond the end are left out."""
+        lines: dict[int, int] = {}
         try:
             with self._file.open(encoding="utf-8") as stream:
                 if _is_list(stream):
@@ -67,13 +69,13 @@ class LineIndex:
                     line = self._line_of(stream, row)
                     if line is None:
                         break
-                    found[row] = line
+                    lines[row] = line
         except (OSError, UnicodeDecodeError):
-            pass  # the row's number does as well
-        return found
+            pass  # messages then give the row's number
+        return lines
 
     def _line_of(self, stream: TextIO, row: int) -> int | None:
-        """Reads on from the last mark before the row, and sets those on the way."""
+        """Read on from the last mark before the row, and add marks on the way."""
         last = min(row // MARK_ROWS, len(self._marks) - 1)
         line, position = self._marks[last]
         before = last * MARK_ROWS
@@ -95,11 +97,11 @@ class _Mark(NamedTuple):
     line: int
     """The line that begins there, from 1."""
     position: int
-    """As the file's `tell` has it."""
+    """Position in the file, from `tell`."""
 
 
 def _is_list(stream: TextIO) -> bool:
-    """Whether a file is one list of rows, and does not have them in its lines."""
+    """True if a file is one list of rows instead of one row per line."""
     first = stream.read(1)
     while first.isspace():
         first = stream.read(1)

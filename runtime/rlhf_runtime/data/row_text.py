@@ -1,16 +1,18 @@
-"""What one row says: its prompt as text, its reference answer, its record as JSON."""
+"""Parses rows: prompts as text, reference answers, preference pairs, records as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import takewhile
 from typing import Any
 
 from rlhf_api.spec.data import ChatTemplate as TemplateUse
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.data import DataSource, PreferenceFields
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.rows import Row, Split
@@ -19,18 +21,18 @@ DEFAULT_ANSWER_FIELD = "answer"
 
 
 class RowProblem(Exception):
-    """Why a row cannot be used; the text continues `row N: `."""
+    """The row is unusable; the text continues `row N: `."""
 
 
 class PromptWriter:
-    """Writes the prompts of one source.
+    """Renders the prompts of one source as text.
 
-    is_templated: whether prompts pass through the chat template, which then writes the tokenizer's
+    is_templated: True if prompts pass through the chat template, which then writes the tokenizer's
         special tokens itself.
     """
 
     def __init__(self, source: DataSource, split: Split, template: ChatTemplate | None) -> None:
-        """Choose how prompts are written.
+        """Choose the form of prompts.
 
         Raises:
             ChatTemplateUnusable: the source needs a template and the tokenizer has none.
@@ -38,24 +40,24 @@ class PromptWriter:
         self._field = source.prompt_field
         self._system = source.system_prompt
         self._split = split
-        wanted = source.chat_template
-        self._template = None if wanted is TemplateUse.NEVER else template
+        requested = source.chat_template
+        self._template = None if requested is TemplateUse.NEVER else template
         self.is_templated = self._template is not None
-        self._takes_messages = wanted is not TemplateUse.NEVER
-        if self._template is None and wanted is TemplateUse.ALWAYS:
+        self._accepts_messages = requested is not TemplateUse.NEVER
+        if self._template is None and requested is TemplateUse.ALWAYS:
             raise self._no_template("chatTemplate is always")
         if self._template is None and self._system is not None:
             raise self._no_template("systemPrompt is set")
 
     def write(self, prompt: Any) -> str:
-        """The prompt's text, from a text or a list of messages.
+        """Render a prompt, a text or a list of messages.
 
         Raises:
-            RowProblem: it is no usable prompt.
-            ChatTemplateUnusable: messages, and no template to write them with.
+            RowProblem: the prompt is unusable.
+            ChatTemplateUnusable: the prompt has messages, and there is no template.
         """
-        if isinstance(prompt, list) and self._takes_messages:
-            written = self._from_messages(messages_of(prompt, self._field))
+        if isinstance(prompt, list) and self._accepts_messages:
+            written = self._from_messages(parse_messages(prompt, self._field))
             return checked_text(written, self._field)
         text = checked_text(prompt, self._field)
         if self._template is None:
@@ -63,14 +65,14 @@ class PromptWriter:
         return self._from_messages([{"role": "user", "content": text}])
 
     def write_answered(self, prompt: Any, answer: str) -> str:
-        """The text of a prompt with the assistant's answer, by the template.
+        """Render a prompt with the assistant's answer by the template.
 
         Raises:
-            RowProblem: it is no usable prompt.
+            RowProblem: the prompt is unusable.
             ChatTemplateUnusable: there is no template.
         """
         if isinstance(prompt, list):
-            return self._from_messages(messages_of(prompt, self._field), answer)
+            return self._from_messages(parse_messages(prompt, self._field), answer)
         text = checked_text(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], answer)
 
@@ -100,8 +102,8 @@ class PromptWriter:
         )
 
 
-def prompt_of(row: Row, field: str) -> Any:
-    """What the prompt's column holds.
+def prompt_value(row: Row, field: str) -> Any:
+    """Return the value of the prompt's column.
 
     Raises:
         RowProblem: the row has no such column.
@@ -112,13 +114,13 @@ def prompt_of(row: Row, field: str) -> Any:
 
 
 def answer_text(row: Row, field: str | None) -> str | None:
-    """The reference answer as text; None where the row has none.
+    """Return the reference answer as text; None if the row has none.
 
-    field: data.*.answerField; a row then must have an answer. None: the field `answer`, if it holds
-        a text or a number.
+    field: data.*.answerField; every row must then have an answer. None: the field `answer`, if it
+        holds a text or a number.
 
     Raises:
-        RowProblem: the named field holds no usable answer.
+        RowProblem: the named field has no usable answer.
     """
     value = row.get(DEFAULT_ANSWER_FIELD if field is None else field)
     if isinstance(value, str) and value.strip() and _is_unicode(value):
@@ -131,37 +133,37 @@ def answer_text(row: Row, field: str | None) -> str | None:
 
 
 def record_json(row: Row) -> str:
-    """The whole row as a JSON object.
+    """Return the complete row as a JSON object.
 
     Raises:
-        RowProblem: a number that is NaN or infinite, or a value that JSON cannot express.
+        RowProblem: a number is NaN or infinite, or JSON cannot express a value.
     """
     try:
         return json.dumps(row, allow_nan=False, default=_json_value)
     except (TypeError, ValueError) as error:
         column = next((name for name, value in row.items() if not _is_json(value)), "a field")
         raise RowProblem(
-            f"{column} holds a value that a verifier cannot be given ({error}); "
-            "use null for what is missing"
+            f"{column} holds a value that a verifier cannot receive ({error}); "
+            "use null for a missing value"
         ) from error
 
 
 def checked_text(value: Any, field: str) -> str:
-    """A text that says something.
+    """Return a text that is not blank and valid Unicode.
 
     Raises:
-        RowProblem: it is none.
+        RowProblem: the value is no such text.
     """
     if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
         raise RowProblem(f"{field} is {_describe(value)}")
     return value
 
 
-def messages_of(value: Sequence[Any], field: str) -> list[Message]:
-    """Messages without the empty fields that columnar files add.
+def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
+    """Return messages without the empty fields that columnar files add.
 
     Raises:
-        RowProblem: no messages.
+        RowProblem: the value is no list of messages.
     """
     if not value:
         raise RowProblem(f"{field} is an empty list of messages")
@@ -178,7 +180,7 @@ def messages_of(value: Sequence[Any], field: str) -> list[Message]:
 
 
 def _describe(value: Any) -> str:
-    """A value's kind in words."""
+    """Describe a value's kind."""
     if value is None:
         return "null or missing"
     if isinstance(value, str):
@@ -191,7 +193,8 @@ def _describe(value: Any) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text can be encoded; JSON can smuggle in halves of surrogate pairs."""
+    """True if a text can be encoded."""
+    # JSON escapes can produce unpaired surrogates.
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -208,9 +211,72 @@ def _is_json(value: Any) -> bool:
 
 
 def _json_value(value: Any) -> str:
-    """Dates, times and decimals, which columnar files have and JSON has not, as text."""
+    """Convert dates, times and decimals, which columnar files have and JSON lacks, to text."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt with two different responses."""
+
+    prompt: Any
+    """A text or a list of messages, unchanged."""
+    chosen: str
+    rejected: str
+
+
+def parse_pair(row: Row, prompt_field: str, fields: PreferenceFields) -> Pair:
+    """Parse the pair of a row.
+
+    Texts answer the prompt of `prompt_field`. Two lists of messages share the prompt and each end
+    with one more message of the assistant. If the shared messages have none of the user, the prompt
+    of `prompt_field` is inserted after their system messages.
+
+    Raises:
+        RowProblem: a response is missing, empty or of another form, or both are equal.
+    """
+    names = (fields.chosen_field, fields.rejected_field)
+    chosen, rejected = (row.get(name) for name in names)
+    if isinstance(chosen, list) and isinstance(rejected, list):
+        pair = _from_messages(row, prompt_field, names, (chosen, rejected))
+    else:
+        texts = [checked_text(row.get(name), name) for name in names]
+        pair = Pair(prompt_value(row, prompt_field), *texts)
+    if pair.chosen == pair.rejected:
+        raise RowProblem(f"{names[0]} and {names[1]} are equal")
+    return pair
+
+
+def _from_messages(
+    row: Row, prompt_field: str, names: tuple[str, str], lists: tuple[list[Any], list[Any]]
+) -> Pair:
+    chosen, rejected = (
+        parse_messages(messages, name) for messages, name in zip(lists, names, strict=True)
+    )
+    pairs = zip(chosen[:-1], rejected[:-1], strict=False)
+    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    answers = [
+        _last_message(messages[len(shared) :], name)
+        for messages, name in zip((chosen, rejected), names, strict=True)
+    ]
+    if any(message["role"] == "user" for message in shared):
+        return Pair(shared, *answers)
+    prompt = prompt_value(row, prompt_field)
+    if not isinstance(prompt, list):
+        prompt = [{"role": "user", "content": checked_text(prompt, prompt_field)}]
+    systems = list(takewhile(lambda message: message["role"] == "system", shared))
+    return Pair([*systems, *prompt, *shared[len(systems) :]], *answers)
+
+
+def _last_message(rest: list[Message], field: str) -> str:
+    if len(rest) != 1 or rest[0]["role"] != "assistant":
+        roles = ", ".join(message["role"] for message in rest)
+        raise RowProblem(
+            f"{field} ends with messages of {roles} after the shared ones; allowed one of the "
+            "assistant"
+        )
+    return checked_text(rest[0]["content"], field)

@@ -1,11 +1,11 @@
-"""Rows of a data source, one mapping at a time: local files, Hugging Face datasets, builtin tasks.
+"""Reads rows of a data source: local files, Hugging Face datasets, builtin tasks.
 
-Rows are read as they come; what makes a row usable is decided in prompts.py.
+Rows are mappings, read one at a time and not checked: prompts.py does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -23,9 +23,15 @@ from rlhf_runtime.data import files, sort_digits
 
 Row = Mapping[str, Any]
 
+CHUNK_ROWS = 1024
+"""Rows of a chunk. A column that no row of a chunk has does not exist."""
+BATCH_CHARACTERS = 1 << 20
+"""Maximum of characters in a batch."""
+# A tokenizer allocates some hundred bytes per token of a batch, and cannot be interrupted.
+
 
 class Split(StrEnum):
-    """Which of the sources of a job: data.train, data.pretraining or data.evaluation."""
+    """A source's role in the job: data.train, data.pretraining or data.evaluation."""
 
     TRAIN = "train"
     PRETRAINING = "pretraining"
@@ -33,7 +39,7 @@ class Split(StrEnum):
 
 
 def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
-    """The rows of a source, at most `maxRows` of them, in their own order.
+    """Read the rows of a source, at most `maxRows` of them, in order.
 
     seed: schedule.seed; only builtin tasks depend on it.
 
@@ -43,18 +49,18 @@ def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     return islice(_all_rows(source, split, seed), source.max_rows)
 
 
-def preferences_of(source: DataSource) -> PreferenceFields | None:
-    """The columns of a source's pairs; None where it has none."""
+def preference_fields(source: DataSource) -> PreferenceFields | None:
+    """Return the columns of a source's pairs; None if it has no pairs."""
     return source.preferences if isinstance(source, TrainingData) else None
 
 
-def texts_of(source: DataSource) -> str | None:
-    """The column of a source's whole texts; None where it has prompts."""
+def text_field(source: DataSource) -> str | None:
+    """Return the column of a source's pretraining texts; None if it has prompts."""
     return source.texts if isinstance(source, PretrainingData) else None
 
 
 def find_sources(data: DataSpec) -> None:
-    """Check that local files are there, before anything is started to read them.
+    """Check that local files exist, before any process starts that reads them.
 
     Raises:
         DataNotFound, DataUnreadable.
@@ -69,18 +75,18 @@ def find_sources(data: DataSpec) -> None:
     for split, source in sources.items():
         if source is not None and source.path is not None:
             with gathered.check():
-                files.find_file(source.path, setting_of(split))
+                files.find_file(source.path, path_setting(split))
     gathered.raise_all()
 
 
-def setting_of(split: Split) -> str:
-    """The manifest's field with the path of a source's file."""
+def path_setting(split: Split) -> str:
+    """Return the manifest's field with the path of a source's file."""
     return f"data.{split.value}.path"
 
 
 def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     if source.path is not None:
-        return files.read_file(source.path, setting=setting_of(split))
+        return files.read_file(source.path, setting=path_setting(split))
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 
@@ -88,6 +94,39 @@ def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
     assert source.builtin is BuiltinData.SORT_DIGITS
     if split is Split.EVALUATION:
         return sort_digits.evaluation_rows(seed)
-    if preferences_of(source) is not None:
+    if preference_fields(source) is not None:
         return sort_digits.training_pairs(seed)
     return sort_digits.training_rows(seed)
+
+
+def row_chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in chunks of `CHUNK_ROWS`; the last one may be shorter."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        yield chunk
+
+
+def row_batches(chunk: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield a chunk in batches of at most `BATCH_CHARACTERS`, or of one longer row."""
+    batch: list[Row] = []
+    total = 0
+    for row in chunk:
+        size = num_characters(row)
+        if batch and total + size > BATCH_CHARACTERS:
+            yield batch
+            batch, total = [], 0
+        batch.append(row)
+        total += size
+    if batch:
+        yield batch
+
+
+def num_characters(value: Any) -> int:
+    """Count the characters of all texts in a value of a row."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(num_characters, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(num_characters, value))
+    return 0

@@ -1,7 +1,6 @@
-"""Which rows a step trains on: a pure function of the step's number.
+"""Selects the rows of a step: a pure function of the step's number.
 
-There is no state to save. The step's number alone gives its rows, so a resumed job sees the rows
-that an uninterrupted one would have seen.
+It has no state to save: a resumed job trains on the same rows as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ Order = NDArray[np.int64]
 def rows_for_step(
     step: int, num_rows: int, prompts_per_step: int, shuffle: bool, seed: int
 ) -> Order:
-    """Rows of the step with this number: int64, shape [prompts_per_step].
+    """Return the rows of a step: int64, shape [prompts_per_step].
 
-    Steps count from 0 and walk through epochs of `num_rows` rows; each epoch holds every row once.
-    A batch may begin in one epoch and end in the next, and still never holds a row twice. Without
-    shuffle every epoch has the order of the data; with it the order follows from `seed` and the
-    epoch.
+    Steps count from 0 and pass through epochs of `num_rows` rows; each epoch has every row once. A
+    batch may begin in one epoch and end in the next; it never has a row twice. Without shuffle
+    every epoch has the order of the data; with it `seed` and the epoch determine the order.
 
     Raises:
-        ValueError: a negative step or seed, or more prompts per step than rows.
+        ValueError: step or seed is negative, or there are more prompts per step than rows.
     """
     if step < 0 or seed < 0 or not 0 < prompts_per_step <= num_rows:
         raise ValueError(
@@ -47,7 +45,7 @@ def rows_for_step(
 def _epoch_order(
     epoch: int, num_rows: int, prompts_per_step: int, shuffle: bool, seed: int
 ) -> Order:
-    """The order of an epoch, in which the batch that straddles its beginning repeats no row."""
+    """Return the order of an epoch; the batch that straddles its beginning repeats no row."""
     if not shuffle:
         return np.arange(num_rows, dtype=np.int64)
     if num_rows < 2 * prompts_per_step:
@@ -62,32 +60,28 @@ def _epoch_order(
 
 
 def _small_epoch_order(epoch: int, num_rows: int, prompts_per_step: int, seed: int) -> Order:
-    """An epoch of fewer rows than two batches.
-
-    Epochs come in groups that end together with a batch, and share one order: a batch is then a
-    stretch of a circle no longer than the circle.
-    """
+    """Return the order of an epoch of fewer rows than two batches."""
+    # Epochs form groups that end together with a batch and share one order. A batch is then a
+    # section of a circle that is at least as long as the batch, so it repeats no row.
     group = prompts_per_step // math.gcd(num_rows, prompts_per_step)
     return _permutation(epoch // group, num_rows, seed)
 
 
 def _without_repeats(order: Order, before: Order, head: int, reach: int) -> Order:
-    """Swap rows of `before` out of the first `head` places, against places from head to `reach`.
-
-    The places in reach are as many as a batch has, so there is a partner for each: of the
-    reach - head = len(before) places at most len(before) - conflicts hold rows of `before`. The
-    last places of the epoch are out of reach; the next epoch relies on them without knowing of the
-    swap.
-    """
-    taken = np.isin(order[:reach], before)
-    conflicts = np.flatnonzero(taken[:head])
-    partners = head + np.flatnonzero(~taken[head:])[: len(conflicts)]
+    """Swap rows of `before` out of the first `head` positions, with positions from head to
+    `reach`."""
+    # `reach` is the batch size, so each conflict has a partner: of the reach - head = len(before)
+    # positions at most len(before) - conflicts hold rows of `before`. The last positions of the
+    # epoch are never swapped: the next epoch computes them without this swap.
+    repeats = np.isin(order[:reach], before)
+    conflicts = np.flatnonzero(repeats[:head])
+    partners = head + np.flatnonzero(~repeats[head:])[: len(conflicts)]
     swapped = order.copy()
     swapped[conflicts], swapped[partners] = order[partners], order[conflicts]
     return swapped
 
 
 def _permutation(epoch: int, num_rows: int, seed: int) -> Order:
-    """A random order of all rows, equal for equal arguments."""
+    """Return a random order of all rows, equal for equal arguments."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     return generator.permutation(num_rows).astype(np.int64, copy=False)

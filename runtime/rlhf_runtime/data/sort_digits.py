@@ -1,6 +1,6 @@
-"""The builtin task: sort six random digits. `402991=` wants `012499`.
+"""The builtin task: sort six random digits. The answer to `402991=` is `012499`.
 
-Training and evaluation prompts come from one draw without repetition, so they never overlap.
+Training and evaluation prompts are one draw without repetition, so they never overlap.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ TRAINING_ROWS = 32768
 
 
 def training_rows(seed: int) -> Iterator[Mapping[str, Any]]:
-    """32,768 rows with `prompt` and `answer`; no prompt occurs twice or in the evaluation rows."""
+    """Yield 32,768 rows with `prompt` and `answer`; no prompt occurs twice or in the evaluation."""
     return _rows(_numbers(seed)[EVALUATION_ROWS:])
 
 
 def training_pairs(seed: int) -> Iterator[Mapping[str, Any]]:
-    """The same prompts with `chosen`, the answer, and `rejected`, the answer with a mistake: two
-    digits have changed places, one is another, is missing, or is one too many, or a similar number
-    was sorted."""
+    """Yield the same prompts with `chosen`, the answer, and `rejected`, the answer with a mistake.
+
+    Mistakes: two digits swapped, one replaced, one missing, one too many, or the sorted digits of
+    another number.
+    """
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, DIGITS, 2])))
-    mistakes = (_swapped, _replaced, _one_less, _one_more, _of_another)
+    mistakes = (_swap, _replace, _remove, _insert, _replace_and_sort)
     for row in training_rows(seed):
         right = row["answer"]
         mistake = mistakes[generator.integers(len(mistakes))]
@@ -34,44 +36,44 @@ def training_pairs(seed: int) -> Iterator[Mapping[str, Any]]:
         yield {"prompt": row["prompt"], "chosen": right, "rejected": "".join(wrong)}
 
 
-def _swapped(digits: list[str], generator: np.random.Generator) -> list[str]:
-    """Two different digits in each other's place; where all are equal one is replaced."""
+def _swap(digits: list[str], generator: np.random.Generator) -> list[str]:
+    """Swap two different digits; if all are equal replace one."""
     first = generator.integers(DIGITS)
-    others = [place for place in range(DIGITS) if digits[place] != digits[first]]
+    others = [index for index in range(DIGITS) if digits[index] != digits[first]]
     if not others:
-        return _replaced(digits, generator)
+        return _replace(digits, generator)
     other = generator.choice(others)
     digits[first], digits[other] = digits[other], digits[first]
     return digits
 
 
-def _replaced(digits: list[str], generator: np.random.Generator) -> list[str]:
-    place = generator.integers(DIGITS)
-    digits[place] = str((int(digits[place]) + generator.integers(1, 10)) % 10)
+def _replace(digits: list[str], generator: np.random.Generator) -> list[str]:
+    index = generator.integers(DIGITS)
+    digits[index] = str((int(digits[index]) + generator.integers(1, 10)) % 10)
     return digits
 
 
-def _one_less(digits: list[str], generator: np.random.Generator) -> list[str]:
+def _remove(digits: list[str], generator: np.random.Generator) -> list[str]:
     del digits[generator.integers(DIGITS)]
     return digits
 
 
-def _one_more(digits: list[str], generator: np.random.Generator) -> list[str]:
+def _insert(digits: list[str], generator: np.random.Generator) -> list[str]:
     digits.insert(generator.integers(DIGITS + 1), str(generator.integers(10)))
     return digits
 
 
-def _of_another(digits: list[str], generator: np.random.Generator) -> list[str]:
-    return sorted(_replaced(digits, generator))
+def _replace_and_sort(digits: list[str], generator: np.random.Generator) -> list[str]:
+    return sorted(_replace(digits, generator))
 
 
 def evaluation_rows(seed: int) -> Iterator[Mapping[str, Any]]:
-    """256 held-out rows with `prompt` and `answer`."""
+    """Yield 256 evaluation rows with `prompt` and `answer`."""
     return _rows(_numbers(seed)[:EVALUATION_ROWS])
 
 
 def _numbers(seed: int) -> NDArray[np.int64]:
-    """Distinct six-digit numbers, leading zeros included; the first ones are held out."""
+    """Draw distinct six-digit numbers, leading zeros included; evaluation rows first."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, DIGITS])))
     return generator.choice(10**DIGITS, size=EVALUATION_ROWS + TRAINING_ROWS, replace=False)
 

@@ -1,8 +1,10 @@
-"""Texts to token ids and back, from a model folder in Hugging Face format.
+"""Converts texts to token ids and back, with the tokenizer of a Hugging Face model folder.
 
-Reads tokenizer.json with the `tokenizers` library. `transformers.AutoTokenizer` would import torch
-where torch is installed: seconds and hundreds of megabytes in processes that only handle text.
+Reads tokenizer.json with the `tokenizers` library.
 """
+
+# Not transformers.AutoTokenizer: it would import torch, which costs seconds and hundreds of
+# megabytes in processes that only handle text.
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ class TextTokenizer:
 
     end_token_ids: tokens that end a response: the tokenizer's end token first, then those that
         generation_config.json names (chat models often have one more).
-    pad_token_id: the tokenizer's padding token, or its end token where it has none.
+    pad_token_id: the tokenizer's padding token, or its end token if it has none.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Load tokenizer.json and the files beside it.
+        """Load tokenizer.json and its companion files.
 
         Raises:
-            TokenizerUnusable: no or a broken tokenizer.json, or no end token.
-            ChatTemplateUnusable: a chat template that does not compile.
+            TokenizerUnusable: tokenizer.json is missing or invalid, or there is no end token.
+            ChatTemplateUnusable: the chat template does not compile.
         """
         self.folder = folder
         self._tokenizer = _load(folder)
@@ -52,19 +54,19 @@ class TextTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, added ones included."""
+        """Number of tokens, including added ones."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
     def eos_token_id(self) -> int:
-        """The end token that reference answers are closed with."""
+        """The end token of reference answers."""
         return self.end_token_ids[0]
 
     def encode(self, texts: Sequence[str], add_special_tokens: bool) -> Column:
-        """Token ids of each text: a packed int32 column.
+        """Tokenize texts into a packed int32 column.
 
-        add_special_tokens: whether the tokenizer adds its own, such as a beginning-of-text token; a
-            chat template writes them itself.
+        add_special_tokens: whether the tokenizer adds its own, such as a beginning-of-text token;
+            False for texts of a chat template, which contain them.
         """
         encodings = self._tokenizer.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
@@ -72,13 +74,11 @@ class TextTokenizer:
         return pack([encoding.ids for encoding in encodings], np.int32)
 
     def decode(self, responses: Column) -> list[str]:
-        """The text of each response without the end token that closes it.
+        """Return the text of each response, without its last end token.
 
         responses: a packed column of token ids.
-
-        Special tokens inside a response stay visible: hiding them would let a wrong response read
-        like a right one.
         """
+        # Other special tokens stay visible: without them a wrong response could look correct.
         rows = [run.tolist() for run in responses.runs()]
         rows = [row[:-1] if row and row[-1] in self.end_token_ids else row for row in rows]
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
@@ -91,8 +91,8 @@ class TextTokenizer:
         ids = [token for token in (own, *listed) if token is not None]
         if not ids:
             raise TokenizerUnusable(
-                f"no end token, so no response could end: got {self.folder} without eos_token in "
-                "tokenizer_config.json; add one"
+                f"no end token, so responses would never end: got {self.folder} without eos_token "
+                "in tokenizer_config.json; add one"
             )
         return tuple(dict.fromkeys(ids))
 
@@ -114,7 +114,7 @@ def _load(folder: Path) -> Tokenizer:
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Special tokens by name; the file holds texts or objects with `content`."""
+    """Return special tokens by name; their values are texts or objects with `content`."""
     tokens = {}
     for name in _SPECIAL_TOKENS:
         value = settings.get(name)
@@ -125,7 +125,7 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The default chat template: a file of its own, or an entry of tokenizer_config.json."""
+    """Return the default chat template: its own file, or an entry of tokenizer_config.json."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return _read_text(file)
@@ -137,7 +137,7 @@ def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no such file."""
+    """Read a JSON object; empty without the file."""
     if not file.is_file():
         return {}
     text = _read_text(file)
@@ -153,10 +153,10 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _read_text(file: Path) -> str:
-    """The text of a file beside the tokenizer.
+    """Read a file of the tokenizer's folder.
 
     Raises:
-        TokenizerUnusable: the system does not let it be read, or it is no UTF-8.
+        TokenizerUnusable: the file cannot be read, or is not UTF-8.
     """
     with unreadable_as(TokenizerUnusable, "a file of the tokenizer", file):
         try:

@@ -11,6 +11,7 @@ from rlhf_runtime.dataplane.partition import BatchShape, balancing_window, conti
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates, Protocol
 from rlhf_runtime.dataplane.user_protocol import user_protocol
 
+# Default protocol of a kind of call; a call may name a user's protocol instead.
 BY_KIND: dict[CallKind, str] = {
     CallKind.GENERATE: "3d_all_micro_dp",
     CallKind.INFER: "3d",
@@ -25,10 +26,9 @@ BY_KIND: dict[CallKind, str] = {
     CallKind.LOAD: "one_to_all",
     CallKind.OFFLOAD: "one_to_all",
 }
-"""Default protocol of a kind of call; a call may name a user's protocol instead."""
 
+# Kinds of calls whose ranks balance tokens. Others get whole groups, equally many.
 BALANCED = frozenset({CallKind.INFER, CallKind.TRAIN})
-"""Kinds of calls whose ranks balance tokens. Others get whole groups, equally many."""
 
 
 def protocol_of(call: ModelCall) -> Protocol:

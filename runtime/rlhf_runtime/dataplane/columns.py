@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
+# Row numbers, or positions of rows.
 Rows = NDArray[np.int64]
-"""Row numbers, or positions of rows."""
 
+# Average length from which runs are copied one by one.
 LONG_RUN = 128
-"""Average length from which runs are copied one by one."""
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,8 @@ def _first_of_stage(at: Coordinates) -> bool:
     return at.tensor == 0 and at.data == 0
 
 
+# By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
+# `data` are the members of micro-DP groups.
 PROTOCOLS: dict[str, Protocol] = {
     "one_to_all": Protocol(_all_rows, _all_ranks),
     "3d": Protocol(_by_data, _last_stage),
@@ -124,5 +126,3 @@ PROTOCOLS: dict[str, Protocol] = {
     "dp": Protocol(_by_rank, _all_ranks),
     "all_to_all": Protocol(_by_rank, _all_ranks),
 }
-"""By HybridFlow's names. `3d_all_micro_dp` is used on the mesh of generation, whose replicas along
-`data` are the members of micro-DP groups."""

@@ -16,8 +16,8 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates, Protocol
 from rlhf_runtime.errors import UserCodeFailed
 
+# Number of ranks whose slices a message shows.
 SHOWN_RANKS = 8
-"""Number of ranks whose slices a message shows."""
 
 
 def user_protocol(entrypoint: str) -> Protocol:

@@ -65,6 +65,7 @@ class EngineBase(ABC):
 
     def offload(self, depth: OffloadDepth) -> None:
         """Free the device's memory of weights, gradients and optimizer."""
+        # The depth of the first offload stays: `load` has to undo that one.
         if self._offloaded is not OffloadDepth.NOTHING:
             return
         tensors = self._resident_tensors()
@@ -77,6 +78,7 @@ class EngineBase(ABC):
     def load(self) -> None:
         """Undo `offload`. Collective."""
         self._offloading.load()
+        # Derived weights have no copy on the host: they are computed again.
         if self._offloaded is OffloadDepth.DERIVED:
             self._write_parameters()
         self._offloaded = OffloadDepth.NOTHING
@@ -87,6 +89,7 @@ class EngineBase(ABC):
 
     def adopt(self, state: dict[str, Any]) -> None:
         """Adopt the plain values of a `state` whose tensors have been overwritten. Collective."""
+        # A state has only master weights: the parameters follow from them.
         self._write_parameters()
         self._version = state["version"]
         if self._optimizer is not None:
@@ -98,6 +101,7 @@ class EngineBase(ABC):
         Raises:
             UnsupportedModel: `entirely`, and the models differ in a weight.
         """
+        # Masters, because the parameters may be rounded to bfloat16.
         copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._weights_changed()
 

@@ -43,6 +43,7 @@ def check_head(folder: Path, config: Any, *, value_head: bool, needs_head: bool)
         WrongHead: a classifier instead of a language model, one of several labels, or a language
             model instead of a reward model.
     """
+    # A language model without a head to score with can still be trained to, from zeros.
     if is_classifier(config):
         _check_classifier(folder, config, value_head, needs_head)
     elif needs_head:

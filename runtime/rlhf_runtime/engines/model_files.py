@@ -142,7 +142,7 @@ def write_configs(
     """
     config = deepcopy(config)
     config.dtype = dtype
-    config.use_cache = True
+    config.use_cache = True  # engines disable it for training, generation needs it
     if is_scalar:
         make_scalar_config(config)
         config.num_labels = 1

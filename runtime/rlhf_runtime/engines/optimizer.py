@@ -118,7 +118,7 @@ class Optimizer:
         norm = self._global_norm()
         clip_grads_with_norm_(self._parameters, self._settings.gradient_clip, norm)
         value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        if value == value and value != float("inf"):
+        if value == value and value != float("inf"):  # NaN differs from itself
             self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         self.scheduler.step()

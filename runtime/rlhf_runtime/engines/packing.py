@@ -87,7 +87,7 @@ class Packing:
     """True if responses to one prompt may share it."""
 
 
-def cut(
+def pack_micro_batches(
     prompts: Column,
     responses: Column,
     groups: NDArray[np.int64],
@@ -115,7 +115,7 @@ def cut(
         packing.cost,
         packing.max_padded_tokens,
     )
-    if not packing.share_prompts:
+    if not packing.share_prompts:  # one response per sequence, so that no custom mask is needed
         sequences = [np.asarray([row]) for row in chosen]
     lengths = np.asarray(
         [prompts.lengths[members[0]] + responses.lengths[members].sum() for members in sequences],
@@ -150,7 +150,9 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
     first = np.cumsum(counts) - counts
     prompt, response = prompts.take(rows[first]), responses.take(rows)
     assert prompt.lengths is not None and response.lengths is not None
+    # Index of each response's first token among all response tokens.
     before = np.cumsum(response.lengths, dtype=np.int64) - response.lengths
+    # Offset of each response within its sequence: its prompt and earlier responses come before.
     offsets = np.repeat(prompt.lengths - before[first], counts) + before
     longest = int((prompt.lengths + np.add.reduceat(response.lengths, first)).max())
     bases = np.arange(len(sequences), dtype=np.int64) * longest
@@ -159,6 +161,8 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
     token_ids = np.zeros(len(sequences) * longest, dtype=np.int64)
     token_ids[prompt_positions] = prompt.values
     token_ids[response_positions] = response.values
+    # The prompt's last token predicts the first token of every response, though only the first
+    # response follows it directly.
     predictors = response_positions - 1
     starts = before[response.lengths > 0]
     ends_of_prompts = np.repeat(bases + prompt.lengths - 1, counts)
@@ -170,6 +174,7 @@ def _lay_out(prompts: Column, responses: Column, sequences: list[Rows]) -> Micro
     shape = (len(sequences), longest)
     position_ids = attention_mask = None
     if (counts > 1).any():
+        # Every response continues at the position after its prompt, as if it were alone.
         within = np.arange(len(response_positions)) - np.repeat(before, response.lengths)
         position_ids = np.zeros(len(token_ids), dtype=np.int64)
         position_ids[prompt_positions] = prompt_positions - np.repeat(bases, prompt.lengths)

@@ -55,6 +55,7 @@ class World:
         """A group of some ranks; the world's own if they are all. Collective over the world."""
         everyone = dist.group.WORLD
         assert everyone is not None
+        # A group costs connections and memory: the world's own serves as well.
         if len(ranks) == self.size:
             return everyone
         group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=self.timeout)

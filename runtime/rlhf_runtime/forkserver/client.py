@@ -14,8 +14,8 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher, server
 from rlhf_runtime.hooks import Hook, noop
 
+# Interval of checks while libraries are imported.
 POLL_SECONDS = 0.1
-"""Interval of checks while libraries are imported."""
 
 
 class ForkServer(Protocol):

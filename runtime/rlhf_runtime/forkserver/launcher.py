@@ -14,11 +14,11 @@ import socket
 import struct
 import sys
 
+# Environment variable with the fork server's name. Unset: derived from the raylet's socket.
 SERVER = "RLHF_FORK_SERVER"
-"""Environment variable with the fork server's name. Unset: derived from the raylet's socket."""
 RAYLET_SOCKET = "--raylet-name="
+# Arguments for Ray's own setup program, which this one replaces.
 RAY_SETUP_OPTIONS = ("--language=", "--serialized-runtime-env-context=")
-"""Arguments for Ray's own setup program, which this one replaces."""
 STANDARD_STREAMS = (0, 1, 2)
 _CREDENTIALS = struct.Struct("3i")
 

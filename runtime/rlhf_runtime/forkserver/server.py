@@ -30,10 +30,10 @@ from rlhf_runtime import fate
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.workers.libraries import import_libraries
 
+# Time limit for a request to arrive.
 REQUEST_SECONDS = 10.0
-"""Time limit for a request to arrive."""
+# Requests that may wait while libraries are imported.
 MAX_WAITING_REQUESTS = 128
-"""Requests that may wait while libraries are imported."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Server:
         self._listener = listener
         self._device = device
         self._raylet = raylet
+        # Variables that libraries have set in the environment.
         self.variables: dict[str, str] = {}
-        """Variables that libraries have set in the environment."""
         self._import_seconds: float | None = None
         self._is_retired = False
         self._forked: dict[int, RayletWorkers] = {}
@@ -272,7 +272,7 @@ class Server:
         ]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
-        # The same process: workers end with it, so they survive.
+        # The process stays the same: workers end with it, so they survive.
         os.execv(sys.executable, argv)
 
 

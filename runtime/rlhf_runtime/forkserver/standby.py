@@ -19,35 +19,35 @@ from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.forkserver.client import ForkServer, OwnForkServer
 
 PREFIX = "rlhf-standby"
+# Meaning of the parts of a name, after the prefix.
 NAME_PARTS = (
     "another device",
     "other code or packages",
     "other variables that libraries read when they start",
     "other rights, limits, cores or priority",
 )
-"""Meaning of the parts of a name, after the prefix."""
+# The sockets that listen on this machine.
 SOCKETS = Path("/proc/net/unix")
-"""The sockets that listen on this machine."""
+# Our packages that a fork server imports.
 PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_runtime")
-"""Our packages that a fork server imports."""
+# Folders that change whenever a package is installed.
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-"""Folders that change whenever a package is installed."""
+# Any text: commands share a server only with those that have the same.
 VARIABLE = "RLHF_STANDBY"
-"""Any text: commands share a server only with those that have the same."""
+# Prefixes of variables that Python and libraries read when they start.
 IMPORT_TIME_VARIABLES = (
     "CUDA_", "FLASHINFER_", "FSSPEC_", "GLIBC_", "GLOO_", "GOMP_", "HF_", "HOME", "KMP_", "LANG",
     "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_",
     "PROTOCOL_BUFFERS_", "PYTHON", "PYTORCH_", "SAFETENSORS_", "TMPDIR", "TOKENIZERS_", "TORCH",
     "TRANSFORMERS_", "TRITON_", "TZ", "VLLM_", "XDG_CACHE",
 )  # fmt: skip
-"""Prefixes of variables that Python and libraries read when they start."""
+# Lines of Linux's /proc/PID/status that a process inherits.
 INHERITED_STATUS_LINES = (
     "Uid", "Gid", "Groups", "Umask", "CapEff", "NoNewPrivs", "Seccomp", "Cpus_allowed_list",
     "Mems_allowed_list",
 )  # fmt: skip
-"""Lines of Linux's /proc/PID/status that a process inherits."""
+# Files of a control group.
 GROUP_LIMITS = ("cpu.max", "memory.high", "memory.max", "pids.max")
-"""Files of a control group."""
 GROUPS = Path("/sys/fs/cgroup")
 
 

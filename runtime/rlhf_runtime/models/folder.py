@@ -36,6 +36,7 @@ def require_complete(folder: Path, title: str) -> None:
     """
     missing = missing_files(folder)
     if missing:
+        # A few names only: a wrong path may be a large folder.
         with _os_errors(folder):
             present = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise ModelIncomplete(
@@ -107,6 +108,7 @@ def file_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         size = file.stat().st_size
         begin = stream.read(8)
         length = int.from_bytes(begin, "little")
+        # Other files give any number here: do not read gigabytes as a header.
         has_header = len(begin) == 8 and length <= min(size, MAX_HEADER_BYTES)
         header = stream.read(length) if has_header else b""
     try:
@@ -137,7 +139,7 @@ def missing_files(folder: Path) -> list[str]:
     with _os_errors(folder):
         missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
         index = next((name for name in WEIGHT_INDEXES if (folder / name).is_file()), None)
-        if index is not None:
+        if index is not None:  # then only its shards count, whatever else lies there
             shards = set(_weight_map(folder / index).values())
             return missing + sorted(shard for shard in shards if not (folder / shard).is_file())
         if not any((folder / name).is_file() for name in WEIGHT_FILES):

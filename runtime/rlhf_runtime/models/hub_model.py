@@ -46,7 +46,7 @@ def _snapshot(name: str, revision: str | None, patterns: list[str]) -> Path:
     title = name if revision is None else f"{name} at revision {revision}"
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except GatedRepoError as error:
+    except GatedRepoError as error:  # a subclass of RepositoryNotFoundError, so it comes first
         raise ModelNotFound(
             f"the model is gated: got {title}; accept its terms on the hub and give a token "
             "(HF_TOKEN, or hub.tokenSecretName on a cluster)"

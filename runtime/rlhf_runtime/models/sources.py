@@ -31,6 +31,7 @@ def resolve_model(source: ModelSource, seed: int, workdir: Path) -> Path:
     if source.builtin is not None:
         assert source.builtin is BuiltinModel.TINY_LLAMA
         return tiny_llama_folder(seed, workdir)
+    # A role with sameAs uses the folder of another role, which callers resolve.
     raise ValueError(f"sameAs has no folder of its own: ask for the source of {source.same_as}")
 
 

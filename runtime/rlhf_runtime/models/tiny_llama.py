@@ -49,9 +49,10 @@ def tiny_llama_folder(seed: int, workdir: Path) -> Path:
     unfinished = Path(tempfile.mkdtemp(prefix=".tiny-llama-", dir=workdir))
     try:
         write_tiny_llama(unfinished, seed)
-        unfinished.chmod(0o755)
+        unfinished.chmod(0o755)  # mkdtemp allows only its own user
         os.rename(unfinished, folder)
     except OSError:
+        # Renaming onto a folder fails: another process was first, and its files are equal.
         if not folder.is_dir():
             raise
     finally:
@@ -70,6 +71,7 @@ def write_tiny_llama(folder: Path, seed: int) -> None:
 
 def _weights(seed: int) -> dict[str, NDArray[np.float32]]:
     """Random matrices, drawn in a fixed order; norms of one."""
+    # PCG64 gives the same stream on all machines.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, HIDDEN_SIZE])))
     weights = {}
     for name, shape in _shapes():

@@ -48,6 +48,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     tokens = _tokens(folder)
     if tokens is None:
         return Vocabulary(size, None, None)
+    # By content, not by file: the same vocabulary may be serialized in several ways.
     text = "\n".join(f"{index} {token!r}" for token, index in sorted(tokens.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return Vocabulary(size, max(tokens.values(), default=-1) + 1, digest)
@@ -70,12 +71,14 @@ def check_vocabularies(
     by_folder = {path: read_vocabulary(path) for path in dict.fromkeys(folders.values())}
     roles = {role: by_folder[path] for role, path in folders.items()}
     for role, vocabulary in roles.items():
+        # Fewer tokens than rows are usual: embeddings are often padded.
         if vocabulary.num_tokens is not None and vocabulary.num_tokens > vocabulary.size:
             raise VocabularyMismatch(
                 f"the tokenizer of {role} has more tokens than its model: got "
                 f"{vocabulary.num_tokens} tokens for vocab_size {vocabulary.size} in "
                 f"{folders[role]}; use the tokenizer that belongs to the model"
             )
+    # A reward model with its own tokenizer reads text, not token ids.
     own = {role for role, model in rewards.items() if model.tokenizer is RewardTokenizer.OWN}
     for first, other in combinations(sorted(set(roles) - own, key=list(roles).index), 2):
         do = "choose models of one family"

@@ -50,7 +50,7 @@ def check_weights(folder: Path, config: Mapping[str, Any], *, has_language_head:
     try:
         expected = weight_shapes(shape_from_config(config, str(folder / CONFIG_FILE), ""))
     except ShapeUnknown:
-        return
+        return  # an unregistered family, which engines check on loading
     actual = _with_base_prefix(tensor_shapes(folder))
     if actual.keys().isdisjoint(expected):
         return  # another naming scheme, or files of another format
@@ -93,6 +93,8 @@ def compare_weights(
             f"{folder}, allowed {[*expected[name]]}{_more(differing)}; copy {CONFIG_FILE} and "
             "weights of one model"
         )
+    # Outside of layers files may have more, such as buffers or a second head. An unknown weight in
+    # a layer means that another model would be computed.
     layers = {_layer(name) for name in expected}
     unknown = sorted(
         name

@@ -79,7 +79,7 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
     return (
         policy_role(graphs[GraphName.STEP]),
         ModelUse(roles, generating, heads),
-        DataUse.of(inputs),
+        DataUse.from_graphs(inputs),
     )
 
 

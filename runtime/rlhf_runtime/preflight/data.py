@@ -8,12 +8,11 @@ from pathlib import Path
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import EmptyDataset
-from rlhf_runtime.data.files import exceeds_before_first_row
+from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.row_batches import CHUNK_ROWS
-from rlhf_runtime.data.rows import Split, find_sources, setting_of
+from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.fields import check_fields
 from rlhf_runtime.preflight.findings import Findings
@@ -99,7 +98,7 @@ def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -
         return f"workers load {source.hugging_face} when they start"
     if source.path is None or seconds is None:
         return ""
-    if not exceeds_before_first_row(source.path, setting_of(split), MAX_UNSTREAMED_BYTES):
+    if not has_large_first_row(source.path, path_setting(split), MAX_UNSTREAMED_BYTES):
         return ""
     return (
         f"workers read {source.path} when they start: its first row comes after more than "

@@ -44,6 +44,7 @@ def reshard_costs(source: Layout, target: Layout, plan: ReshardPlan) -> tuple[Ra
     traffic = plan.traffic
     for rank in range(plan.world_size):
         redundant = source.num_elements(rank) - traffic.kept[rank]
+        # Kept elements share the target's storage, so that only redundant ones are extra.
         peak = target.num_elements(rank) + redundant
         received = traffic.received_within[rank], traffic.received_between[rank]
         costs.append(RankCost(*received, peak, redundant))
@@ -82,6 +83,7 @@ def tensors_by_cut(source: Layout, target: Layout) -> dict[str, tuple[str, ...]]
 def select_tensors(layout: Layout, names: tuple[str, ...]) -> Layout:
     """A layout of some of the tensors."""
     selected = set(names)
+    # Replicas share a tuple of pieces: by identity it stays shared in the result.
     by_identity = {
         id(pieces): tuple(piece for piece in pieces if piece.name in selected)
         for pieces in layout.pieces

@@ -39,7 +39,7 @@ def piece_checksum(
     """
     assert tensor.shape == box.shape, f"tensor of shape {tuple(tensor.shape)} for {box}"
     elements = tensor.detach()
-    if elements.dim() == 0:
+    if elements.dim() == 0:  # scalars are vectors of length 1
         elements, box = elements[None], TensorSlice((0,), (1,))
     if elements.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
@@ -55,6 +55,7 @@ def _marginals(
 ) -> tuple[Int64[Tensor, " first"], list[Int64[Tensor, " later"]]]:
     """Per dimension: sums of bit patterns over all other dimensions, computed in blocks of rows."""
     block_elements = CPU_BLOCK_ELEMENTS if elements.device.type == "cpu" else GPU_BLOCK_ELEMENTS
+    # Blocks bound the memory of the widened copies.
     num_rows = max(1, block_elements * elements.shape[0] // elements.numel())
     dims = list(range(elements.dim()))
     first: list[Tensor] = []

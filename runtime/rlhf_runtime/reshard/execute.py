@@ -92,11 +92,13 @@ class PreparedTransfer:
         if plan.world_size > 1:
             self.dtypes = agree_on_transfer(plan, rank, target_views, group, bucket_elements)
             self._staging = StagingBuffer(_staging_device(group))
+        # After the collective: a rank that raised before would leave the others waiting in it.
         check_views(source_views, rank)
         check_views(target_views, rank)
         self._bind_copies(plan, rank, source_views, target_views)
         rounds = plan_rounds(plan, rank, max(1, bucket_elements // 2))  # two of them are staged
         self._exchanges = bind(rounds, rank, source_views, target_views, self.dtypes, self._staging)
+        # Also without a message on this rank: connecting is collective.
         self._transport: Transport = GroupTransport(group, self._staging.device)
         self.release()  # a first run may be long after
 
@@ -126,6 +128,7 @@ class PreparedTransfer:
         copy_all(self._copy_targets, self._copy_sources)
         if in_flight is not None:
             _finish(in_flight)
+        # On return sources may be freed, and the time must include the GPUs' work.
         for device in self._devices:
             torch.cuda.synchronize(device)
         return TransferStats(

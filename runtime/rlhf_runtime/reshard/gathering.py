@@ -36,6 +36,7 @@ def gather_layouts(
     Raises:
         LayoutError: pieces do not make up their tensors.
     """
+    # Pickled here, not by `all_gather_object`, so that equal layouts are recognized by their bytes.
     own_source, own_target = map(pickle.dumps, (list_pieces(source), list_pieces(target)))
     messages = [(own_source, own_target, this_node())]
     if group is not None:

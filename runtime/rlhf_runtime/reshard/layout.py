@@ -105,6 +105,7 @@ class Layout:
                     )
                 if 0 not in box.shape:  # empty boxes carry no elements, and would split groups
                     boxes_by_name[name].append((number, box))
+        # Keys have numbers of sets of pieces, not ranks: so they stay short with many replicas.
         alike: dict[tuple[tuple[int, ...], tuple[tuple[int, TensorSlice], ...]], list[str]] = {}
         for name, boxes in boxes_by_name.items():
             alike.setdefault((tuple(self.shapes[name]), tuple(boxes)), []).append(name)
@@ -154,6 +155,7 @@ def common_groups(
     for target_group in target.groups:
         by_source: dict[int, list[str]] = {}
         for name in target_group.names:
+            # A layout caches its groups, so that an id identifies one.
             by_source.setdefault(id(source_groups[name]), []).append(name)
         for names in by_source.values():
             yield tuple(names), source_groups[names[0]], target_group

@@ -91,6 +91,7 @@ class LocalShards(torch.Tensor):
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         """The view that begins at the index's offset."""
+        # Disjoint boxes of one rank differ in their first index, so that it identifies them.
         for tensor, box in self.views:
             if box.start == index.offset:
                 return tensor
@@ -135,6 +136,7 @@ def local_shards(
 def _without_views(
     cls: type[LocalShards], shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> LocalShards:
+    # A wrapper has the full tensor's shape, but no memory.
     shards: LocalShards = torch.Tensor._make_wrapper_subclass(
         cls, torch.Size(shape), dtype=dtype, device=device
     )

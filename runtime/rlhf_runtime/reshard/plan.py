@@ -118,6 +118,7 @@ def plan_reshard(source: Layout, target: Layout, topology: Topology | None = Non
     _check_compatible(source, target, topology)
     balance = SenderBalance(topology)
     batches: list[TensorBatch] = []
+    # Choices depend on earlier ones: all ranks run this loop in the same order.
     for names, source_group, target_group in common_groups(source, target):
         _check_no_overlap(target_group)
         demand = partition(source_group, target_group)
@@ -134,7 +135,7 @@ def _plan_batch(names: tuple[str, ...], demand: Demand, balance: SenderBalance) 
         volume = box.volume * len(names)
         near = balance.topology.group_by_node(holders)
         for node, node_requesters in balance.topology.group_by_node(requesters).items():
-            if node in near:
+            if node in near:  # links within a node are fast: nothing is forwarded
                 for rank in node_requesters:
                     direct.append(Route(balance.send_within(near[node], rank, volume), rank, box))
                 continue
@@ -252,6 +253,7 @@ def partition(source: TensorGroup, target: TensorGroup) -> Demand:
         local.extend((rank, box) for rank in requesters.intersection(holders))
         if others := tuple(sorted(requesters.difference(holders))):
             remote.append(Region(box, holders, others))
+    # Sorted, because the order of sets may differ between ranks.
     return Demand(tuple(sorted(local)), tuple(sorted(remote)))
 
 

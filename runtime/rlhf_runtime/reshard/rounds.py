@@ -101,6 +101,7 @@ def _split_routes(routes: Sequence[Route], rank: int, max_elements: int) -> list
 
     The rounds are those of every tensor on these routes.
     """
+    # All routes are assigned, not only this rank's: so every rank derives the same rounds.
     own: defaultdict[int, list[Route]] = defaultdict(list)
     moved: list[Counter[int]] = []
     for source, target, box in routes:

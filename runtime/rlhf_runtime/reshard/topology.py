@@ -53,6 +53,7 @@ class Topology:
 
 def this_node() -> str:
     """A name of the machine that this process runs on, equal for all processes there."""
+    # Containers of one machine may have different host names.
     return BOOT_ID.read_text().strip() if BOOT_ID.exists() else host_name()
 
 
@@ -106,6 +107,7 @@ class SenderBalance:
     ) -> tuple[int, int]:
         """Choose and count a sender, and a receiver among the targets, which are on another
         node."""
+        # Links are duplex: the sender is chosen by sent volume, the receiver by received volume.
         sender = min(holders, key=self._sent_between.__getitem__)
         receiver = min(targets, key=self._received_between.__getitem__)
         self._sent_between[sender] += volume

@@ -86,6 +86,7 @@ def tensor_dtypes(views: Views) -> dict[str, torch.dtype]:
             raise TransferError(
                 f"views of {name!r} differ in dtype: got {sorted(map(str, distinct))}; use one"
             )
+        # Names without a view on this rank are left out.
         dtypes.update(dict.fromkeys([name] if distinct else [], *distinct))
     return dtypes
 

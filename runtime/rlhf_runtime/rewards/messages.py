@@ -35,7 +35,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """To the process: the function to serve."""
+    """Request to the process: the function to serve."""
 
     entrypoint: str
     parameters: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From the process: the function is loaded.
+    """Reply of the process: the function is loaded.
 
     metric: the metric that it declares.
     """
@@ -53,7 +53,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """From the process: the function cannot be loaded.
+    """Reply of the process: the function cannot be loaded.
 
     why: description of the problem.
     has_raised: True if its module raised while it was imported.
@@ -65,7 +65,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class BatchScores:
-    """From the process: the scores of one batch.
+    """Reply of the process: the scores of one batch.
 
     values: float32, one per sample, 0 without a score; empty if the batch failed.
     faults: fault and description by the sample's number in the batch.

@@ -24,15 +24,15 @@ import psutil
 
 from rlhf_runtime.serving import serve_in_thread, stop_serving
 
+# Time limit of one request and its answer.
 ANSWER_SECONDS = 3.0
-"""Time limit of one request and its answer."""
 MAX_KEY_BYTES = 64
+# Share of one core; a process below it only keeps itself alive.
 CPU_SHARE = 0.05
-"""Share of one core; a process below it only keeps itself alive."""
 BYTES_PER_SECOND = 1 << 16
 LOOPBACK_INTERFACE = "lo"
+# Errors that psutil raises if a process has ended, or the system keeps no count.
 UNREADABLE_ERRORS = (psutil.Error, AttributeError, OSError, RuntimeError, ValueError)
-"""Errors that psutil raises if a process has ended, or the system keeps no count."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -129,8 +129,8 @@ class Activity:
     in several threads it reports the one that began last."""
 
     def __init__(self) -> None:
+        # Calls in progress, in the order in which they began.
         self._running: list[_RunningCall] = []
-        """Calls in progress, in the order in which they began."""
         self._since = time.monotonic()
         self._effort, self._effort_seen = process_activity(), time.monotonic()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -162,7 +162,7 @@ class Activity:
             for number, frame in sys._current_frames().items()
         }
         now = next(iter(self._running[-1:]), _IDLE)
-        # Whoever has limits of its own, or works, is not stalled.
+        # Calls with limits of their own, and processes that work, are not stalled.
         if now.progress is ProgressSignal.OWN_LIMIT or (
             now.progress is ProgressSignal.CPU and self._has_worked()
         ):

@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.roles.context import Result, Role
     from rlhf_runtime.roles.custom_operation import OperationState
 
+# A report, rows, and unfinished rows.
 Answer = bytes | tuple[bytes, Shard] | tuple[bytes, Shard, Shard]
-"""A report, rows, and unfinished rows."""
+# Methods in which faults can be injected.
 FAULTY_METHODS = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
-"""Methods in which faults can be injected."""
 
 
 class CallRunner:

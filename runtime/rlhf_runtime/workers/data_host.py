@@ -30,11 +30,11 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
+# Added to the job's seed: the warm start has its own order of rows.
 WARM_START_SEED = 1
-"""Added to the job's seed: the warm start has its own order of rows."""
 
+# Added to the job's seed: data.pretraining has its own order of rows.
 PRETRAINING_SEED = 2
-"""Added to the job's seed: data.pretraining has its own order of rows."""
 
 
 class DataHost(ActivityServer):
@@ -61,7 +61,7 @@ class DataHost(ActivityServer):
         """
         tokenizer = TextTokenizer(folders[self._plan.policy])
         self._prompts: JobPrompts = load_prompts(
-            self._job.spec, tokenizer, DataUse.of(self._plan.inputs)
+            self._job.spec, tokenizer, DataUse.from_graphs(self._plan.inputs)
         )
         counts = {}
         for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):

@@ -10,15 +10,16 @@ from importlib import import_module
 
 from rlhf_api.spec.resources import Device
 
+# Environment variables that libraries read at import.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy multiplies nothing large; its threads are not forked
     "OMP_WAIT_POLICY": "PASSIVE",  # ranks that wait must not starve those that work
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Environment variables that libraries read at import."""
 
 
+# Modules that workers import in their calls. None of them imports Ray.
 OWN_MODULES = (
     "rlhf_runtime.checkpoint.saver",
     "rlhf_runtime.data.load",
@@ -30,10 +31,9 @@ OWN_MODULES = (
     "rlhf_runtime.roles.saving",
     "transformers.models.llama.modeling_llama",
 )
-"""Modules that workers import in their calls. None of them imports Ray."""
 
+# Modules that Ray imports, and that can be imported without it.
 RAY_DEPENDENCIES = ("google.protobuf.json_format", "jsonschema", "msgpack", "psutil", "requests")
-"""Modules that Ray imports, and that can be imported without it."""
 
 
 def prepare_environment() -> None:

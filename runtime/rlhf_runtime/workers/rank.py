@@ -50,13 +50,13 @@ class Rank(ActivityServer):
         super().__init__()
         self._setup = setup
         self._roles: dict[str, Role] = {}
+        # State of operations, from step to step.
         self._operations: OperationState = {}
-        """State of operations, from step to step."""
         self._contexts: dict[Mesh, ParallelContext] = {}
         self._faults = Faults(setup.faults, setup.log_file.parent, str(setup.global_rank))
         self._calls = CallRunner(setup, self._roles, self._operations, self._contexts, self._faults)
+        # Error of the first call that failed: it ends this incarnation.
         self._failure: Exception | None = None
-        """Error of the first call that failed: it ends this incarnation."""
 
     @heartbeat_by_cpu
     def prepare(self) -> tuple[str, int]:

@@ -30,8 +30,8 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
+# Characters of a response that messages show.
 SHOWN_CHARACTERS = 60
-"""Characters of a response that messages show."""
 
 
 class RewardHost(ActivityServer):

@@ -10,8 +10,8 @@ from rlhf_api.plan import Plan, union_ranks
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.faults import Fault
 
+# Ranks of a pool, ascending.
 RankSet = tuple[int, ...]
-"""Ranks of a pool, ascending."""
 
 
 @dataclass(frozen=True)

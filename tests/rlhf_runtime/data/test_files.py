@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
-from rlhf_runtime.data.files import exceeds_before_first_row, read_file
+from rlhf_runtime.data.files import has_large_first_row, read_file
 from rlhf_runtime.data.rows import Split, read_rows
 
 from ...unprivileged import permissions_hold
@@ -176,7 +176,7 @@ def test_a_list_and_a_line_are_read_as_a_whole(
     tmp_path: Path, name: str, text: str, exceeds: bool
 ) -> None:
     file = write(tmp_path / name, text)
-    assert exceeds_before_first_row(str(file), "data.train.path", 20) is exceeds
+    assert has_large_first_row(str(file), "data.train.path", 20) is exceeds
 
 
 def test_text_in_another_encoding_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
-from rlhf_runtime.data import row_batches
+from rlhf_runtime.data import rows as rows_module
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,
@@ -22,8 +22,7 @@ from rlhf_runtime.data.errors import (
 )
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
-from rlhf_runtime.data.row_batches import CHUNK_ROWS
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.rows import CHUNK_ROWS, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 
@@ -85,7 +84,7 @@ def test_long_rows_are_tokenized_few_at_a_time(
         return encode(texts, add_special_tokens)
 
     monkeypatch.setattr(tokenizer, "encode", counted)
-    monkeypatch.setattr(row_batches, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(rows_module, "BATCH_CHARACTERS", 10)
     table = build(rows, tokenizer, on_invalid="Skip")
     assert 0 < max(at_once) <= 10
     assert (table.texts, table.records, table.rows_read) == (whole.texts, whole.records, 20)
@@ -98,7 +97,7 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
     tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that few rows have is no mistake, wherever reading ends."""
-    monkeypatch.setattr(row_batches, "BATCH_CHARACTERS", 1)
+    monkeypatch.setattr(rows_module, "BATCH_CHARACTERS", 1)
     rows = [{"prompt": "1="}, {"prompt": "2="}, {"prompt": "3=", "answer": "3"}]
     table = build(rows, tokenizer, limit=lambda batches: islice(batches, 1))
     assert table.texts == ("1=",) and table.rows_read == 1

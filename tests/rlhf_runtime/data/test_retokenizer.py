@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rlhf_api.spec.data import TrainingData
 from rlhf_runtime.data.errors import ChatTemplateUnusable
-from rlhf_runtime.data.retokenizer import Retokenizer, Sequences, _cut
+from rlhf_runtime.data.retokenizer import Retokenizer, Sequences, _split_sequences
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import pack
@@ -89,7 +89,7 @@ def test_prompts_that_need_a_template_are_told(tokenizer: TextTokenizer) -> None
 
 def test_what_the_template_refuses_is_told(chat_tokenizer: TextTokenizer) -> None:
     bad = [[{"role": "critic", "content": "x"}]] * 4
-    with pytest.raises(ChatTemplateUnusable, match="learned_model cannot write a prompt.*critic"):
+    with pytest.raises(ChatTemplateUnusable, match="learned_model cannot render a prompt.*critic"):
         retokenized(chat_tokenizer, bad)
 
 
@@ -105,7 +105,9 @@ def test_rows_of_a_group_have_the_same_prompt(rows: list[list[int]], data: st.Da
         set(groups.tolist())
     ):
         return  # templates begin alike
-    made = _cut(pack([np.asarray(row, dtype=np.int32) for row in rows], np.int32), groups)
+    made = _split_sequences(
+        pack([np.asarray(row, dtype=np.int32) for row in rows], np.int32), groups
+    )
     prompts = [run.tolist() for run in made.prompts.runs()]
     responses = [run.tolist() for run in made.responses.runs()]
     assert [a + b for a, b in zip(prompts, responses, strict=True)] == rows

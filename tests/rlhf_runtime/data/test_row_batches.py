@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.data import row_batches
-from rlhf_runtime.data.row_batches import CHUNK_ROWS, batches_of, chunks_of, num_characters
+from rlhf_runtime.data import rows as rows_module
+from rlhf_runtime.data.rows import CHUNK_ROWS, num_characters, row_batches, row_chunks
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_texts_are_counted_wherever_they_are(value: Any, characters: int) -> Non
 
 def test_chunks_have_as_many_rows_as_are_judged_together() -> None:
     rows = [{"prompt": str(number)} for number in range(2 * CHUNK_ROWS + 1)]
-    chunks = list(chunks_of(rows))
+    chunks = list(row_chunks(rows))
     assert [len(chunk) for chunk in chunks] == [CHUNK_ROWS, CHUNK_ROWS, 1]
     assert [row for chunk in chunks for row in chunk] == rows
 
@@ -37,8 +37,8 @@ def test_batches_are_full_and_not_too_long(sizes: list[int], most: int) -> None:
     """Or of one row; no two neighbours would fit into one."""
     rows = [{"prompt": "a" * size} for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_batches, "BATCH_CHARACTERS", most)
-        batches = list(batches_of(rows))
+        patch.setattr(rows_module, "BATCH_CHARACTERS", most)
+        batches = list(row_batches(rows))
     assert [row for batch in batches for row in batch] == rows
     totals = [sum(map(num_characters, batch)) for batch in batches]
     assert all(

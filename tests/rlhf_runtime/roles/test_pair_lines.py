@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.data import PreferenceFields
-from rlhf_runtime.data.row_pair import Pair, pair_of
-from rlhf_runtime.data.row_text import RowProblem
+from rlhf_runtime.data.row_text import Pair, RowProblem, parse_pair
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
 
@@ -62,7 +61,7 @@ def test_a_line_is_a_row_of_preferences_whatever_the_data_called_its_fields(prom
         [response(0, "yes", 1, 1.0, **row), response(0, "no", -1, 0.0, **row)], "question", 3
     )
     (line,) = parsed(lines[0])
-    assert pair_of(line, "prompt", PreferenceFields()) == Pair(prompt, "yes", "no")
+    assert parse_pair(line, "prompt", PreferenceFields()) == Pair(prompt, "yes", "no")
     assert (line["question"], line["level"], line["step"]) == (prompt, 9, 3)
 
 
@@ -71,7 +70,7 @@ def test_what_data_of_preferences_cannot_have_is_left_out(chosen: str, rejected:
     rows = [response(0, chosen, 1, prompt="?"), response(0, rejected, -1, prompt="?")]
     with pytest.raises(RowProblem):
         row = {"prompt": "?", "chosen": chosen, "rejected": rejected}
-        pair_of(row, "prompt", PreferenceFields())
+        parse_pair(row, "prompt", PreferenceFields())
     assert pair_lines(rows, "prompt", 1) == ["", ""]
 
 

@@ -236,6 +236,7 @@ def _shard(
     buffers = dict(model.named_buffers())
     mesh = parallel.data_groups
     policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
+    # Block by block, so that the full weights of the model are never in memory at once.
     blocks = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in blocks:
@@ -266,6 +267,7 @@ def _distribute(source: torch.Tensor, target: torch.Tensor, parallel: ParallelCo
         else torch.empty(source.shape, dtype=source.dtype, device=parallel.device)
     )
     mesh = parallel.data_groups
+    # Into the existing storage: other views of it, such as those of transfers, stay valid.
     rows = distribute_tensor(source, mesh, target.placements, src_data_rank=0)
     target.to_local().copy_(rows.to_local())
 

@@ -100,7 +100,8 @@ class MegatronEngine(EngineBase):
         )
         self._check_cut(parallel)
         self.stage.requires_grad_(trained)
-        self.stage.eval()
+        self.stage.eval()  # no dropout: log-probabilities must equal the sampler's
+        # May move the parameters into buffers: views are valid only from here on.
         self._gradients = (
             wrap_with_gradients(self.stage, sharded=sharding.distributed_optimizer)
             if trained
@@ -114,6 +115,7 @@ class MegatronEngine(EngineBase):
             folder,
             from_classifier=is_classifier(config),
         )
+        # Gradients take memory only during an update.
         self._free_gradients()
         self._write_parameters()
 
@@ -286,6 +288,7 @@ def _loss_function(parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> ConsumeO
 def _as_inputs(part: MicroBatch, reading: HeadReading, multiple: int) -> Inputs:
     """Inputs of a stage, with sequences padded to a multiple of a length."""
     sequences, longest = part.token_ids.shape
+    # Megatron's activations are [length, batch]: positions are renumbered accordingly.
     predictors = part.predictors % longest * sequences + part.predictors // longest
     request = HeadRequest(reading, predictors, part.targets)
     token_ids, positions, mask = part.token_ids, part.position_ids, part.attention_mask

@@ -130,6 +130,7 @@ def load_model(
             raise missing_head_error(folder, SCORE)
         check_names(architecture, shapes, folder)
         for name, parts in views.items():
+            # A language model's head has the same name, but another shape: the scalar one stays.
             if architecture.has_scalar_head and name == HEAD and not from_classifier:
                 continue
             for tensor, box in parts:

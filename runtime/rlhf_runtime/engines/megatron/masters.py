@@ -113,6 +113,7 @@ class MasterWeights:
             if not shard.is_own_storage:
                 flat = shard.parameter.data.view(-1)
                 flat[shard.elements.start : shard.elements.stop].copy_(shard.master)
+        # With ZeRO-1 each replica has written only its range: gather those of the others.
         if self._is_sharded:
             for group in self._model.bucket_groups:
                 group.start_param_sync(force_sync=True)

@@ -122,6 +122,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             float32[1 or 2, n], for `to_token_outputs`; without a request logits, float[batch,
             length, own vocabulary], of this tensor rank's tokens.
         """
+        # GPTModel has no arguments for either: both are passed through attributes.
         self.rotary_pos_emb.positions = position_ids
         if self._head is not None:
             self._head.request = request

@@ -38,6 +38,7 @@ class VllmEngine:
         device = world.device
         import_vllm(Device.CPU if device.type == "cpu" else Device.GPU)
         set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
+        # Before the engine is built: its constructors call the patched functions.
         patches.disable_weight_packing()
         patches.inspect_models_in_process()
         local_rank = 0 if device.type == "cpu" else (device.index or 0)

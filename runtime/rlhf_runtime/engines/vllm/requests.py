@@ -75,10 +75,10 @@ class Requests:
             parameters = SamplingParams(
                 temperature=sampling.temperature,
                 max_tokens=limit,
-                logprobs=0,
+                logprobs=0,  # only of sampled tokens
                 seed=seed if sampling.temperature > 0 else None,
                 stop_token_ids=self._stop_token_ids,
-                ignore_eos=True,
+                ignore_eos=True,  # stop_token_ids lists all tokens that end a response
                 detokenize=False,
             )
             request = EngineCoreRequest(
@@ -92,6 +92,7 @@ class Requests:
                 cache_salt=None,
                 data_parallel_rank=None,
             )
+            # Before the engine gets it: outputs are matched to rows by the request's id.
             self._running[request.request_id] = len(self._tokens)
             self._tokens.append([])
             self._log_probs.append([])
@@ -125,6 +126,7 @@ class Requests:
     def abort(self) -> None:
         """Abort unfinished requests; their responses so far stay."""
         self._core.abort_requests(list(self._running))
+        # The engine still steps until it has removed them; outputs of these steps are ignored.
         running, self._running = self._running, {}
         self.run()
         self._running = running
