@@ -17,8 +17,8 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.placement import PlacementSpec, PlacementType
 from rlhf_flow.errors import DoesNotFit
 from rlhf_planner.evaluate import evaluate
-from rlhf_planner.feasibility import first_that_fits
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.feasibility import first_feasible
+from rlhf_planner.plan_builder import build_plan
 
 NUM_GPUS, TRAINING_TENSOR = 16, 8
 TENSORS = (1, 2, 4, 8)
@@ -50,7 +50,7 @@ def generation(model: str, tensor: int) -> Generation | None:
     fixed = replace(problem.fixed, placement=placement, engine_tensor=tensor)
     problem = replace(problem, models=models, fixed=fixed)
     try:
-        plan = fitted_plan(first_that_fits(problem))
+        plan = build_plan(first_feasible(problem))
     except DoesNotFit:
         return None
     seconds = evaluate(problem, plan, {"pool": paper_hardware()}).calls

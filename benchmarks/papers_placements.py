@@ -17,7 +17,7 @@ from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
-from rlhf_planner.search.branch_and_bound import Found, find_plan
+from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
 from rlhf_planner.strategies.placements import Placement, placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
@@ -43,9 +43,9 @@ PAPERS_BEST: Mapping[tuple[str, int], str] = {
 class Compared:
     """The placements of a job."""
 
-    kinds: Mapping[str, Found]
+    kinds: Mapping[str, SearchResult]
     """The best of each kind; of kinds that fit."""
-    best: Found
+    best: SearchResult
     """Of all placements."""
     baselines: Mapping[str, float]
     """Seconds of a step by others' rules; of those that fit."""
@@ -78,7 +78,7 @@ def compared(
     problem, hardware = paper_problem(model, num_gpus, batch), {"pool": paper_hardware()}
     begin = process_time()
     rules = {each.alternative.name: each for each in baselines(problem, hardware)}
-    fitted = {name: each.fitted for name, each in rules.items() if each.fitted is not None}
+    fitted = {name: each.job for name, each in rules.items() if each.job is not None}
     family = tuple(placements(problem))
     best = find_plan(problem, hardware, family, tuple(fitted.values()), FITTED)
     cpu_seconds = process_time() - begin
@@ -147,12 +147,12 @@ def kind_of(placement: Placement) -> str | None:
     return SPLIT if len(sets) == 2 and sorted(with_actor) == ["actor", "reference"] else None
 
 
-def described(found: Found) -> str:
+def described(found: SearchResult) -> str:
     """Who shares GPUs in a plan: `generation 0-15, actor reward 0-7, reference critic 8-15`."""
     if found.fitted is None:
         return "nothing fits"
     sets: dict[range, list[str]] = {}
-    for role, place in found.fitted.placed.places.items():
+    for role, place in found.fitted.placed.placement.items():
         sets.setdefault(place.training.mesh.ranks, []).append(role.removesuffix("_model"))
         if role == "actor":
             sets.setdefault(place.generation.mesh.ranks, []).append("generation")

@@ -57,6 +57,7 @@ _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
 FOLDER_PATTERN = rf"^{_PART}(/+{_PART})*/*$"
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
 
+# Meaning of each pattern, for people. Every pattern of a manifest is listed.
 PATTERN_WORDS = {
     NAME_PATTERN: "lower-case letters, digits and dashes, with a letter or digit at both ends",
     JOB_NAME_PATTERN: "lower-case letters, digits and dashes, with a letter first and a letter or "
@@ -72,40 +73,39 @@ PATTERN_WORDS = {
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
     QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
 }
-"""Meaning of each pattern, for people. Every pattern of a manifest is listed."""
 
+# A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most.
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)]
-"""A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most."""
 
+# A DNS-1035 label of at most 40 characters.
 # A job's RayCluster is named after it with a suffix, and KubeRay allows 53 characters that begin
 # with a letter.
 JobName = Annotated[str, Field(min_length=1, max_length=40, pattern=JOB_NAME_PATTERN)]
-"""A DNS-1035 label of at most 40 characters."""
 
+# The name of another Kubernetes object (a DNS-1123 subdomain, which may have dots).
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
-"""The name of another Kubernetes object (a DNS-1123 subdomain, which may have dots)."""
 
+# A name that is also a Python identifier: a role or a metric.
 Identifier = Annotated[str, Field(min_length=1, max_length=63, pattern=IDENTIFIER_PATTERN)]
-"""A name that is also a Python identifier: a role or a metric."""
 
+# A short text: a path, an address, a field name.
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
-"""A short text: a path, an address, a field name."""
 
+# A Python object as `package.module:name`.
 Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
-"""A Python object as `package.module:name`."""
 
+# Annotations of pods, or a node selector.
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
-"""Annotations of pods, or a node selector."""
 
+# Labels of a Kubernetes object, up to the API server's own limits.
 # Other tools put labels and annotations on the object, too.
 ObjectLabels = Annotated[dict[Text, Annotated[str, Field(max_length=63)]], Field(max_length=10_000)]
-"""Labels of a Kubernetes object, up to the API server's own limits."""
 
+# Annotations of a Kubernetes object.
 # `kubectl apply` keeps the complete manifest in one annotation.
 ObjectAnnotations = Annotated[
     dict[Text, Annotated[str, Field(max_length=256 * 1024)]], Field(max_length=10_000)
 ]
-"""Annotations of a Kubernetes object."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from rlhf_api.base import CALL_PATTERN, Contract, Identifier
 
+# A call site: `actor.generate`; the second one of that kind is `actor.generate#2`; in a region
+# `every-10/actor.log_probs`.
 CallId = Annotated[str, Field(min_length=1, max_length=256, pattern=CALL_PATTERN)]
-"""A call site: `actor.generate`; the second one of that kind is `actor.generate#2`; in a region
-`every-10/actor.log_probs`."""
 
 
 class CallKind(StrEnum):
@@ -44,21 +44,21 @@ class CallKind(StrEnum):
     """Frees that device memory; the host keeps a copy. Added by the plan."""
 
 
+# Calls that the plan adds; a step's code does not make them.
 TRANSITIONS = frozenset(
     {CallKind.RESHARD, CallKind.FINISH, CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD}
 )
-"""Calls that the plan adds; a step's code does not make them."""
 
+# Their methods.
 RESHARD, FINISH, RELEASE, LOAD, OFFLOAD = "reshard", "finish", "release", "load", "offload"
-"""Their methods."""
 
 
+# Effect of calls that write no field. Kinds that are not listed change weights.
 EFFECTS = {
     CallKind.SAVE: "a file",
     CallKind.FINISH: "responses",
     **dict.fromkeys((CallKind.RELEASE, CallKind.LOAD, CallKind.OFFLOAD), "memory"),
 }
-"""Effect of calls that write no field. Kinds that are not listed change weights."""
 
 
 class Phase(Contract):
@@ -101,5 +101,5 @@ def call_phase(role: str, kind: CallKind) -> Phase:
     return Phase(role=role, kind=kind)
 
 
+# The phase of devices that take part in no call.
 IDLE = Phase()
-"""The phase of devices that take part in no call."""

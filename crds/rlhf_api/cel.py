@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+# Reserved words of CEL. Kubernetes puts underscores around fields of these names.
 _RESERVED = (
     *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in"),
     *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
 )
-"""Reserved words of CEL. Kubernetes puts underscores around fields of these names."""
 
 
 def text(value: str) -> str:

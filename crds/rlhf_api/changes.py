@@ -12,11 +12,12 @@ from rlhf_api.problems import Problem
 from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJobSpec
 
+# Fields that describe the user's code and models, so that a job can be planned without them. `rlhf
+# fill` writes them. A process that has the code and models compares them and refuses a manifest
+# that differs.
 FILLED_FIELDS = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
-"""Fields that describe the user's code and models, so that a job can be planned without them. `rlhf
-fill` writes them. A process that has the code and models compares them and refuses a manifest that
-differs."""
 
+# Fields of spec that may change at any time.
 MUTABLE_WHILE_RUNNING = (
     *FILLED_FIELDS,
     "suspend",
@@ -25,8 +26,8 @@ MUTABLE_WHILE_RUNNING = (
     "startDeadlineSeconds",
     "failurePolicy",
 )
-"""Fields of spec that may change at any time."""
 
+# Fields of spec that may also change while a job is suspended or about to be resumed.
 # A checkpoint does not depend on these fields: workers are created from the new manifest and then
 # load weights, moments and counters. Batching, device counts and engines change only the order of
 # sums. Another stage fusion continues some responses with other random numbers.
@@ -59,14 +60,13 @@ MUTABLE_ON_RESUME = (
     "schedule.steps",
     "telemetry",
 )
-"""Fields of spec that may also change while a job is suspended or about to be resumed."""
 
 
+# Field names and list indices.
 Path = tuple[str | int, ...]
-"""Field names and list indices."""
 
+# Fields of spec that do not affect a running cluster and driver.
 NOT_IN_DIGEST = ("managedBy", *MUTABLE_WHILE_RUNNING)
-"""Fields of spec that do not affect a running cluster and driver."""
 
 
 def manifest_digest(spec: RLHFJobSpec, *, with_shapes: bool = False) -> str:

@@ -12,66 +12,65 @@ from typing import Final
 from rlhf_api.spec.job import GROUP
 from rlhf_api.spec.resources import Device, NodePool
 
+# Label with the job's name, on every object that the operator creates for the job.
 JOB_LABEL: Final = f"{GROUP}/job"
-"""Label with the job's name, on every object that the operator creates for the job."""
+# Field manager of the operator's server-side apply.
 FIELD_MANAGER: Final = "rlhf-operator"
-"""Field manager of the operator's server-side apply."""
+# Finalizer of an RLHFJob, present only while the job may have a RayCluster.
 FINALIZER: Final = f"{GROUP}/cluster"
-"""Finalizer of an RLHFJob, present only while the job may have a RayCluster."""
+# Annotation of RayClusters: digest of the operator key from which their token is derived.
 KEY_ANNOTATION: Final = f"{GROUP}/operator-key"
-"""Annotation of RayClusters: digest of the operator key from which their token is derived."""
+# Annotation of RayClusters: namespace and name of the Lease of the release that created them.
 RELEASE_ANNOTATION: Final = f"{GROUP}/operator-release"
-"""Annotation of RayClusters: namespace and name of the Lease of the release that created them."""
+# The oldest KubeRay that can take a cluster's token from a Secret.
 KUBERAY: Final = "1.6"
-"""The oldest KubeRay that can take a cluster's token from a Secret."""
+# The value of spec.managedBy for this operator; an absent field means the same.
 MANAGED_BY: Final = f"{GROUP}/operator"
-"""The value of spec.managedBy for this operator; an absent field means the same."""
+# Label with Kueue's queue. It is copied to the RayCluster, which Kueue then suspends and resumes.
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-"""Label with Kueue's queue. It is copied to the RayCluster, which Kueue then suspends and
-resumes."""
 
 GCS_PORT: Final = 6379
+# Ray's Jobs API.
 DASHBOARD_PORT: Final = 8265
-"""Ray's Jobs API."""
 CLIENT_PORT: Final = 10001
+# The driver's report: GET /report, POST /acknowledge, and GET /healthz without a token.
 REPORT_PORT: Final = 8290
-"""The driver's report: GET /report, POST /acknowledge, and GET /healthz without a token."""
 
+# Environment variable with the cluster's bearer token, for Ray and the report server.
 TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
-"""Environment variable with the cluster's bearer token, for Ray and the report server."""
+# Key of the token in the cluster's Secret, as KubeRay defines it.
 TOKEN_KEY: Final = "auth_token"
-"""Key of the token in the cluster's Secret, as KubeRay defines it."""
 
+# Environment variable with the name of a pod's fork server, which starts its workers.
 FORK_SERVER_VARIABLE: Final = "RLHF_FORK_SERVER"
-"""Environment variable with the name of a pod's fork server, which starts its workers."""
+# Name of the fork server; unique because each pod has its own network namespace.
 FORK_SERVER: Final = "rlhf-of-this-pod"
-"""Name of the fork server; unique because each pod has its own network namespace."""
 
+# GPUs that NVIDIA's runtime shows a container. The device plugin sets it for pods with GPUs.
 GPUS_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
-"""GPUs that NVIDIA's runtime shows a container. The device plugin sets it for pods with GPUs."""
+# Value of GPUS_VARIABLE for pods without GPUs.
 # Where NVIDIA's runtime is a node's default, a container without this could see every GPU.
 NO_GPUS: Final = "void"
-"""Value of GPUS_VARIABLE for pods without GPUs."""
 
 MANIFEST_FOLDER: Final = "/etc/rlhf/job"
+# The manifest in force, with the chart's defaults.
 MANIFEST: Final = f"{MANIFEST_FOLDER}/job.yaml"
-"""The manifest in force, with the chart's defaults."""
+# The user's Python files, from a ConfigMap or Git; on the Python path of driver and workers.
 CODE_FOLDER: Final = "/etc/rlhf/code"
-"""The user's Python files, from a ConfigMap or Git; on the Python path of driver and workers."""
+# The run's folder: the job's folder in the checkpoint volume, which every pod mounts.
 RUN_FOLDER: Final = "/rlhf/run"
-"""The run's folder: the job's folder in the checkpoint volume, which every pod mounts."""
+# Log of the job's drivers in the run's folder; readable after the head pod is deleted.
 DRIVER_LOG: Final = "logs/driver.log"
-"""Log of the job's drivers in the run's folder; readable after the head pod is deleted."""
+# The download cache of the Hugging Face hub (HF_HOME).
 HUB_FOLDER: Final = "/rlhf/hub"
-"""The download cache of the Hugging Face hub (HF_HOME)."""
 
+# Prefix of the driver's last line of output; its final StatusReport in JSON follows.
 FINAL_REPORT: Final = "rlhf-final-report "
-"""Prefix of the driver's last line of output; its final StatusReport in JSON follows."""
+# Host workers on the first node of the policy's pool: data and rewards. Each other node of the pool
+# has one, for rewards.
 NUM_HOSTS: Final = 2
-"""Host workers on the first node of the policy's pool: data and rewards. Each other node of the
-pool has one, for rewards."""
+# `num-cpus` of the head, so that Ray starts no worker there.
 HEAD_CPUS: Final = 0
-"""`num-cpus` of the head, so that Ray starts no worker there."""
 
 
 def cluster_name(job: str, attempt: int) -> str:

@@ -9,9 +9,9 @@ from pydantic import Field
 from rlhf_api.base import Contract, Count
 from rlhf_api.calls import CallId
 
+# Decode steps between two checks of the number of unfinished responses.
 # Counted in steps, not seconds: every run then reaches the threshold at the same token.
 CHECK_STEPS = 8
-"""Decode steps between two checks of the number of unfinished responses."""
 
 
 class StageFusion(Contract):

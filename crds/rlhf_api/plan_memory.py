@@ -53,6 +53,7 @@ class MemoryUse(StrEnum):
     """Libraries that stay loaded for the next start of workers."""
 
 
+# Memory uses of a generation engine.
 ENGINE_MEMORY = frozenset(
     {
         MemoryUse.GENERATION_WEIGHTS,
@@ -62,7 +63,6 @@ ENGINE_MEMORY = frozenset(
         MemoryUse.GRAPHS,
     }
 )
-"""Memory uses of a generation engine."""
 
 
 class MemoryItem(Contract):
@@ -106,6 +106,7 @@ class MemoryPlan(Contract):
 
     @model_validator(mode="after")
     def _check_sums(self) -> MemoryPlan:
+        # Stored for readers of the JSON, and checked so that the two cannot disagree.
         peaks = phase_peaks(self.items)
         if peaks != self.peaks:
             got, expected = (

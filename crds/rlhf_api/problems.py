@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# Wire names and list indices from the root, such as ("spec", "rewards", 0, "weight").
 FieldPath = tuple[str | int, ...]
-"""Wire names and list indices from the root, such as ("spec", "rewards", 0, "weight")."""
 
 _PLAIN_SEGMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 

@@ -15,12 +15,12 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from rlhf_api.base import QUANTITY_PATTERN
 
+# Kubernetes' marker for a value that is an integer or a string.
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
-"""Kubernetes' marker for a value that is an integer or a string."""
+# Longest text of a quantity.
 MAX_CHARACTERS: Final = 32
-"""Longest text of a quantity."""
+# Largest amount; larger ones are reduced to it, as in Kubernetes.
 MAX_AMOUNT: Final = 2**63 - 1
-"""Largest amount; larger ones are reduced to it, as in Kubernetes."""
 
 _POWERS = {"k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _UNITS = (
@@ -36,6 +36,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if is_amount else value
 
 
+# An amount of memory in bytes, or of CPU in cores.
 Quantity = Annotated[
     str,
     BeforeValidator(_as_text),
@@ -50,7 +51,6 @@ Quantity = Annotated[
         }
     ),
 ]
-"""An amount of memory in bytes, or of CPU in cores."""
 
 
 def quantity_value(quantity: str) -> int:
@@ -59,6 +59,7 @@ def quantity_value(quantity: str) -> int:
     parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
     assert parts is not None, f"not a quantity: {quantity}"
     amount, exponent, unit = parts.groups()
+    # Fractions: floats would round large amounts.
     scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit]
     return min(ceil(Fraction(amount) * scale), MAX_AMOUNT)
 
@@ -69,5 +70,6 @@ def guess_quantity(text: str) -> str | None:
     if parts is None:
         return None
     amount, unit, binary = parts.groups()
+    # Kubernetes writes k for 1000 and Ki for 1024.
     letter = "k" if unit in "kK" and not binary else unit.upper()
     return f"{amount}{letter}{binary.lower()}"

@@ -24,9 +24,9 @@ from rlhf_api.exits import ExitCode
 
 MetricName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_./-]+$")]
 
+# The main metric of a job: the mean reward of a step's responses. It is that of role `reward` if
+# there is one, else of the algorithm's first reward.
 REWARD_MEAN = "reward/mean"
-"""The main metric of a job: the mean reward of a step's responses. It is that of role `reward` if
-there is one, else of the algorithm's first reward."""
 
 
 class RunPhase(StrEnum):

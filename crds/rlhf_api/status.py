@@ -24,25 +24,25 @@ def _as_kubernetes(time: datetime) -> datetime:
     return time.astimezone(UTC).replace(microsecond=0)
 
 
+# A time in UTC, to the second.
 Time = Annotated[
     AwareDatetime, AfterValidator(_as_kubernetes), Field(json_schema_extra={"maxLength": 32})
 ]
-"""A time in UTC, to the second."""
 
+# metadata.generation of the observed object; -1: none yet.
 Generation = Annotated[int, Field(ge=-1, le=2**63 - 1)]
-"""metadata.generation of the observed object; -1: none yet."""
 
+# A number as text, such as 0.71 or 1e-06.
 Decimal = Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?$")]
-"""A number as text, such as 0.71 or 1e-06."""
 
+# Some lines of text for people.
 Message = Annotated[str, Field(max_length=32768)]
-"""Some lines of text for people."""
 
+# A stable word for programs, such as InvalidReward.
 Reason = Annotated[
     str,
     Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
 ]
-"""A stable word for programs, such as InvalidReward."""
 
 
 class JobPhase(StrEnum):
@@ -100,12 +100,12 @@ class ConditionStatus(StrEnum):
     """The operator cannot determine it."""
 
 
+# A value that a later release may have added to an enumeration.
 Word = Annotated[str, Field(min_length=1, max_length=63)]
-"""A value that a later release may have added to an enumeration."""
 
+# Marks a field that accepts the values of its enumeration and any other word.
 # A reader may be older than the writer. The Kubernetes schema lists no values in a status at all.
 OPEN = Field(union_mode="left_to_right")
-"""Marks a field that accepts the values of its enumeration and any other word."""
 
 
 class Condition(Contract):

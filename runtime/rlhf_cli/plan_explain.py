@@ -43,7 +43,7 @@ def print_explanation(
     from rlhf_planner.evaluate import evaluate, hardware_of_pools
     from rlhf_planner.plan import resolve_shapes
     from rlhf_planner.problem.from_manifest import problem_of
-    from rlhf_planner.search.neighbours import variants
+    from rlhf_planner.search.neighbours import neighbours
     from rlhf_planner.simulation.step_tasks import site_of
     from rlhf_planner.timeline.rows import format_time
 
@@ -67,7 +67,7 @@ def print_explanation(
     table = Table(box=None, padding=(0, 3, 0, 0))
     for name in ("Otherwise", "the call", "a step", "as long"):
         table.add_column(name, justify="left" if name == "Otherwise" else "right")
-    for variant in variants(problem, plan, hardware, call):
+    for variant in neighbours(problem, plan, hardware, call):
         if variant.step_seconds is None:
             table.add_row(variant.name, "does not fit", "", "")
         else:

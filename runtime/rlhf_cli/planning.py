@@ -73,12 +73,12 @@ def plan_graphs(
     """
     from rlhf_planner.plan import plan_job, resolve_shapes
     from rlhf_planner.problem.model_shapes import check_shapes
-    from rlhf_planner.search.branch_and_bound import MAX_FITTED, WITHOUT_END
+    from rlhf_planner.search.branch_and_bound import MAX_CANDIDATES, UNLIMITED
     from rlhf_sizing.config import hub_cache
 
     # The operator plans with the manifest's shapes and cannot open models: here they are compared.
     check_shapes(job, hub_cache(os.environ, Path.home()))
-    max_fitted = WITHOUT_END if prove else MAX_FITTED
+    max_fitted = UNLIMITED if prove else MAX_CANDIDATES
     plan = plan_job(job, graphs, pools, resolve_shapes(job, graphs), max_fitted, profile)
     for name, graph in graphs.items():
         for call in graph.calls:

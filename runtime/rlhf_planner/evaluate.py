@@ -1,4 +1,4 @@
-"""What a plan is worth: how long its calls and steps take, and what its devices hold. Pure."""
+"""Evaluation of a plan: times of its calls and steps, and memory of its devices. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_api.plan_estimate import CallEstimate, StepEstimate
 from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_planner.cost.batches import tokens_per_step
-from rlhf_planner.cost.calls import CallPrices, planned_models
+from rlhf_planner.cost.calls import CallCosts, models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.measured_layers import measured_hardware, require_ranks
@@ -25,73 +25,73 @@ from rlhf_planner.simulation.step_tasks import simulate_step
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a plan."""
+    """Times and memory of a plan."""
 
     calls: Mapping[str, CallSeconds]
-    """One run of each call of the step that has ranks, by its site, in program order."""
+    """Seconds of one run of each call of the step with ranks, by site, in program order."""
     late_seconds: Mapping[str, float]
-    """Of these, those of second parts, of calls that begin before the last response has ended."""
+    """Seconds of the second parts of calls that begin before the last response has ended."""
     simulation: Simulation
-    """Some steps of it."""
+    """Some simulated steps."""
     tokens_per_step: float
-    """Prompt and response tokens."""
+    """Prompt and response tokens of a step."""
     memory: tuple[MemoryPlan, ...]
-    """Of each group of devices."""
+    """Memory of each group of devices."""
 
     @property
     def step_seconds(self) -> float:
-        """Seconds from the end of a step to that of the next, in the long run."""
+        """Seconds from the end of a step to the end of the next, in the long run."""
         return self.simulation.step_seconds
 
     @property
     def uses(self) -> tuple[GroupUse, ...]:
-        """For how much of that time ranks are busy, by groups that run the same calls."""
+        """Busy time of ranks, by groups that run the same calls."""
         return self.simulation.uses
 
 
 def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]) -> Estimate:
-    """How long the steps of a plan take, and what its devices hold.
+    """Estimate times and memory of a plan.
 
     Args:
-        problem: what was planned.
-        plan: of it.
+        problem: the planning problem.
+        plan: its plan.
         hardware: of the devices of each pool.
     """
     links = {pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in plan.pools}
-    prices = CallPrices(problem, plan, planned_models(problem, plan), links)
+    costs = CallCosts(problem, plan, models_of_plan(problem, plan), links)
     parts = {
-        call.call: prices.parts(call)
+        call.call: costs.parts(call)
         for call in plan.calls
         if call.graph is GraphName.STEP and call.mesh is not None
     }
-    calls = {call: in_turn(each) for call, each in parts.items()}
+    calls = {call: in_turn(call_parts) for call, call_parts in parts.items()}
     totals = {call: seconds.total for call, seconds in calls.items()}
-    late = {call: each[1].total for call, each in parts.items() if len(each) > 1}
+    late = {call: call_parts[1].total for call, call_parts in parts.items() if len(call_parts) > 1}
     simulation = simulate_step(problem.graphs[GraphName.STEP], plan, totals, late)
     return Estimate(calls, late, simulation, tokens_per_step(problem), plan.memory)
 
 
 def hardware_of_pools(pools: Sequence[Pool], profile: Profile | None = None) -> dict[str, Hardware]:
-    """What the devices of each pool can do.
+    """Rates of the devices of each pool.
 
     Args:
         pools: the devices.
-        profile: measured on such devices. None: data sheets say what they can do.
+        profile: measured on such devices. None: rates of data sheets.
 
     Raises:
-        DevicesUnknown: of a GPU that is not known, or has no name.
-        ProfileUnusable: it was measured on other devices.
+        DevicesUnknown: an unknown GPU, or one without a name.
+        ProfileUnusable: the profile was measured on other devices.
     """
-    found = {pool.name: pool_hardware(pool) for pool in pools}
+    by_pool = {pool.name: pool_hardware(pool) for pool in pools}
     if profile is None:
-        return found
+        return by_pool
     for pool in pools:
         require_ranks(profile, pool.device, pool.devices_per_node)
-    return {name: measured_hardware(hardware, profile) for name, hardware in found.items()}
+    return {name: measured_hardware(hardware, profile) for name, hardware in by_pool.items()}
 
 
 def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
-    """A plan with the times that its devices let expect, or with the reason why there are none.
+    """Add estimated times to a plan, or the reason why there are none.
 
     Raises:
         ProfileUnusable: the problem's profile lacks what the plan does.
@@ -101,37 +101,37 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
     except DevicesUnknown as error:
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
-    found = evaluate(problem, plan, hardware)
-    estimate = _step_estimate(problem, plan, found, hardware).model_copy(
+    evaluation = evaluate(problem, plan, hardware)
+    estimate = _step_estimate(problem, plan, evaluation, hardware).model_copy(
         update={"pipeline_fusions": pipeline_fusions(problem, plan, hardware)}
     )
     return plan.model_copy(update={"estimate": estimate})
 
 
 def _step_estimate(
-    problem: PlanningProblem, plan: Plan, found: Estimate, hardware: Mapping[str, Hardware]
+    problem: PlanningProblem, plan: Plan, estimate: Estimate, hardware: Mapping[str, Hardware]
 ) -> StepEstimate:
     return StepEstimate(
-        hardware={pool: each.name for pool, each in hardware.items()},
+        hardware={pool: device.name for pool, device in hardware.items()},
         is_measured=problem.profile is not None,
         prompt_tokens=problem.workload.expected_prompt_tokens,
         response_tokens=problem.workload.expected_response_tokens,
-        step_seconds=found.step_seconds,
-        tokens_per_step=found.tokens_per_step,
-        idle_share=_idle_share(found, plan.num_devices),
+        step_seconds=estimate.step_seconds,
+        tokens_per_step=estimate.tokens_per_step,
+        idle_share=_idle_share(estimate, plan.num_devices),
         calls=tuple(
             CallEstimate(
                 call=call,
                 seconds=seconds.total,
-                late_seconds=found.late_seconds.get(call),
+                late_seconds=estimate.late_seconds.get(call),
                 bottleneck=seconds.bottleneck,
             )
-            for call, seconds in found.calls.items()
+            for call, seconds in estimate.calls.items()
         ),
     )
 
 
-def _idle_share(found: Estimate, num_devices: int) -> float:
-    """Of the time of all devices, those among them on which nothing runs."""
-    busy = sum(use.busy_share * use.group.num_ranks for use in found.uses)
+def _idle_share(estimate: Estimate, num_devices: int) -> float:
+    """Share of the time of all devices in which nothing runs."""
+    busy = sum(use.busy_share * use.group.num_ranks for use in estimate.uses)
     return max(0.0, 1.0 - busy / num_devices)

@@ -24,11 +24,11 @@ from rlhf_planner.advice.advice import advice_lines
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.pool_hardware import require_comparable, require_times
 from rlhf_planner.evaluate import hardware_of_pools, with_estimate
-from rlhf_planner.feasibility import first_that_fits
+from rlhf_planner.feasibility import first_feasible
 from rlhf_planner.overlap.choice import fused_as_told
 from rlhf_planner.placement.role_sets import role_sets, set_multiples
 from rlhf_planner.placement.validation import check_served
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.devices import (
     device_of,
     devices_asked_for,
@@ -43,20 +43,20 @@ from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.model_shapes import check_contexts, resolve_shape
 from rlhf_planner.problem.problem import Graphs, PlanningProblem
 from rlhf_planner.problem.profile import Profile
-from rlhf_planner.search.branch_and_bound import MAX_FITTED
-from rlhf_planner.search.pool_search import plan_of_a_part
-from rlhf_planner.search.search import search_problem, searched_plan
+from rlhf_planner.search.branch_and_bound import MAX_CANDIDATES
+from rlhf_planner.search.pool_search import plan_on_best_size
+from rlhf_planner.search.search import plan_of_search, run_search
 from rlhf_sizing.config import hub_cache
 from rlhf_sizing.machine import machine_memory_bytes
 from rlhf_sizing.shape import DecoderShape
 
 
-def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Plan:
+def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES) -> Plan:
     """The plan of a job.
 
     Args:
         problem: what is planned.
-        most_fitted: ways to compute that a search fits into memory, at most.
+        max_candidates: ways to compute that a search fits into memory, at most.
 
     Raises:
         DevicesUnknown: several pools, of which one's speed is not known, and a placement that is
@@ -80,13 +80,15 @@ def plan_problem(problem: PlanningProblem, most_fitted: int = MAX_FITTED) -> Pla
         require_comparable(problem.pools)
     except DevicesUnknown as error:
         _refuse_to_share_out(problem, error)
-        return with_estimate(problem, fused_as_told(problem, fitted_plan(first_that_fits(problem))))
+        return with_estimate(problem, fused_as_told(problem, build_plan(first_feasible(problem))))
     check_served(problem)
     hardware = hardware_of_pools(problem.pools, problem.profile)
     plan = (
-        plan_of_a_part(problem, hardware, most_fitted) if objective.may_use_fewer_devices else None
+        plan_on_best_size(problem, hardware, max_candidates)
+        if objective.may_use_fewer_devices
+        else None
     )
-    return plan or _fastest_plan(problem, hardware, most_fitted)
+    return plan or _fastest_plan(problem, hardware, max_candidates)
 
 
 def _refuse_to_share_out(problem: PlanningProblem, error: DevicesUnknown) -> None:
@@ -99,13 +101,13 @@ def _refuse_to_share_out(problem: PlanningProblem, error: DevicesUnknown) -> Non
 
 
 def _fastest_plan(
-    problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
+    problem: PlanningProblem, hardware: Mapping[str, Hardware], max_candidates: int
 ) -> Plan:
-    searched = search_problem(problem, hardware, most_fitted)
-    if searched.found.fitted is None:
-        first_that_fits(problem)  # which says why not
+    search = run_search(problem, hardware, max_candidates)
+    if search.result.fitted is None:
+        first_feasible(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
-    return searched_plan(searched)
+    return plan_of_search(search)
 
 
 def plan_job(
@@ -113,7 +115,7 @@ def plan_job(
     graphs: Graphs,
     devices: Sequence[Pool],
     shapes: Mapping[str, DecoderShape],
-    most_fitted: int = MAX_FITTED,
+    max_candidates: int = MAX_CANDIDATES,
     profile: Profile | None = None,
 ) -> Plan:
     """The plan of a job.
@@ -123,7 +125,7 @@ def plan_job(
         graphs: traced from it.
         devices: its pools, all of one kind; placement.maxDevices may take fewer.
         shapes: of every role with a model.
-        most_fitted: ways to compute that a search fits into memory, at most.
+        max_candidates: ways to compute that a search fits into memory, at most.
         profile: measured on such devices, if there is one.
 
     Raises:
@@ -132,7 +134,7 @@ def plan_job(
     """
     check_contexts(job, graphs)
     try:
-        return plan_problem(problem_of(job, graphs, devices, shapes, profile), most_fitted)
+        return plan_problem(problem_of(job, graphs, devices, shapes, profile), max_candidates)
     except DoesNotFit as error:
         lines = [str(error), *advice_lines(job, graphs, devices, shapes)]
         raise DoesNotFit("\n".join(lines)) from error

@@ -1,7 +1,4 @@
-"""Why a plan is as it is, one sentence for each decision. Pure.
-
-The plan of a job that fits, as data.
-"""
+"""Builds the plan of a feasible job, with a sentence for each decision. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from rlhf_api.plan_memory import MemoryPlan, phase_peaks
 from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.jobs.job_graphs import job_roles
-from rlhf_planner.feasibility import FittedJob
+from rlhf_planner.feasibility import FeasibleJob
 from rlhf_planner.memory.choices import memory_reasons
 from rlhf_planner.memory.engine_groups import grouping_reason
 from rlhf_planner.memory.engine_size import with_groups
@@ -30,23 +27,23 @@ from rlhf_planner.memory.generation import (
 from rlhf_planner.memory.offloading import FASTEST, offload_reasons, with_standby
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.plan_calls import CallMeshes, call_plans
-from rlhf_planner.problem.problem import Fixed, PlanningProblem
+from rlhf_planner.problem.problem import Constraints, PlanningProblem
 from rlhf_planner.simulation.step_tasks import passes_ahead
 
 
 def plan_reasons(
-    fixed: Fixed,
+    fixed: Constraints,
     groups: Sequence[DeviceGroup],
     choices: Sequence[GenerationChoice],
     loads: Loads,
 ) -> tuple[str, ...]:
-    """Why roles are where they are, and how they generate.
+    """Explain the devices of roles, and how they generate.
 
     Args:
-        fixed: what is decided already.
+        fixed: constraints of the manifest.
         groups: all devices.
         choices: how roles generate on each pool.
-        loads: what was asked of the engines of each role.
+        loads: loads of each role's engines.
     """
     kind = fixed.placement.type
     reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
@@ -58,19 +55,20 @@ def plan_reasons(
                 "generation's weights and cache are freed while no call generates: they do not fit "
                 "beside the other phases"
                 if any(engine.release for engine in choice.engines)
-                else f"generation's weights and cache stay: {_why_they_stay(choice)}"
+                else f"generation's weights and cache stay: {_no_release_reason(choice)}"
             )
     return tuple(reasons)
 
 
-def _why_they_stay(choice: GenerationChoice) -> str:
+def _no_release_reason(choice: GenerationChoice) -> str:
     if choice.release:
         return "nothing else is on the devices that generate"
     return "they fit beside all other phases"
 
 
-def _held(group: DeviceGroup, engines: Collection[str]) -> list[str]:
-    """What devices hold, for people: roles, without or with nothing but their generation."""
+def _roles_of_group(group: DeviceGroup, engines: Collection[str]) -> list[str]:
+    """Describe the roles of a group; a role without its generation, or only its generation, says
+    so."""
     roles = [
         f"{role} without its generation"
         if role in engines and role not in group.generating
@@ -88,16 +86,18 @@ def _placement_reason(
 ) -> str:
     if num_groups == 1:
         return f"every role is on every device of pool {group.pool.name}: calls take turns"
-    held = ", ".join(_held(group, engines)) or "no role, so nothing happens there"
+    roles = ", ".join(_roles_of_group(group, engines)) or "no role, so nothing happens there"
     why = {
         PlacementType.SPLIT: "as placement Split puts language models and scalar models apart",
         PlacementType.STANDALONE: "as placement Standalone gives each role devices of its own",
         PlacementType.AUTO: "the planner's choice",
     }
-    return f"{group}: {held}, {why.get(kind, 'as placement.groups says')}"
+    return f"{group}: {roles}, {why.get(kind, 'as placement.groups says')}"
 
 
-def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> Iterator[str]:
+def _engine_reasons(
+    fixed: Constraints, engine: EngineChoice, load: GenerationLoad
+) -> Iterator[str]:
     yield (
         f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
         + _size_reason(load)
@@ -111,7 +111,7 @@ def _engine_reasons(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) ->
 
 
 def _size_reason(load: GenerationLoad) -> str:
-    """Why engines span as many ranks."""
+    """Explain the ranks per engine."""
     if load.is_chosen:
         return FASTEST
     if load.tensor:
@@ -119,8 +119,8 @@ def _size_reason(load: GenerationLoad) -> str:
     return "the smallest power of two with which everything fits"
 
 
-def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> str:
-    """Why a role's cache has its size."""
+def _cache_reason(fixed: Constraints, engine: EngineChoice, load: GenerationLoad) -> str:
+    """Explain the size of a role's cache."""
     if fixed.kv_cache_bytes is not None:
         return "rollout.kvCacheMemory says so"
     sequences = load.sequences(engine.mesh.data)
@@ -138,29 +138,31 @@ def _cache_reason(fixed: Fixed, engine: EngineChoice, load: GenerationLoad) -> s
     )
 
 
-def _with_groups(found: FittedJob) -> FittedJob:
-    """The same with engines of those ranks to which fewest weights must be sent."""
+def _with_groups(job: FeasibleJob) -> FeasibleJob:
+    """Choose the ranks of each engine so that the fewest weights are sent."""
     generations = tuple(
         with_groups(choice, loads, pool.devices_per_node)
         for choice, loads, pool in zip(
-            found.generations, found.loads, found.placed.problem.pools, strict=True
+            job.generations, job.loads, job.placed.problem.pools, strict=True
         )
     )
-    return replace(found, generations=generations)
+    return replace(job, generations=generations)
 
 
-def fitted_plan(found: FittedJob) -> Plan:
-    """The plan of a job that fits, with engines of those ranks to which fewest weights are sent."""
-    found = _with_groups(found)
-    placed, choice, engines = found.placed, found.choice, found.engines
+def build_plan(job: FeasibleJob) -> Plan:
+    """Build the plan of a feasible job."""
+    job = _with_groups(job)
+    placed, choice, engines = job.placed, job.choice, job.engines
     problem = placed.problem
-    held = tuple(each for pool in found.generations for each in pool.memory)
-    memory, standby, standby_reason = with_standby(problem.fixed, held)
+    memory_of_groups = tuple(
+        group_memory for pool in job.generations for group_memory in pool.memory
+    )
+    memory, standby, standby_reason = with_standby(problem.fixed, memory_of_groups)
     meshes = CallMeshes(placed.meshes, engines, problem.policy)
     return Plan(
         job=problem.name,
         pools=problem.pools,
-        roles=_role_plans(found),
+        roles=_role_plans(job),
         calls=call_plans(problem, meshes, choice.offload),
         inputs={name: graph.inputs for name, graph in problem.graphs.items()},
         policy=problem.policy,
@@ -170,13 +172,13 @@ def fitted_plan(found: FittedJob) -> Plan:
         standby=standby,
         reasons=(
             *plan_reasons(
-                problem.fixed, placed.groups, found.generations, ChainMap(*map(dict, found.loads))
+                problem.fixed, placed.groups, job.generations, ChainMap(*map(dict, job.loads))
             ),
-            *memory_reasons(problem, found.models, choice, placed.is_chosen),
+            *memory_reasons(problem, job.models, choice, placed.is_chosen),
             *offload_reasons(
                 choice.offload,
                 problem.device,
-                [each.items for each in memory],
+                [group_memory.items for group_memory in memory],
                 placed.is_chosen,
             ),
             standby_reason,
@@ -196,8 +198,8 @@ def _memory_plan(memory: GroupMemory) -> MemoryPlan:
     )
 
 
-def _role_plans(found: FittedJob) -> tuple[RolePlan, ...]:
-    problem, by_name = found.placed.problem, {model.role: model for model in found.models}
+def _role_plans(job: FeasibleJob) -> tuple[RolePlan, ...]:
+    problem, by_name = job.placed.problem, {model.role: model for model in job.models}
     plans = []
     for role in job_roles(problem.graphs):
         if role not in by_name:
@@ -218,7 +220,7 @@ def _role_plans(found: FittedJob) -> tuple[RolePlan, ...]:
                 micro_batch_tokens=model.micro_batch_tokens,
                 recomputes=model.is_trained and model.recompute,
                 is_saved=model.is_saved,
-                offload=found.choice.offload.depth_of(role),
+                offload=job.choice.offload.depth_of(role),
             )
         )
     return tuple(plans)
@@ -238,10 +240,10 @@ def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> Generati
 
 
 def _max_samples(problem: PlanningProblem, role: str) -> int:
-    made = [
+    samples = [
         graph.rows[call.id].maximum
         for graph in problem.graphs.values()
         for call in graph.calls_of_kind(CallKind.GENERATE)
         if call.role == role
     ]
-    return max(made)
+    return max(samples)

@@ -1,4 +1,4 @@
-"""The calls of a plan: those of the graphs, and between them those that move weights and memory."""
+"""The calls of a plan: those of the graphs, and transitions between them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlhf_planner.problem.problem import PlanningProblem
 
 @dataclass(frozen=True)
 class CallMeshes:
-    """Where calls run."""
+    """The ranks of calls."""
 
     training: Mapping[str, Mesh]
     """The ranks that hold each role's model."""
     engines: Mapping[str, EngineChoice]
-    """Of each role that generates."""
+    """The engines of each role that generates."""
     policy: str
-    """The role beside which numerics without a model run, as it trains on them."""
+    """The role on whose ranks numerics without a model run: it trains on their results."""
 
     def of(self, call: ModelCall) -> Mesh | None:
-        """A call's mesh; None where no rank runs it."""
+        """The mesh of a call; None if no rank runs it."""
         match call.kind:
             case CallKind.SCORE | CallKind.SAVE:
                 return None
@@ -38,17 +38,17 @@ class CallMeshes:
                 return self.training[call.role or self.policy]
 
     def source_of(self, call: ModelCall) -> Mesh | None:
-        """From which ranks a call brings weights; None where it brings none."""
+        """The ranks that send weights in a call; None if it brings none."""
         return self.training[str(call.role)] if call.kind is CallKind.RESHARD else None
 
     def share_ranks(self, one: ModelCall, other: ModelCall) -> bool:
-        """Whether two calls of a step run on some of the same ranks."""
-        return _in_common(self.of(one), self.of(other))
+        """True if two calls of a step share ranks."""
+        return _overlap(self.of(one), self.of(other))
 
     def needs_ranks_of(self, call: ModelCall, role: str) -> bool:
-        """Whether a call runs on some of the ranks that hold a role's model."""
-        held = self.training[role]
-        return any(_in_common(held, used) for used in (self.of(call), self.source_of(call)))
+        """True if a call runs on ranks that hold a role's model."""
+        model_ranks = self.training[role]
+        return any(_overlap(model_ranks, used) for used in (self.of(call), self.source_of(call)))
 
 
 def call_plans(
@@ -57,9 +57,9 @@ def call_plans(
     """Every call of every graph, in program order.
 
     Args:
-        problem: what is planned.
-        meshes: where calls run.
-        offload: which roles are offloaded between their calls.
+        problem: the planning problem.
+        meshes: the ranks of calls.
+        offload: roles that are offloaded between their calls.
     """
     releases = {role for role, engine in meshes.engines.items() if engine.release}
 
@@ -87,11 +87,11 @@ def call_plans(
 
 
 def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
-    """Parts of a batch; a loss that makes one update has it whole."""
+    """Parts of a call's batch; one for a loss that makes a single update."""
     if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
         return 1
     return problem.workload.updates_per_epoch
 
 
-def _in_common(one: Mesh | None, other: Mesh | None) -> bool:
+def _overlap(one: Mesh | None, other: Mesh | None) -> bool:
     return one is not None and other is not None and one.overlaps(other)

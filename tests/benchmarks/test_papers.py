@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.plan import Mesh
-from rlhf_planner.placement.placement import CallPlace, RolePlace
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 
 ROLES = ("actor", "critic", "reference", "reward_model")
 
@@ -46,11 +46,13 @@ def test_models_have_the_published_numbers_of_parameters(model: str, billions: f
 def test_placements_have_the_papers_names(first_ranks: tuple[int, ...], kind: str | None) -> None:
     from papers_placements import kind_of
 
-    places = [CallPlace(Mesh(pool="pool", first_rank=first, data=8)) for first in first_ranks]
-    placement = {role: RolePlace(place, place) for role, place in zip(ROLES, places, strict=True)}
+    places = [CallPlacement(Mesh(pool="pool", first_rank=first, data=8)) for first in first_ranks]
+    placement = {
+        role: RolePlacement(place, place) for role, place in zip(ROLES, places, strict=True)
+    }
     assert kind_of(placement) == kind
-    everywhere = CallPlace(Mesh(pool="pool", data=32))
-    elsewhere = placement | {"actor": RolePlace(places[0], everywhere)}
+    everywhere = CallPlacement(Mesh(pool="pool", data=32))
+    elsewhere = placement | {"actor": RolePlacement(places[0], everywhere)}
     assert kind_of(elsewhere) is None
 
 
@@ -93,8 +95,8 @@ def test_a_gain_is_what_the_heuristic_takes_more() -> None:
     from papers_placements import Compared
     from papers_search import gain
 
-    from rlhf_planner.search.branch_and_bound import Found
+    from rlhf_planner.search.branch_and_bound import SearchResult
 
-    found = Found(None, 100.0, 90.0, 1, 1)
+    found = SearchResult(None, 100.0, 90.0, 1, 1)
     assert gain(Compared({}, found, {"Megatron heuristic": 126.0}, 1.0)) == pytest.approx(0.26)
     assert gain(Compared({}, found, {"Colocated": 126.0}, 1.0)) is None

@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_api.reading.durations import parse_seconds
+from rlhf_api.reading.model_errors import parse_seconds
 
 
 @pytest.mark.parametrize(

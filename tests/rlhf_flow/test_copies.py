@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_api.spec.resources import Device
 from rlhf_flow import (
     Algorithm,
@@ -177,6 +178,7 @@ class Penalized(Algorithm):
         loss = ClippedLoss(
             "reward_valid",
             kl_coefficient=0.1,
+            kl_estimator=KlEstimator.K3,
             old_log_probs="actor_log_probs",
             reference_log_probs="reference_log_probs",
         )

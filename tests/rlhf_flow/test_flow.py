@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow import (
     Algorithm,
     BatchValue,
@@ -238,6 +239,7 @@ def test_the_loss_decides_what_training_reads() -> None:
             ClippedLoss(
                 "reward_valid",
                 kl_coefficient=0.1,
+                kl_estimator=KlEstimator.K3,
                 reference_log_probs="reference_log_probs",
                 old_log_probs="actor_log_probs",
             ),

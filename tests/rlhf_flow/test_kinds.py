@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow import (
     Algorithm,
     BatchValue,
@@ -187,10 +188,14 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "costs": lambda field: LagrangeMultiplier(field, "reward_valid", multiplier="other"),
     "valid": lambda field: Whiten(field),
     "policy_log_probs": lambda field: TokenRewards(
-        "reward_scores", 0.1, policy_log_probs=field, reference_log_probs="reference_log_probs"
+        "reward_scores",
+        0.1,
+        KlEstimator.K1,
+        policy_log_probs=field,
+        reference_log_probs="reference_log_probs",
     ),
     "reference_log_probs": lambda field: TokenRewards(
-        "reward_scores", 0.1, reference_log_probs=field
+        "reward_scores", 0.1, KlEstimator.K1, reference_log_probs=field
     ),
     "values": lambda field: Gae(1.0, 1.0, values=field),
     "credits": lambda field: Whiten("reward_valid", advantages=field),

@@ -178,7 +178,8 @@ def test_a_penalty_against_a_policy_that_is_trained_is_told(
     lint: Lint, role: str, lines: list[str], is_odd: bool
 ) -> None:
     field = f"{role}_log_probs"
-    loss = f"ClippedLoss('reward_valid', kl_coefficient=0.1, reference_log_probs={field!r})"
+    kl = "kl_coefficient=0.1, kl_estimator=KlEstimator.K3"
+    loss = f"ClippedLoss('reward_valid', {kl}, reference_log_probs={field!r})"
     told = lint(*lines, loss=loss, extra='{"judge": LanguageModel}' if role == "judge" else "{}")
     assert len(told) == is_odd
     if is_odd:
@@ -251,7 +252,7 @@ def test_built_in_algorithms_are_never_odd(
 @pytest.mark.parametrize("device", Device)
 def test_a_penalty_by_two_engines_is_told_where_they_round(lint: Lint, device: Device) -> None:
     """In bfloat16, which GPUs use."""
-    more = "0.1, reference_log_probs='judge_log_probs', rewards='shaped'"
+    more = "0.1, KlEstimator.K1, reference_log_probs='judge_log_probs', rewards='shaped'"
     lines = (
         "batch |= flow.judge.log_probs(batch) | flow.actor.log_probs(batch)",
         f"rewards = TokenRewards('reward_scores', {more}OWN)",

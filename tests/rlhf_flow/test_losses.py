@@ -13,7 +13,7 @@ from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.calls import TrainOptions
-from rlhf_flow.step.operations import LagrangeMultiplier
+from rlhf_flow.step.operations import LagrangeMultiplier, TokenRewards
 
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
@@ -73,11 +73,20 @@ def test_a_coefficient_alone_makes_a_loss_read_the_reference() -> None:
     assert (
         "reference_log_probs"
         in ClippedLoss(
-            "reward_valid", kl_coefficient=0.1, reference_log_probs="reference_log_probs"
+            "reward_valid",
+            kl_coefficient=0.1,
+            kl_estimator=KlEstimator.K3,
+            reference_log_probs="reference_log_probs",
         ).reads
     )
     assert "actor_log_probs" in ClippedLoss("reward_valid", old_log_probs="actor_log_probs").reads
     assert CrossEntropy().reads == ("prompt_tokens", "response_tokens")
+
+
+@pytest.mark.parametrize("kind", [ClippedLoss, TokenRewards])
+def test_a_kl_penalty_names_its_estimator(kind: type[ClippedLoss | TokenRewards]) -> None:
+    with pytest.raises(FlowError, match="without an estimator: got no kl_estimator, allowed KlEs"):
+        kind("reward_scores", kl_coefficient=0.1, reference_log_probs="reference_log_probs")
 
 
 def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow import (
     Algorithm,
     BatchValue,
@@ -58,7 +59,7 @@ TOKEN_OPERATIONS: tuple[Operation, ...] = (
     GroupAdvantages(*SCORES),
     RewardsToGo(),
     AboveBaseline(*SCORES),
-    PenalizedScores("reward_scores", 0.1, "actor_log_probs"),
+    PenalizedScores("reward_scores", 0.1, "actor_log_probs", KlEstimator.K1),
     PenalizedAdvantages("returns", "weight"),
 )
 ROW_OPERATIONS: tuple[Operation, ...] = (

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow import ClippedLoss, CrossEntropy, Dpo, Scope, ValueLoss
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ComputeOptions
@@ -56,7 +57,7 @@ def test_built_in_operations_have_the_scope_of_their_formula() -> None:
     [
         (TokenRewards("s"), {"s", "response_tokens"}, {"token_rewards"}),
         (
-            TokenRewards("s", 0.1, reference_log_probs="l"),
+            TokenRewards("s", 0.1, KlEstimator.K1, reference_log_probs="l"),
             {"s", "response_tokens", "l", "rollout_log_probs"},
             {"token_rewards"},
         ),

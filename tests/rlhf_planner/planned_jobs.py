@@ -9,9 +9,9 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.evaluate import with_estimate
-from rlhf_planner.feasibility import first_that_fits
+from rlhf_planner.feasibility import first_feasible
 from rlhf_planner.plan import resolve_shapes
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import PlanningProblem
 
@@ -64,4 +64,4 @@ def planned(made: RLHFJob, *pools: Pool) -> Planned:
     """The plan of a job without a search: roles are where placement says, or everywhere."""
     graphs = trace_job(made, pools[0].device)
     problem = problem_of(made, graphs, pools, resolve_shapes(made, graphs))
-    return Planned(problem, with_estimate(problem, fitted_plan(first_that_fits(problem))))
+    return Planned(problem, with_estimate(problem, build_plan(first_feasible(problem))))

@@ -10,7 +10,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth, Plan
 from rlhf_planner.cost.analytic_layers import analytic_layers
-from rlhf_planner.cost.calls import planned_load, planned_models
+from rlhf_planner.cost.calls import load_of_plan, models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import HARDWARE, RATES
@@ -43,7 +43,7 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
     found = planned(job(**large(algorithm=ppo, schedule=schedule)), gpus())
     problem, plan = found
     estimate = evaluate(problem, plan, {"a": H100})
-    models, links = planned_models(problem, plan), Links(H100, 8)
+    models, links = models_of_plan(problem, plan), Links(H100, 8)
     batch = Batch(128 * 8, LENGTHS, LENGTHS, rows_per_prompt=8)
     layers = {
         role: analytic_layers(H100, model.shape, model.precision) for role, model in models.items()
@@ -59,7 +59,7 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
     got = estimate.calls["reference.log_probs"]
     assert got.total == pytest.approx(inferring.total + columns(2, 1024, 8))
     (engines,) = plan.generations
-    load = planned_load(problem, models["actor"], engines)
+    load = load_of_plan(problem, models["actor"], engines)
     generating = generate_seconds(
         load,
         GenerationCall(128, 8),

@@ -287,7 +287,7 @@ def test_each_role_that_generates_has_engines_and_memory_of_its_own(
 
 
 NAMED = """
-from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
+from rlhf_flow import Algorithm, ClippedLoss, KlEstimator, LanguageModel, RewardSource
 from rlhf_flow.step.operations import GroupAdvantages
 
 class Named(Algorithm):
@@ -298,7 +298,12 @@ class Named(Algorithm):
         batch = flow.student.generate(prompts)
         batch |= flow.grade.score(batch) | flow.start.log_probs(batch)
         batch |= flow.compute(batch, GroupAdvantages("grade_scores", "grade_valid"))
-        loss = ClippedLoss("grade_valid", kl_coefficient=0.1, reference_log_probs="start_log_probs")
+        loss = ClippedLoss(
+            "grade_valid",
+            kl_coefficient=0.1,
+            kl_estimator=KlEstimator.K3,
+            reference_log_probs="start_log_probs",
+        )
         flow.student.train(batch, loss)
 """
 

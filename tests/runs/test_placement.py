@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_api.plan import Mesh, Plan
 from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
-from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes, weight_bytes
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS
 
 from ..timelines import overlapping_steps
@@ -93,7 +93,7 @@ def test_engines_of_two_ranks_that_are_not_neighbours(place: Path, colocated: Fi
         4,
         TrainingEngineType.FSDP,
     )
-    sent = held_bytes(trained, generation.mesh) - kept_bytes(trained, generation.mesh)
+    sent = weight_bytes(trained, generation.mesh) - kept_bytes(trained, generation.mesh)
     counted = ("response/length_mean", "response/empty", "response/truncated", "reward/digits")
     found = last_metrics(made)
     for number, wanted in enumerate(step_metrics(colocated.folder), start=1):
@@ -152,7 +152,7 @@ def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
     trained = TrainedModel(
         model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, elsewhere=generation.mesh
     )
-    assert sent[-1] == held_bytes(trained, generation.mesh)
+    assert sent[-1] == weight_bytes(trained, generation.mesh)
 
 
 def test_calls_with_meshes_cuts_and_engines_of_their_own(place: Path, colocated: Finished) -> None:
@@ -192,7 +192,7 @@ def test_calls_with_meshes_cuts_and_engines_of_their_own(place: Path, colocated:
         TrainingEngineType.MEGATRON,
         elsewhere=generation.mesh,
     )
-    sent = held_bytes(trained, generation.mesh)
+    sent = weight_bytes(trained, generation.mesh)
     assert step_metrics(made.folder)[-1]["throughput/transition_bytes"] == sent
     assert any(overlapping_steps(made.folder, *calls) for calls in APART)
 

@@ -17,6 +17,7 @@ from rlhf_api.status import RLHFJobStatus
 
 PLURAL = "rlhfjobs"
 
+# Columns of `kubectl get rlhfjobs`: title, type, path.
 COLUMNS = (
     ("Phase", "string", ".status.phase"),
     ("Step", "integer", ".status.progress.step"),
@@ -26,10 +27,10 @@ COLUMNS = (
     ("Restarts", "integer", ".status.restarts.total"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-"""Columns of `kubectl get rlhfjobs`: title, type, path."""
+# Further columns with `--output wide`.
 WIDE_COLUMNS = (("Reason", "string", ".status.reason"),)
-"""Further columns with `--output wide`."""
 
+# Schema of metadata.
 # A rule's field must be listed with a length limit. Otherwise the API server assumes that the name
 # may be as long as a request, and refuses the rule for its cost.
 _METADATA: Schema = {
@@ -39,7 +40,6 @@ _METADATA: Schema = {
         "generateName": {"type": "string", "maxLength": 253},
     },
 }
-"""Schema of metadata."""
 
 
 def crd() -> dict[str, Any]:

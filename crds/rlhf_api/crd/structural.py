@@ -18,9 +18,10 @@ from rlhf_api.spec.resources import NodePool
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.status import Condition
 
+# The unique key of lists of these models. Other lists are replaced as a whole.
 LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Condition: "type"}
-"""The unique key of lists of these models. Other lists are replaced as a whole."""
 
+# Any string, number or boolean.
 # A structural schema cannot list several types. This one excludes objects and lists: they would
 # need at least one entry and at most none.
 _PLAIN_VALUE: Schema = {
@@ -30,11 +31,10 @@ _PLAIN_VALUE: Schema = {
     "minItems": 1,
     "maxItems": 0,
 }
-"""Any string, number or boolean."""
 
 
+# A value of an open enumeration. Only the description lists its values.
 OPEN_VALUE: Schema = {"type": "string", "maxLength": 63}
-"""A value of an open enumeration. Only the description lists its values."""
 
 
 def structural_schema(model: type[Contract], *, open_values: bool = False) -> Schema:
@@ -64,6 +64,7 @@ class _Writer:
         description = _description(schema, target)
         written: Schema = {"description": description} if description else {}
         written |= self._value(target)
+        # An absent default stays absent: null would be a value of its own.
         default = schema.get("default")
         if default is not None:
             assert value is schema, "null is another value than the default: apply cannot say it"
@@ -119,14 +120,14 @@ class _Writer:
         return _with_rules(written, _key_rules(schema) if "type" in entry else [])
 
 
+# The reference to the enumeration of a field that also accepts other words.
 def _open_enumeration(schema: Schema) -> str | None:
-    """The reference to the enumeration of a field that also accepts other words."""
     references = [option["$ref"] for option in schema.get("anyOf", []) if "$ref" in option]
     return references[0] if references else None
 
 
+# All subclasses of a model, by class name.
 def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
-    """All subclasses of a model, by class name."""
     models: dict[str, type[Contract]] = {}
     for model in base.__subclasses__():
         models |= {model.__name__: model, **_models_below(model)}
@@ -162,8 +163,8 @@ def _limits(schema: Schema) -> Schema:
     return limits
 
 
+# Limits on the size of a text, list or map, and the pattern of a text.
 def _bounds(schema: Schema) -> Schema:
-    """Limits on the size of a text, list or map, and the pattern of a text."""
     texts = ("format", "pattern", "minLength", "maxLength")
     sizes = ("minItems", "maxItems", "minProperties", "maxProperties")
     return {word: schema[word] for word in (*texts, *sizes) if word in schema}

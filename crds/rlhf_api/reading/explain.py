@@ -63,6 +63,7 @@ def _segments(path: str) -> list[str]:
 
 def _member(node: FieldDoc, segment: str) -> FieldDoc | None:
     """A field of the object that a node is or contains, or the value of a map under a key."""
+    # Paths may leave out indices of lists and keys of maps.
     while node.kind == "list" and node.element is not None:
         node = node.element
     if node.kind == "map" and node.element is not None:

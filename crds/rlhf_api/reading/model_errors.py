@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -10,10 +14,10 @@ from pydantic_core import ErrorDetails
 from rlhf_api.entrypoint import entrypoint_from_file
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.quantity import guess_quantity
-from rlhf_api.reading.durations import parse_seconds
 from rlhf_api.reading.fields import FieldDoc, contract, field_at
 from rlhf_api.reading.suggestions import nearest, suggest
 
+# The fault for each of pydantic's error types that the contract's models raise.
 _WHAT = {
     "string_type": "not a text",
     "int_type": "not an integer",
@@ -35,9 +39,19 @@ _WHAT = {
     "dict_type": "not a map",
     "model_type": "not a map",
 }
-"""The fault for each of pydantic's error types that the contract's models raise."""
 
 _MAX_VALUE_CHARACTERS = 60
+
+# For fields with an integer number of seconds, if people write a unit.
+_SECONDS: Mapping[str, Fraction] = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
 def convert_error(document: Any, error: ErrorDetails) -> Problem:
@@ -59,6 +73,7 @@ def format_value(value: Any) -> str:
     """Format a value for a message: on one line, and shortened if it is long."""
     if value is None:
         return "nothing"
+    # Quotes only where blanks, control characters or types would be invisible.
     plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
     text = value if plain else json.dumps(value)
     if len(text) <= _MAX_VALUE_CHARACTERS:
@@ -105,8 +120,8 @@ def _missing(location: FieldPath) -> Problem:
     )
 
 
+# A sentence as the end of another one. Names such as RLHFJob keep their capitals.
 def _uncapitalized(sentence: str) -> str:
-    """A sentence as the end of another one. Names such as RLHFJob keep their capitals."""
     text = sentence.rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
@@ -196,3 +211,11 @@ def _is_quoted_number(value: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def parse_seconds(text: str) -> int | None:
+    """The seconds of a text such as `2h` or `1.5 min`, rounded up; None if it is no duration."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None or parts[2] not in _SECONDS:
+        return None
+    return ceil(Fraction(parts[1]) * _SECONDS[parts[2]])

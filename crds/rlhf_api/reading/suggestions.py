@@ -14,6 +14,7 @@ _TRUNCATION = (
 )
 _CLUSTER_WRITES = "the cluster writes this; remove it"
 
+# Advice for keys that people expect, by the path at which they write them.
 _ADVICE = {
     "spec.rollout.topP": _TRUNCATION,
     "spec.rollout.topK": _TRUNCATION,
@@ -31,11 +32,11 @@ _ADVICE = {
     "metadata.managedFields": _CLUSTER_WRITES,
     "metadata.generateName": "a job's name is also its folder; write name",
 }
-"""Advice for keys that people expect, by the path at which they write them."""
 
 
 def suggest(key: str, parent: FieldDoc) -> str:
     """Advise on a key that an object does not have; empty if there is no advice."""
+    # People write snake_case or kebab-case, too; type names stay as they are.
     camel = to_camel(key.replace("-", "_")) if not key[:1].isupper() else key
     advice = _ADVICE.get(f"{parent.path}.{camel}" if parent.path else camel)
     if advice:

@@ -29,6 +29,7 @@ def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:
     if foreign is not None:
         return None, [foreign]
     try:
+        # By JSON, whose strict mode accepts lists for tuples and texts for enumerations.
         text = json.dumps(document)
         return RLHFJob.model_validate_json(text, strict=True, by_alias=True, by_name=False), []
     except ValidationError as error:
@@ -83,6 +84,6 @@ def _problems(document: Any, details: list[ErrorDetails]) -> list[Problem]:
     return list(unique.values())
 
 
+# True if a list is too short only because pydantic does not count its invalid entries.
 def _is_long_enough(error: ErrorDetails) -> bool:
-    """True if a list is too short only because pydantic does not count its invalid entries."""
     return len(error["input"]) >= int(error["ctx"]["min_length"])

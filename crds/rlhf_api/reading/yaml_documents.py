@@ -27,14 +27,13 @@ from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.reading.yaml_errors import Position, YamlError, syntax_error
 from rlhf_api.reading.yaml_scalars import Scalar, plain_scalar
 
+# Longest text of a file. A Kubernetes object may have about 1 MiB with its status; manifests have a
+# few KiB.
 MAX_CHARACTERS = 256 * 1024
-"""Longest text of a file. A Kubernetes object may have about 1 MiB with its status; manifests have
-a few KiB."""
+# Deepest nesting; the contract itself has nine levels.
 MAX_DEPTH = 32
-"""Deepest nesting; the contract itself has nine levels."""
+# Largest sum over all values of a file, with aliases expanded: characters plus _VALUE_SIZE each.
 MAX_SIZE = 1024 * 1024
-"""Largest sum over all values of a file, with aliases expanded: characters plus _VALUE_SIZE
-each."""
 
 _TAG = "tag:yaml.org,2002:"
 _VALUE_SIZE = 8
@@ -194,6 +193,7 @@ class _Reader:
         anchored = self._anchors.get(str(event.anchor))
         if anchored is None:
             raise YamlError(position, "an alias without its anchor", got=f"*{event.anchor}")
+        # Aliases of aliases multiply: count what they would expand to.
         self._grow(anchored.size, position)
         _require_depth(len(path) + anchored.height, position)
         return anchored.value

@@ -22,9 +22,9 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITY = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)")
 _NAN = re.compile(r"\.nan|\.NaN|\.NAN")
 
+# Longest number; a longer one is read as a text.
 # The conversion of long numbers is slow, and no field needs them.
 MAX_NUMBER_CHARACTERS = 64
-"""Longest number; a longer one is read as a text."""
 
 
 def plain_scalar(text: str) -> Scalar:

@@ -27,8 +27,8 @@ from rlhf_api.spec.presets import (
     SftSettings,
 )
 
+# A parameter of user code: a boolean, a number or a short text.
 ParameterValue = bool | int | float | Annotated[str, Field(max_length=1024)]
-"""A parameter of user code: a boolean, a number or a short text."""
 
 
 class CustomSettings(Contract):
@@ -76,6 +76,7 @@ class AlgorithmType(StrEnum):
         return _FIELDS[self]
 
 
+# Field names: the type's name with its first word in lower case.
 _FIELDS = {
     AlgorithmType.PPO: "ppo",
     AlgorithmType.GRPO: "grpo",
@@ -91,9 +92,9 @@ _FIELDS = {
     AlgorithmType.REWARD_MODEL: "rewardModel",
     AlgorithmType.CUSTOM: "custom",
 }
-"""Field names: the type's name with its first word in lower case."""
 
 
+# Python names are those of AlgorithmType in lower case; wire names keep DPO, RLHF and the like.
 def _alias(name: str) -> str:
     return name if name in ("type", "graph") else _FIELDS[AlgorithmType[name.upper()]]
 
@@ -186,6 +187,7 @@ class AlgorithmSpec(Contract):
         return SETTINGS[self.type]() if settings is None else settings
 
 
+# The settings of every built-in algorithm.
 SETTINGS: dict[AlgorithmType, type[AlgorithmSettings]] = {
     AlgorithmType.PPO: PpoSettings,
     AlgorithmType.GRPO: GrpoSettings,
@@ -200,4 +202,3 @@ SETTINGS: dict[AlgorithmType, type[AlgorithmSettings]] = {
     AlgorithmType.SFT: SftSettings,
     AlgorithmType.REWARD_MODEL: RewardModelSettings,
 }
-"""The settings of every built-in algorithm."""

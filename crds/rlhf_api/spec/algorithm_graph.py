@@ -14,24 +14,24 @@ from pydantic import Field
 from rlhf_api.base import KEY_PATTERN, Contract, Count, Identifier, NonNegativeCount
 from rlhf_api.calls import CallId
 
+# Largest number of calls of a step: some 100 KiB, well below the limit of a Kubernetes object.
 MAX_CALLS = 256
-"""Largest number of calls of a step: some 100 KiB, well below the limit of a Kubernetes object."""
+# Largest number of rows of a call for one prompt.
 MAX_ROWS = 1_000_000
-"""Largest number of rows of a call for one prompt."""
 
+# Name of a setting. Lists and maps have one for each entry: reads.0, terms.reward_scores.
 SettingName = Annotated[str, Field(min_length=1, max_length=128, pattern=KEY_PATTERN)]
-"""Name of a setting. Lists and maps have one for each entry: reads.0, terms.reward_scores."""
+# A boolean, a number, or a short text; for an enumeration its member's name.
 Setting = (
     bool
     | Annotated[int, Field(ge=-(2**53), le=2**53)]
     | float
     | Annotated[str, Field(max_length=1024)]
 )
-"""A boolean, a number, or a short text; for an enumeration its member's name."""
+# The first 16 hexadecimal digits of a SHA-256 sum.
 Digest = Annotated[str, Field(min_length=16, max_length=16, pattern=KEY_PATTERN)]
-"""The first 16 hexadecimal digits of a SHA-256 sum."""
+# Fields of a batch.
 Columns = Annotated[tuple[Identifier, ...], Field(max_length=128)]
-"""Fields of a batch."""
 
 
 class RoleKind(StrEnum):

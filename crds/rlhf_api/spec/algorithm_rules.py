@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
+# The built-in algorithms whose settings satisfy a predicate.
 def _kinds(predicate: Callable[[type[AlgorithmSettings]], bool]) -> tuple[AlgorithmType, ...]:
-    """The built-in algorithms whose settings satisfy a predicate."""
     return tuple(kind for kind, settings in SETTINGS.items() if predicate(settings))
 
 
@@ -63,6 +63,7 @@ def _has_rewards(spec: RLHFJobSpec) -> list[Violation]:
 
 def _has_reward_and_cost(spec: RLHFJobSpec) -> list[Violation]:
     roles = sorted({reward.role for reward in spec.rewards})
+    # No rewards at all is the violation of another rule.
     has_both = {"reward", "cost"} <= set(roles)
     is_safe = spec.algorithm.type is AlgorithmType.SAFE_RLHF
     return violation_if(is_safe and bool(roles) and not has_both, f"only {', '.join(roles)}")
@@ -120,7 +121,9 @@ def _actor_is_trained(kind: AlgorithmType) -> Rule:
     )
 
 
+# Rules for all types except Custom.
 ALGORITHM_RULES: tuple[Rule, ...] = (
+    # Models. Roles of a custom algorithm are known only after its code is traced.
     Rule(
         holds=f"{_IS_CUSTOM} || {_ROLES}[self.algorithm.type][0] in self.models",
         what="the algorithm's main model is missing",
@@ -135,6 +138,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         field=".models",
         check=_models_have_roles,
     ),
+    # Rewards and data.
     Rule(
         holds=f"!({_is_one_of(_SCORING)}) || self.rewards.size() > 0",
         what="the algorithm learns from rewards, and there are none",
@@ -181,6 +185,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         field=".algorithm.safeRLHF.pretrainingWeight",
         check=_pretraining_has_rows,
     ),
+    # Group sizes: a group of one has no spread, so all advantages would be zero.
     Rule(
         holds=f"!({_is_one_of(_COMPARING)}) || self.rollout.samplesPerPrompt >= 2",
         what="the algorithm compares the samples of a prompt, and one sample teaches nothing",
@@ -200,4 +205,3 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )
-"""Rules for all types except Custom."""

@@ -12,9 +12,9 @@ from rlhf_api.cel import text
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, violation_if
 
+# Git addresses over HTTP with credentials. Over SSH the part before the @ is a user's name, not a
+# secret.
 URL_WITH_CREDENTIALS = "^https?://[^/]*@"
-"""Git addresses over HTTP with credentials. Over SSH the part before the @ is a user's name, not a
-secret."""
 
 
 class ObjectReference(Contract):
@@ -24,8 +24,8 @@ class ObjectReference(Contract):
     """Its name."""
 
 
+# Like imagePullSecrets of a pod.
 PullSecrets = Annotated[tuple[ObjectReference, ...], Field(max_length=16)]
-"""Like imagePullSecrets of a pod."""
 
 
 class ImageSpec(Contract):

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 
 _MODEL_ROLE = f"reward.name + {text(MODEL_ROLE)}"
+# CEL: some reward has a function. Which function measures exact match is known only after import.
 _MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
-"""CEL: some reward has a function. Which function measures exact match is known only after
-import."""
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
@@ -32,8 +31,8 @@ _SHAPE = "self.models['actor'].shape"
 _PARALLELISM = "self.models[role].training.parallelism"
 
 
+# CEL: a size of a role's parallelism; 1 if the planner chooses it.
 def _ranks(size: str) -> str:
-    """CEL: a size of a role's parallelism; 1 if the planner chooses it."""
     field = f"{_PARALLELISM}.{size}"
     return f"(has({field}) ? {field} : 1)"
 
@@ -196,8 +195,10 @@ def _heads_are_cut_evenly(spec: RLHFJobSpec) -> list[Violation]:
     return violation_if(heads % tensor != 0, tensor, allowed)
 
 
+# All rules of the spec, in the order of messages.
 SPEC_RULES: tuple[Rule, ...] = (
     *ALGORITHM_RULES,
+    # Models.
     Rule(
         holds="!('actor' in self.models) || !has(self.models['actor'].source.sameAs)",
         what="the actor cannot take its weights from another role",
@@ -206,6 +207,8 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".models",
         check=_actor_has_own_source,
     ),
+    # Chains of sameAs are not allowed, so a role's weights are always one step away. The second
+    # part of the condition accepts the model of a reward.
     Rule(
         holds="self.models.all(role, role == 'actor' || "
         "!has(self.models[role].source.sameAs) || self.models.exists(other, other != role && "
@@ -217,6 +220,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".models",
         check=_same_as_names_a_source,
     ),
+    # The role of a reward's model is <name>_model, so it must not be in models as well.
     Rule(
         holds=f"self.rewards.all(reward, !has(reward.model) || !({_MODEL_ROLE} in self.models))",
         what="a reward's model and an entry of models are the same role",
@@ -225,12 +229,14 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
         check=_reward_models_have_own_roles,
     ),
+    # The Kubernetes schema states this by the keys of its lists.
     Rule(
         holds="",
         what="a name that is used twice",
         do="give each a name of its own",
         check=_names_are_unique,
     ),
+    # Rewards, data and the warm start.
     Rule(
         holds=f"!has(self.schedule.warmStart) || !has({_PREFERENCES})",
         what="a warm start takes reference answers, and the data are pairs of responses",
@@ -245,6 +251,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
         check=_rewards_have_weight,
     ),
+    # A builtin task brings its own evaluation data.
     Rule(
         holds=f"!({_STOPS_AT_EXACT_MATCH}) || has(self.data.evaluation) || "
         "has(self.data.train.builtin)",
@@ -278,6 +285,8 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".data.train.maxRows",
         check=_rows_fill_a_step,
     ),
+    # Every mini-batch needs a row: rowsPerStep >= promptsPerStep / miniBatchPrompts, without a
+    # division.
     Rule(
         holds="!has(self.data.pretraining) || !has(self.data.pretraining.rowsPerStep) || "
         "!has(self.schedule.miniBatchPrompts) || self.data.pretraining.rowsPerStep * "
@@ -288,6 +297,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".data.pretraining.rowsPerStep",
         check=_rows_fill_updates,
     ),
+    # Deadlines and lengths.
     Rule(
         holds="!has(self.startDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startDeadlineSeconds <= self.activeDeadlineSeconds",
@@ -326,6 +336,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rollout.parallelism.tensor",
         check=_engine_fits,
     ),
+    # A replica never spans pools, so some pool must be large enough for it.
     Rule(
         holds=f"{_POOLS}.size() == 0 || self.placement.type == "
         f"{text(PlacementType.MANUAL)} || self.models.all(role, "
@@ -338,6 +349,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".models",
         check=_models_fit,
     ),
+    # vLLM splits attention by query heads; key and value heads are replicated if there are too few.
     Rule(
         holds=f"!has({_TENSOR}) || !('actor' in self.models) || !has({_SHAPE}) || "
         f"{_SHAPE}.numAttentionHeads % {_TENSOR} == 0",
@@ -358,4 +370,3 @@ SPEC_RULES: tuple[Rule, ...] = (
     *PLACEMENT_RULES,
     *OBJECTIVE_RULES,
 )
-"""All rules of the spec, in the order of messages."""

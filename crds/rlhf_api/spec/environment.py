@@ -54,5 +54,5 @@ class EnvironmentVariable(Contract):
     )
 
 
+# Environment variables of pods; the last one of a name counts.
 Environment = Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64)]
-"""Environment variables of pods; the last one of a name counts."""

@@ -9,18 +9,18 @@ from pydantic import Field
 from rlhf_api.base import Contract
 from rlhf_api.rules import Rule, violation_if
 
+# 10^12 FLOP/s, without sparsity.
 Teraflops = Annotated[float, Field(gt=0, le=100_000)]
-"""10^12 FLOP/s, without sparsity."""
+# GB/s of memory.
 MemoryRate = Annotated[float, Field(gt=0, le=100_000)]
-"""GB/s of memory."""
+# GB/s of a link, in one direction.
 LinkRate = Annotated[float, Field(gt=0, le=10_000)]
-"""GB/s of a link, in one direction."""
+# Gbit/s of a node, in one direction.
 NetworkRate = Annotated[float, Field(gt=0, le=100_000)]
-"""Gbit/s of a node, in one direction."""
+# Reached share of a peak rate.
 Efficiency = Annotated[float, Field(gt=0, le=1)]
-"""Reached share of a peak rate."""
+# Microseconds.
 Latency = Annotated[float, Field(ge=0, le=100_000)]
-"""Microseconds."""
 
 
 class HardwareSpec(Contract):

@@ -30,6 +30,7 @@ class BuiltinModel(StrEnum):
     """A Llama of 0.5 M parameters with a character vocabulary of 64, for examples and tests."""
 
 
+# Rule of models that may be named by a Hugging Face id.
 REVISION_RULE = Rule(
     holds="!has(self.revision) || has(self.huggingFace)",
     what="revision without huggingFace",
@@ -39,7 +40,6 @@ REVISION_RULE = Rule(
         self.revision is not None and self.hugging_face is None, self.revision
     ),
 )
-"""Rule of models that may be named by a Hugging Face id."""
 
 
 class ModelSource(Alternatives):
@@ -261,7 +261,10 @@ _MEGATRON = f"self.training.engine == {text(TrainingEngineType.MEGATRON)}"
 _TENSOR, _PIPELINE = "self.training.parallelism.tensor", "self.training.parallelism.pipeline"
 
 
+# Rules on the parallelism of models with a shape. The planner applies them to shapes that it reads
+# from config.json.
 CUT_RULES = (
+    # Every tensor rank has complete heads and equal columns of the feed-forward layer.
     Rule(
         holds=f"!has(self.shape) || !({_MEGATRON}) || !has({_TENSOR}) || "
         f"(self.shape.numAttentionHeads % {_TENSOR} == 0 && "
@@ -273,6 +276,7 @@ CUT_RULES = (
         field=".training.parallelism.tensor",
         check=_tensor_is_even,
     ),
+    # Every pipeline stage has the same number of layers.
     Rule(
         holds=f"!has(self.shape) || !({_MEGATRON}) || !has({_PIPELINE}) || "
         f"self.shape.numLayers % {_PIPELINE} == 0",
@@ -283,8 +287,6 @@ CUT_RULES = (
         check=_pipeline_is_even,
     ),
 )
-"""Rules on the parallelism of models with a shape. The planner applies them to shapes that it reads
-from config.json."""
 
 
 class ModelSpec(Contract):

@@ -60,7 +60,9 @@ _TAKES_ALL = f"{_OBJECTIVE}.type == 'StepTime'"
 _POOLS = "self.resources.nodePools"
 _AT = ".placement.objective"
 
+# Rules of the spec. The reason is that of PLACEMENT_RULES.
 OBJECTIVE_RULES: tuple[Rule, ...] = (
+    # maxStepSeconds belongs to FewestDevices.
     Rule(
         holds=f"{_OBJECTIVE}.type != 'FewestDevices' || has({_OBJECTIVE}.maxStepSeconds)",
         what="objective FewestDevices without a limit on the time of a step",
@@ -78,6 +80,8 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
         field=f"{_AT}.maxStepSeconds",
         check=_limit_is_used,
     ),
+    # The other objectives search over numbers of devices, so the number must be free and times must
+    # be estimated.
     Rule(
         holds=f"self.placement.type != 'Manual' || {_TAKES_ALL}",
         what="an objective that chooses the number of devices, with groups that name theirs",
@@ -118,4 +122,3 @@ OBJECTIVE_RULES: tuple[Rule, ...] = (
         check=_fusion_is_not_forced,
     ),
 )
-"""Rules of the spec. The reason is that of PLACEMENT_RULES."""

@@ -35,14 +35,14 @@ class PlacementType(StrEnum):
     run at the same time."""
 
 
+# Placements that determine the pool of each role if there are several pools.
 MULTI_POOL_PLACEMENTS = (PlacementType.MANUAL, PlacementType.SPLIT, PlacementType.STANDALONE)
-"""Placements that determine the pool of each role if there are several pools."""
 
+# Placements with which the planner chooses the pool of each role if there are several pools.
 PLANNER_CHOOSES_POOLS = (PlacementType.AUTO, PlacementType.SPLIT, PlacementType.STANDALONE)
-"""Placements with which the planner chooses the pool of each role if there are several pools."""
 
+# Largest number of devices of a pool: the limits of nodes x devicesPerNode in NodePool.
 MAX_DEVICES = 4096 * 64
-"""Largest number of devices of a pool: the limits of nodes x devicesPerNode in NodePool."""
 
 
 class RoleCalls(StrEnum):
@@ -150,6 +150,7 @@ def _roles_are_unique(spec: RLHFJobSpec) -> Iterator[Violation]:
     seen: set[tuple[str, RoleCalls | None]] = set()
     for number, group in enumerate(spec.placement.groups):
         for index, role in enumerate(group.roles):
+            # None stands for all kinds that no other group names.
             calls = {(role, kind) for kind in dict.fromkeys(group.calls or (None,))}
             if calls & seen:
                 yield Violation(role, ("placement", "groups", number, "roles", index))
@@ -179,6 +180,8 @@ def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Violation]:
     pools = spec.resources.node_pools
     for number, group in enumerate(spec.placement.groups):
         named = [pool for pool in pools if pool.name == group.pool]
+        # A group without a pool is in the only one; several pools without a name are another
+        # rule's.
         for pool in named if group.pool is not None or len(pools) != 1 else pools:
             last = group.first_device + (group.devices or 1) - 1
             if last >= pool.num_devices:
@@ -212,8 +215,10 @@ _ONE_NAME = (
     "other.pool == one.pool))"
 )
 
+# Rules of the spec instead of PlacementSpec.
 # The API server checks the default {} of an object before it fills in the defaults of its fields.
 PLACEMENT_RULES: tuple[Rule, ...] = (
+    # Groups exist if and only if the type is Manual.
     Rule(
         holds=f"self.placement.type != 'Manual' || {_GROUPS}.size() > 0",
         what="placement Manual without a group",
@@ -237,6 +242,8 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         field=".placement.maxDevices",
         check=_groups_name_their_devices,
     ),
+    # For every role of every group: the number of groups with this role and a common kind of calls,
+    # itself included, is one. A group without calls stands for all kinds that no other group names.
     Rule(
         holds=f"{_GROUPS}.all(group, group.roles.all(role, {_GROUPS}.map(other, "
         "(group.calls.size() == 0 ? other.calls.size() == 0 : "
@@ -247,6 +254,7 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         field=".placement.groups",
         check=_roles_are_unique,
     ),
+    # Pools of groups. Without node pools in the manifest their names cannot be checked.
     Rule(
         holds=f"{_POOLS}.size() == 0 || {_GROUPS}.all(group, !has(group.pool) || "
         f"{_POOLS}.exists(pool, pool.name == group.pool))",
@@ -265,6 +273,8 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         field=".placement.groups",
         check=_groups_name_one_of_several_pools,
     ),
+    # Pools that are not the group's are skipped. A group without `devices` needs at least its
+    # first.
     Rule(
         holds=f"{_GROUPS}.all(group, {_POOLS}.all(pool, (has(group.pool) ? "
         f"pool.name != group.pool : {_POOLS}.size() > 1) || group.firstDevice + "
@@ -275,6 +285,7 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         field=".placement.groups",
         check=_groups_lie_in_their_pools,
     ),
+    # Auto compares times to assign roles to pools, so it must be able to estimate them.
     Rule(
         holds=f"{_POOLS}.size() <= 1 || "
         f"self.placement.type in {texts([kind.value for kind in MULTI_POOL_PLACEMENTS])} || "
@@ -295,4 +306,3 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
         check=_one_pool_is_limited,
     ),
 )
-"""Rules of the spec instead of PlacementSpec."""

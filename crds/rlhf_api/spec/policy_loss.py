@@ -66,13 +66,13 @@ class PolicyObjective(StrEnum):
     """The clipped ratio weights the log-probability and has no gradient, so no token is dropped."""
 
 
+# Defaults of clipRange and clipRangeHigh.
 # The ratio of a complete response varies less than a token's; CISPO has no lower bound.
 CLIPS = {
     PolicyObjective.CLIPPED: (0.2, 0.2),
     PolicyObjective.GSPO: (3e-4, 4e-4),
     PolicyObjective.CISPO: (1.0, 4.0),
 }
-"""Defaults of clipRange and clipRangeHigh."""
 
 
 class AlgorithmSettings(Contract):
@@ -172,11 +172,13 @@ class PolicyLossSettings(AlgorithmSettings):
         """The aggregation in force."""
         if self.loss_aggregation is not None:
             return self.loss_aggregation
+        # A ratio per response belongs to a mean per response, as in the GSPO paper.
         if self.objective is PolicyObjective.GSPO:
             return LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN
         return LossAggregation.TOKEN_MEAN
 
     validations: ClassVar[tuple[Rule, ...]] = (
+        # The gradient of log p has mean zero under p, so K1 would only add noise to the loss.
         Rule(
             holds="self.klPlacement != 'Loss' || !has(self.klEstimator) || "
             "self.klEstimator != 'K1'",

@@ -15,10 +15,11 @@ from rlhf_api.spec.policy_loss import (
     PolicyLossSettings,
 )
 
+# A policy and its reference.
 POLICY = ("actor", "reference")
-"""A policy and its reference."""
 
 
+# Sources: PPO (arXiv 1707.06347); generalized advantage estimation (arXiv 1506.02438).
 class PpoSettings(PolicyLossSettings):
     """Proximal policy optimization with a critic and generalized advantage estimation."""
 
@@ -37,6 +38,7 @@ class PpoSettings(PolicyLossSettings):
     """Number of first steps in which only critics are trained."""
 
 
+# Sources: GRPO in DeepSeekMath (arXiv 2402.03300); Dr.GRPO (arXiv 2503.20783).
 class GrpoSettings(PolicyLossSettings):
     """Group relative policy optimization: advantages relative to the samples of the same prompt.
 
@@ -57,6 +59,7 @@ class GrpoSettings(PolicyLossSettings):
     """Target of the KL penalty: Reward, or Loss."""
 
 
+# Source: DAPO (arXiv 2503.14476).
 class DapoSettings(GrpoSettings):
     """GRPO with fresh prompts until enough of them have responses of different scores, a higher
     upper clip, and a penalty on responses near the length limit."""
@@ -90,6 +93,7 @@ class DapoSettings(GrpoSettings):
     )
 
 
+# Source: Back to basics (arXiv 2402.14740).
 class RlooSettings(PolicyLossSettings):
     """REINFORCE leave-one-out: each response against the mean of the prompt's others."""
 
@@ -97,6 +101,7 @@ class RlooSettings(PolicyLossSettings):
     compares_samples: ClassVar = True
 
 
+# Source: OPO (arXiv 2505.23585).
 class OpoSettings(PolicyLossSettings):
     """On-policy optimization with the baseline of least variance: the length-weighted mean score of
     the prompt's responses."""
@@ -105,6 +110,7 @@ class OpoSettings(PolicyLossSettings):
     compares_samples: ClassVar = True
 
 
+# Source: REINFORCE++ (arXiv 2501.03262).
 class ReinforcePlusPlusSettings(PolicyLossSettings):
     """REINFORCE++: discounted rewards-to-go, whitened over the batch; no critic."""
 
@@ -117,12 +123,14 @@ class ReinforcePlusPlusSettings(PolicyLossSettings):
     REINFORCE++-baseline."""
 
 
+# Source: ReMax (arXiv 2310.10505).
 class ReMaxSettings(PolicyLossSettings):
     """ReMax: the score of the greedy response is the baseline. No critic, any number of samples."""
 
     roles: ClassVar = POLICY
 
 
+# Source: Safe RLHF (arXiv 2310.12773).
 class SafeRlhfSettings(PpoSettings):
     """PPO under a constraint: a learned multiplier keeps a cost with its own critic below a budget.
     Rewards of role cost are costs."""
@@ -186,6 +194,7 @@ class PreferenceSettings(AlgorithmSettings):
     )
 
 
+# Source: DPO (arXiv 2305.18290).
 class DpoSettings(PreferenceSettings):
     """Direct preference optimization on pairs of data.train.preferences."""
 

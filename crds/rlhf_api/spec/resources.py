@@ -53,9 +53,9 @@ class PodResources(Contract):
     """Memory, such as 64Gi. Default: the chart's."""
 
 
+# Lowest plausible memory bandwidth of a GPU in GB/s: a sixth of a T4's.
 # Detects rates that were written in TB/s.
 MIN_GPU_MEMORY_RATE = 50
-"""Lowest plausible memory bandwidth of a GPU in GB/s: a sixth of a T4's."""
 
 
 def _gpu_memory_is_plausible(pool: NodePool) -> list[Violation]:
@@ -97,6 +97,7 @@ class NodePool(Contract):
     """Annotations of its pods."""
 
     validations: ClassVar = (
+        # KubeRay names the head's group so; node pools become worker groups beside it.
         Rule(
             holds="self.name != 'head'",
             what="the name of the cluster's own head group",
@@ -133,9 +134,9 @@ class NodePool(Contract):
         return self.nodes * self.devices_per_node
 
 
+# One pool for all roles, or several. With several, the placement assigns roles to pools, or the
+# planner does if the GPUs of each pool are named.
 NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
-"""One pool for all roles, or several. With several, the placement assigns roles to pools, or the
-planner does if the GPUs of each pool are named."""
 
 
 class ResourcesSpec(Contract):

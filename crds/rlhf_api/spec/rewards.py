@@ -21,11 +21,11 @@ from rlhf_api.spec.models import (
     TrainingSpec,
 )
 
+# Suffix of the role of a reward's model, after the reward's name.
 MODEL_ROLE = "_model"
-"""Suffix of the role of a reward's model, after the reward's name."""
 
+# Names of other metrics of a reward's role.
 RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
-"""Names of other metrics of a reward's role."""
 
 
 class OnRewardError(StrEnum):

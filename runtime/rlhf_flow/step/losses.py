@@ -27,7 +27,7 @@ from rlhf_flow.step.columns import (
     Preference,
     Valid,
 )
-from rlhf_flow.step.operations.rewards import require_reference
+from rlhf_flow.step.operations.rewards import check_kl_penalty
 
 _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 
@@ -61,7 +61,8 @@ class ClippedLoss(ColumnSettings):
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of a KL term in the loss. A penalty in the rewards is separate: `TokenRewards`."""
-    kl_estimator: KlEstimator = KlEstimator.K3
+    kl_estimator: KlEstimator | None = None
+    """Estimator of the KL term; required with one. A manifest's settings choose it."""
     aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
     epochs_per_batch: int = 1
     old_log_probs: OwnLogProbs = columns.ROLLOUT_LOG_PROBS
@@ -75,7 +76,7 @@ class ClippedLoss(ColumnSettings):
     def __post_init__(self) -> None:
         self._check()
         if self.kl_coefficient > 0:
-            require_reference("ClippedLoss", self.reference_log_probs)
+            check_kl_penalty("ClippedLoss", self.reference_log_probs, self.kl_estimator)
         super().__post_init__()
         if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
             raise FlowError(
@@ -92,7 +93,8 @@ class ClippedLoss(ColumnSettings):
         owner = type(self).__name__
         check_member(owner, "objective", self.objective, PolicyObjective)
         check_member(owner, "aggregation", self.aggregation, LossAggregation)
-        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        if self.kl_estimator is not None:
+            check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
         for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
             value = getattr(self, name)
             check(owner, name, value, is_number(value), "a number of at least 0")

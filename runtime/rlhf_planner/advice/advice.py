@@ -29,7 +29,7 @@ from rlhf_planner.advice.changes import (
     value_at,
     with_field,
 )
-from rlhf_planner.feasibility import fit_job, place_job
+from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import Graphs
@@ -180,8 +180,8 @@ class _Search:
         """Whether a job fits in the way to compute that takes least memory."""
         problem = problem_of(changed.job, self.graphs, changed.devices, self.shapes)
         try:
-            placed = place_job(problem)
-            fit_job(placed, memory_choices(problem, placed.groups)[-1])
+            placed = apply_placement(problem)
+            check_feasible(placed, memory_choices(problem, placed.groups)[-1])
         except (PlanError, ManifestError):
             return False
         return True

@@ -286,7 +286,7 @@ def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
         sizes = [(1, more) for more in (2, 4, 8) if more > per_node]
         per_node = max(per_node, 8)
     sizes += [(more, per_node) for more in range(nodes + 1, MOST_DEVICES // per_node + 1)]
-    multiple = lcm(*(each.training.parallelism.num_ranks for each in job.spec.models.values()))
+    multiple = lcm(*(model.training.parallelism.num_ranks for model in job.spec.models.values()))
     return [(n, each) for n, each in sizes if n * each % multiple == 0]
 
 

@@ -1,7 +1,7 @@
-"""The plans by rules that leave decided what is decided. Pure.
+"""Plans by every rule that respects what the manifest fixes. Pure.
 
-Rules of ReaL and HybridFlow are for equal devices: they apply to a job on one pool whose placement
-is left to the planner.
+The rules of ReaL and HybridFlow assume equal devices: they apply to jobs on one pool whose
+placement is Auto.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from rlhf_planner.baselines.hybridflow import hybridflow_mapping
 from rlhf_planner.baselines.real import real_heuristic
 from rlhf_planner.baselines.rule import (
     Baseline,
-    fitted_placement,
-    judged,
+    evaluated_baseline,
+    feasible_placement,
     megatron_heuristic,
     simple_placement,
 )
 from rlhf_planner.cost.hardware import Hardware
-from rlhf_planner.feasibility import FittedJob
+from rlhf_planner.feasibility import FeasibleJob
 from rlhf_planner.problem.problem import PlanningProblem
 
 PLACED_BY_ROLES = (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
-"""Placements that follow from what roles are."""
+"""Placements that follow from the roles."""
 MEGATRON, REAL, HYBRIDFLOW = "Megatron heuristic", "ReaL heuristic", "HybridFlow"
-"""Names of the others, for people."""
+"""Names of the other rules, for people."""
 FIRST = "the first that fits"
-"""The name of the only one where the placement is decided."""
+"""Name of the only rule if the placement is fixed."""
 
 
 def baselines(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> tuple[Baseline, ...]:
-    """A plan by each rule; those that do not apply are left out.
+    """A plan by each rule that applies.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         hardware: of the devices of each pool.
 
     Raises:
-        PlanError, ManifestError: a placement that is decided cannot be.
+        PlanError, ManifestError: a fixed placement is impossible.
     """
     placement = problem.fixed.placement
     if placement.type is not PlacementType.AUTO:
-        return (judged(problem, hardware, FIRST, simple_placement(problem, placement)),)
-    found = []
+        return (evaluated_baseline(problem, hardware, FIRST, simple_placement(problem, placement)),)
+    plans = []
     for name, rule in _rules(problem, hardware).items():
         with suppress(PlanError, ManifestError):
-            found.append(judged(problem, hardware, name, rule()))
-    return tuple(found)
+            plans.append(evaluated_baseline(problem, hardware, name, rule()))
+    return tuple(plans)
 
 
 def _rules(
     problem: PlanningProblem, hardware: Mapping[str, Hardware]
-) -> dict[str, Callable[[], FittedJob | None]]:
+) -> dict[str, Callable[[], FeasibleJob | None]]:
     placement = problem.fixed.placement
-    rules: dict[str, Callable[[], FittedJob | None]] = {
+    rules: dict[str, Callable[[], FeasibleJob | None]] = {
         kind.value: partial(simple_placement, problem, placement.model_copy(update={"type": kind}))
         for kind in PLACED_BY_ROLES
     }
     if len(problem.pools) == 1:
         (pool,) = problem.pools
         rules[MEGATRON] = partial(megatron_heuristic, problem)
-        rules[REAL] = lambda: fitted_placement(problem, real_heuristic(problem))
+        rules[REAL] = lambda: feasible_placement(problem, real_heuristic(problem))
         rules[HYBRIDFLOW] = partial(hybridflow_mapping, problem, hardware[pool.name])
     return rules

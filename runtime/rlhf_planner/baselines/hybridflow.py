@@ -1,46 +1,45 @@
-"""HybridFlow's algorithm 2: how a role's model is cut on so many devices, and with which engines it
-generates there, each the fastest by itself. Pure.
+"""HybridFlow's algorithms 1 and 2. Pure.
+
+Algorithm 2: how a role's model is cut on a number of devices, and its engines for generation, each
+the fastest by itself.
 
     t in {t_min, ..., U},  p in {p_min, ..., N_l / U},  d = N_l / (p t)
 
-for N_l devices, U of them on a node; the least of simulate(p, t, d) is taken.
+for N_l devices, U of them on a node; the minimum of simulate(p, t, d) is chosen.
 
-What the paper leaves open, as it is here:
-- Its simulators are the time model of this planner (`simulate`: seconds/), with the quickest way to
-  compute with which the role fits on its devices if it is alone there.
-- Left out are cuts for which d is no whole number, p does not divide the layers, t does not divide
-  heads and widths, or tensor ranks would be on two nodes. Where N_l is less than a node, t ends at
-  N_l and p at p_min. If t_min or p_min divides nothing the next that does is first.
-- FSDP's roles are not cut; a manifest's cut is kept.
-- The policy's cut for training is chosen first, by its calls that train or run forward. What it
-  holds is recorded, and engines grow from one rank until their weights and a cache for the longest
-  sequence fit beside it; from there on the fastest is kept, with the cache that is left.
+The paper leaves some points open. Here:
+- Its simulators are the time model of this planner (`simulate`: cost/), with the fastest config
+  with which the role, alone on its devices, fits.
+- Cuts are skipped if d is no integer, p does not divide the layers, t does not divide heads and
+  widths, or tensor ranks would cross nodes. If N_l is less than a node, t ends at N_l and p at
+  p_min. If t_min or p_min divides nothing the next larger divisor comes first.
+- FSDP's roles are not cut; a fixed cut is kept.
+- The policy's cut for training is chosen first, by its calls that train or run forward. With its
+  memory recorded, engines grow from one rank until their weights and a cache for the longest
+  sequence fit next to it; of these sizes the fastest is chosen, with the cache that is left.
 
-Source: HybridFlow (arXiv 2409.19256), section 6 and algorithm 2.
-
-HybridFlow's algorithm 1: which roles share devices, and how many. Pure.
+Algorithm 1: which roles share devices, and how many.
 
     for every partition of the roles into sets, for every allocation A of the N devices to them with
-    A >= A_min: the best strategy of each role by algorithm 2; the mapping of least cost is taken
+    A >= A_min: the best strategy of each role by algorithm 2; the mapping of minimum cost is chosen
 
     cost = sum over stages of the maximum over sets of the sum over a set's roles of their seconds
 
 with the stages generation, preparation (forward passes) and training.
 
-What the paper leaves open, as it is here:
-- A_min of a set, with t_min and p_min: the least devices on which all of its roles fit, all with
-  the same cut, by this planner's memory: tensor ranks grow first, then stages (symmetric_cuts.py).
-  Engines have as many ranks as there are tensor ranks. t_min and p_min hold on more devices, too.
-- Devices are allocated in the units of the planner's own placements, single devices where there are
-  few (search/placements.py); sets with most come first. Roles that copy each other's weights are
-  one, and so are the last of many.
-- The seconds of a strategy are those of a role alone: what else its set holds may need another way
-  to compute, or leaves less for the cache. A mapping that does not fit then, or that no runtime
-  executes (tensor ranks on two nodes), gives way to that of the next least cost, `MAX_TRIED` times.
-- The cost knows nothing of transitions, of transfers, or of what overlaps between steps: the plan
-  is judged like all others, and may take longer than another that costs more by this.
+The paper leaves some points open. Here:
+- A_min of a set, with t_min and p_min: the fewest devices on which all of its roles fit, all with
+  the same cut, by this planner's memory: tensor ranks grow first, then stages (rule.py). Engines
+  have as many ranks as there are tensor ranks. t_min and p_min hold on more devices, too.
+- Devices are allocated in the blocks of the planner's own placements (strategies/placements.py);
+  larger sets come first. Roles that copy each other's weights are one, and so are the last of many.
+- The seconds of a strategy are those of a role alone: the other roles of its set may force another
+  config, or leave less for the cache. A mapping that does not fit then, or that no runtime executes
+  (tensor ranks that cross nodes), is replaced by the next cheapest, `MAX_TRIED` times.
+- The cost ignores transitions, transfers, and overlap between steps: the plan is evaluated like all
+  others, and may be slower than one that costs more by this.
 
-Source: HybridFlow (arXiv 2409.19256), section 6 and algorithm 1.
+Source: HybridFlow (arXiv 2409.19256), section 6, algorithms 1 and 2.
 """
 
 from __future__ import annotations
@@ -56,68 +55,70 @@ from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName, Mesh
 from rlhf_flow.errors import PlanError, ProfileUnusable
-from rlhf_planner.baselines.rule import fits, fitted_placement, symmetric_placements
-from rlhf_planner.bounds.time import LeastSeconds
+from rlhf_planner.baselines.rule import feasible_placement, fits, symmetric_placements
+from rlhf_planner.bounds.time import CallTimeBounds
 from rlhf_planner.cost.calls import generate_call_seconds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
-from rlhf_planner.feasibility import FittedJob, PlacedJob, first_way_that_fits
+from rlhf_planner.feasibility import FeasibleJob, PlacedJob, first_feasible_choice
 from rlhf_planner.placement.parallelism import cut_meshes
-from rlhf_planner.placement.placement import CallPlace, RolePlace, device_groups
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement, device_groups
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.parallelism import Cut, cut_place, cuts, engine_tensors
+from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut
 from rlhf_planner.strategies.placements import (
     Placement,
+    block_sizes,
     compositions,
+    placement_units,
     set_partitions,
-    tenants,
-    unit_devices,
 )
 
 STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
-"""Of a step, by their calls: generation, preparation, training."""
+"""Stages of a step by their calls: generation, preparation, training."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a role computes on so many devices."""
+    """How a role computes on a number of devices."""
 
     cut: Cut
     """For training and forward passes."""
     engine_tensor: int | None
     """Ranks of an engine. None: it does not generate."""
     stage_seconds: tuple[float, ...]
-    """Of its calls in each of `STAGES`, one call after the other."""
+    """Seconds of its calls in each of `STAGES`, one call after the other."""
 
 
 class Strategies:
-    """The best strategy of each role on each number of devices; each is sought once."""
+    """The best strategy of each role on each number of devices; each is computed once."""
 
     def __init__(self, problem: PlanningProblem, hardware: Hardware) -> None:
         (self._pool,) = problem.pools
         self._problem, self._graph = problem, problem.graphs[GraphName.STEP]
         self._links = Links(hardware, self._pool.devices_per_node)
-        self._least = LeastSeconds(problem, {self._pool.name: self._links})
+        self._bounds = CallTimeBounds(problem, {self._pool.name: self._links})
         self.best = cache(self._best)
         self._engines = cache(self._best_engines)
 
-    def _best(self, role: str, num_devices: int, least: Cut) -> Strategy | None:
-        """The fastest cut and engines of a role. None: none fits, even if it is alone.
+    def _best(self, role: str, num_devices: int, min_cut: Cut) -> Strategy | None:
+        """The fastest cut and engines of a role. None: none fits, even alone.
 
         Args:
             role: its name.
             num_devices: of its set.
-            least: tensor ranks and stages, t_min and p_min.
+            min_cut: tensor ranks and stages, t_min and p_min.
         """
-        place = CallPlace(Mesh(pool=self._pool.name, data=num_devices))
+        call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
         priced = [
             (seconds, cut)
-            for cut in possible_cuts(self._cuts(role, place), least, num_devices, self._per_node)
-            if (seconds := self._simulate(role, place.mesh, cut)) is not None
+            for cut in possible_cuts(
+                self._cuts(role, call_placement), min_cut, num_devices, self._per_node
+            )
+            if (seconds := self._simulate(role, call_placement.mesh, cut)) is not None
         ]
         if not priced:
             return None
-        seconds, cut = min(priced, key=lambda each: sum(each[0]))
+        seconds, cut = min(priced, key=lambda pair: sum(pair[0]))
         if not self._problem.models[role].generates:
             return Strategy(cut, None, seconds)
         engines = self._engines(role, num_devices, cut)
@@ -130,12 +131,12 @@ class Strategies:
     def _per_node(self) -> int:
         return self._pool.devices_per_node
 
-    def _cuts(self, role: str, place: CallPlace) -> tuple[Cut, ...]:
-        return cuts(self._problem.models[role], place, self._pool)
+    def _cuts(self, role: str, call_placement: CallPlacement) -> tuple[Cut, ...]:
+        return cuts(self._problem.models[role], call_placement, self._pool)
 
     def _simulate(self, role: str, mesh: Mesh, cut: Cut) -> tuple[float, ...] | None:
         """Seconds of a role's calls in each stage, without generation."""
-        calls = self._least.of_model(role, mesh, cut)
+        calls = self._bounds.model_calls(role, mesh, cut)
         if calls is None:
             return None
         return tuple(
@@ -147,43 +148,45 @@ class Strategies:
         )
 
     def _best_engines(self, role: str, num_devices: int, cut: Cut) -> tuple[int, float] | None:
-        """The fastest size of engines that fits beside a role's training, with the seconds of the
+        """The fastest size of engines that fits next to a role's training, with seconds of the
         calls that generate. None: none fits."""
-        place = CallPlace(Mesh(pool=self._pool.name, data=num_devices))
+        call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
         facts = self._problem.models[role]
         best: tuple[int, float] | None = None
-        for tensor in engine_tensors(self._problem, facts, place, self._pool):
-            engines = CallPlace(place.mesh, tensor, is_chosen=True)
-            placed = placed_alone(self._problem, {role: RolePlace(cut_place(place, cut), engines)})
+        for tensor in engine_tensors(self._problem, facts, call_placement, self._pool):
+            engines = CallPlacement(call_placement.mesh, tensor, is_chosen=True)
+            placed = single_roles(
+                self._problem, {role: RolePlacement(with_cut(call_placement, cut), engines)}
+            )
             if not fits(placed):
                 continue
-            seconds = self._generation_seconds(role, first_way_that_fits(placed))
+            seconds = self._generation_seconds(role, first_feasible_choice(placed))
             if seconds < (inf if best is None else best[1]):
                 best = tensor, seconds
         return best
 
-    def _generation_seconds(self, role: str, fitted: FittedJob) -> float:
-        (model,), engine = fitted.models, fitted.engines[role]
-        load = next(loads[role] for loads in fitted.loads if role in loads)
-        found = 0.0
+    def _generation_seconds(self, role: str, job: FeasibleJob) -> float:
+        (model,), engine = job.models, job.engines[role]
+        load = next(loads[role] for loads in job.loads if role in loads)
+        total = 0.0
         for call in self._graph.calls_of_kind(CallKind.GENERATE):
             if call.role == role:
                 engines = engine.mesh, engine.kv_cache_bytes
                 try:
-                    each = generate_call_seconds(
+                    call_seconds = generate_call_seconds(
                         self._problem, call, model, load, engines, self._links
                     )
                 except ProfileUnusable:  # engines of this size were not measured
                     return inf
-                found += each.total * self._graph.expected_count(call.id)
-        return found
+                total += call_seconds.total * self._graph.expected_count(call.id)
+        return total
 
 
-def placed_alone(problem: PlanningProblem, placement: Placement) -> PlacedJob:
-    """Some roles of a job, as if their devices held no others.
+def single_roles(problem: PlanningProblem, placement: Placement) -> PlacedJob:
+    """Some roles of a job, as if their devices had no others.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         placement: of these roles, with models cut and engines sized.
     """
     models = {role: facts for role, facts in problem.models.items() if role in placement}
@@ -194,34 +197,35 @@ def placed_alone(problem: PlanningProblem, placement: Placement) -> PlacedJob:
 
 
 def possible_cuts(
-    legal: tuple[Cut, ...], least: Cut, num_devices: int, per_node: int
+    allowed: tuple[Cut, ...], min_cut: Cut, num_devices: int, per_node: int
 ) -> tuple[Cut, ...]:
     """The cuts that the algorithm tries.
 
     Args:
-        legal: cuts that come out even; only one where it is decided.
-        least: tensor ranks and stages, t_min and p_min.
+        allowed: cuts that divide devices and model; only one if it is fixed.
+        min_cut: tensor ranks and stages, t_min and p_min.
         num_devices: of the set, N_l.
         per_node: devices of a node.
     """
-    if len(legal) == 1:
-        return legal
-    most = max(least.pipeline, num_devices // per_node)
+    if len(allowed) == 1:
+        return allowed
+    max_pipeline = max(min_cut.pipeline, num_devices // per_node)
     return tuple(
         cut
-        for cut in legal
-        if cut.tensor >= least.tensor and least.pipeline <= cut.pipeline <= most
+        for cut in allowed
+        if cut.tensor >= min_cut.tensor and min_cut.pipeline <= cut.pipeline <= max_pipeline
     )
 
 
 MAX_TRIED = 50
-"""Mappings that are fitted into memory at most; each that does not fit takes some milliseconds."""
+"""Limit of mappings that are checked against memory; each that does not fit takes some
+milliseconds."""
 
 RoleSet = tuple[str, ...]
 
 
 class Allocation(NamedTuple):
-    """Of a set: what it needs at least."""
+    """The minimum of devices of a set."""
 
     num_devices: int
     """A_min."""
@@ -234,81 +238,81 @@ class DeviceMapping(NamedTuple):
 
     sets: tuple[RoleSet, ...]
     devices: tuple[int, ...]
-    """Of each set."""
+    """Number of devices of each set."""
 
 
-def hybridflow_mapping(problem: PlanningProblem, hardware: Hardware) -> FittedJob | None:
-    """The plan of least cost that fits. None: none of those that were tried.
+def hybridflow_mapping(problem: PlanningProblem, hardware: Hardware) -> FeasibleJob | None:
+    """The feasible job of minimum cost. None: none of the tried ones fits.
 
     Args:
-        problem: what is planned, on one pool.
+        problem: the planning problem, on one pool.
         hardware: of its devices.
 
     Raises:
         PlanError, ManifestError: no runtime executes any of them.
     """
     mapper = Mapper(problem, hardware)
-    cheapest = nsmallest(MAX_TRIED, mapper.costs(), key=lambda each: each[0])
+    cheapest = nsmallest(MAX_TRIED, mapper.costs(), key=lambda pair: pair[0])
     refusals: list[PlanError | ManifestError] = []
     for _, mapping in cheapest:
         try:
-            fitted = fitted_placement(problem, mapper.placement(mapping))
+            job = feasible_placement(problem, mapper.placement(mapping))
         except (PlanError, ManifestError) as error:
             refusals.append(error)
             continue
-        if fitted is not None:
-            return fitted
+        if job is not None:
+            return job
     if refusals and len(refusals) == len(cheapest):
         raise refusals[0]
     return None
 
 
 class Mapper:
-    """All mappings of a problem's roles to devices, and what they cost."""
+    """All mappings of a problem's roles to devices, and their costs."""
 
     def __init__(self, problem: PlanningProblem, hardware: Hardware) -> None:
         (self._pool,) = problem.pools
-        self._problem, self._unit = problem, unit_devices(problem)[self._pool.name]
+        self._problem, self._block = problem, block_sizes(problem)[self._pool.name]
         self._strategies = Strategies(problem, hardware)
-        self._least: dict[RoleSet, Allocation | None] = {}
+        self._minimums: dict[RoleSet, Allocation | None] = {}
         self._seconds: dict[tuple[RoleSet, int], tuple[float, ...] | None] = {}
 
     def costs(self) -> Iterator[tuple[float, DeviceMapping]]:
-        """Every mapping with its cost, d_cost; those of sets that fit nowhere are left out."""
-        parted = [each.roles for each in tenants(self._problem) if not each.generates]
-        for partition in set_partitions(parted):
-            sets = tuple(tuple(role for roles in part for role in roles) for part in partition)
+        """Every mapping with its cost, d_cost; sets that fit nowhere are skipped."""
+        groups = [unit.roles for unit in placement_units(self._problem) if not unit.generates]
+        for partition in set_partitions(groups):
+            sets = tuple(tuple(role for roles in set_ for role in roles) for set_ in partition)
             for mapping in self._allocations(sets):
                 seconds = [
-                    self.set_seconds(*each)
-                    for each in zip(mapping.sets, mapping.devices, strict=True)
+                    self.set_seconds(*pair)
+                    for pair in zip(mapping.sets, mapping.devices, strict=True)
                 ]
-                known = [each for each in seconds if each is not None]
-                if len(known) == len(sets):
-                    yield mapping_cost(known), mapping
+                known_seconds = [second for second in seconds if second is not None]
+                if len(known_seconds) == len(sets):
+                    yield mapping_cost(known_seconds), mapping
 
     def _allocations(self, sets: tuple[RoleSet, ...]) -> Iterator[DeviceMapping]:
-        """All devices allocated to sets, to each at least what it needs."""
-        least = [self.least_allocation(each) for each in sets]
-        needed = [each.num_devices for each in least if each is not None]
+        """All allocations of devices to sets, with at least the minimum of each."""
+        minimums = [self.min_allocation(set) for set in sets]
+        needed = [minimum.num_devices for minimum in minimums if minimum is not None]
         if len(needed) < len(sets) or sum(needed) > self._pool.num_devices:
             return
-        for units in compositions(self._pool.num_devices // self._unit, len(sets)):
-            devices = tuple(each * self._unit for each in units)
-            if all(given >= number for given, number in zip(devices, needed, strict=True)):
+        for blocks in compositions(self._pool.num_devices // self._block, len(sets)):
+            devices = tuple(block * self._block for block in blocks)
+            if all(count >= number for count, number in zip(devices, needed, strict=True)):
                 yield DeviceMapping(sets, devices)
 
-    def least_allocation(self, roles: RoleSet) -> Allocation | None:
+    def min_allocation(self, roles: RoleSet) -> Allocation | None:
         """A_min of a set. None: it does not fit on all devices."""
-        if roles not in self._least:
-            self._least[roles] = self._least_allocation(roles)
-        return self._least[roles]
+        if roles not in self._minimums:
+            self._minimums[roles] = self._compute_min_allocation(roles)
+        return self._minimums[roles]
 
-    def _least_allocation(self, roles: RoleSet) -> Allocation | None:
-        for devices in range(self._unit, self._pool.num_devices + 1, self._unit):
+    def _compute_min_allocation(self, roles: RoleSet) -> Allocation | None:
+        for devices in range(self._block, self._pool.num_devices + 1, self._block):
             mesh = Mesh(pool=self._pool.name, data=devices)
             for cut, placement in symmetric_placements(self._problem, roles, mesh):
-                if fits(placed_alone(self._problem, placement)):
+                if fits(single_roles(self._problem, placement)):
                     return Allocation(devices, cut)
         return None
 
@@ -316,30 +320,36 @@ class Mapper:
         """Seconds of a set in each stage: its roles take turns. None: some role has no strategy."""
         key = roles, devices
         if key not in self._seconds:
-            found = [self.strategy(roles, role, devices) for role in roles]
-            known = [each.stage_seconds for each in found if each is not None]
-            whole = len(known) == len(roles)
-            self._seconds[key] = tuple(map(sum, zip(*known, strict=True))) if whole else None
+            strategies = [self.strategy(roles, role, devices) for role in roles]
+            stage_seconds = [
+                strategy.stage_seconds for strategy in strategies if strategy is not None
+            ]
+            is_complete = len(stage_seconds) == len(roles)
+            self._seconds[key] = (
+                tuple(map(sum, zip(*stage_seconds, strict=True))) if is_complete else None
+            )
         return self._seconds[key]
 
     def strategy(self, roles: RoleSet, role: str, devices: int) -> Strategy | None:
-        """How a role of a set computes on its devices."""
-        least = self.least_allocation(roles)
-        return None if least is None else self._strategies.best(role, devices, least.cut)
+        """The strategy of a role of a set on its devices."""
+        minimum = self.min_allocation(roles)
+        return None if minimum is None else self._strategies.best(role, devices, minimum.cut)
 
     def placement(self, mapping: DeviceMapping) -> Placement:
-        """Where roles are, with models cut and engines sized; sets with most devices first."""
-        found: dict[str, RolePlace] = {}
+        """The devices of each role, with models cut and engines sized; larger sets first."""
+        placement: dict[str, RolePlacement] = {}
         first = 0
-        order = sorted(zip(mapping.devices, mapping.sets, strict=True), key=lambda each: -each[0])
+        order = sorted(zip(mapping.devices, mapping.sets, strict=True), key=lambda pair: -pair[0])
         for devices, roles in order:
-            place = CallPlace(Mesh(pool=self._pool.name, first_rank=first, data=devices))
+            call_placement = CallPlacement(
+                Mesh(pool=self._pool.name, first_rank=first, data=devices)
+            )
             for role in roles:
                 strategy = self.strategy(roles, role, devices)
                 assert strategy is not None, "a mapping of roles without a strategy has no cost"
-                found[role] = _role_place(place, strategy)
+                placement[role] = _role_placement(call_placement, strategy)
             first += devices
-        return {role: found[role] for role in self._problem.models}
+        return {role: placement[role] for role in self._problem.models}
 
 
 def mapping_cost(sets: list[tuple[float, ...]]) -> float:
@@ -348,11 +358,13 @@ def mapping_cost(sets: list[tuple[float, ...]]) -> float:
     Args:
         sets: seconds of each set in each stage.
     """
-    return sum(max(of_set[stage] for of_set in sets) for stage in range(len(STAGES)))
+    return sum(max(set_seconds[stage] for set_seconds in sets) for stage in range(len(STAGES)))
 
 
-def _role_place(place: CallPlace, strategy: Strategy) -> RolePlace:
-    training = cut_place(place, strategy.cut)
+def _role_placement(call_placement: CallPlacement, strategy: Strategy) -> RolePlacement:
+    training = with_cut(call_placement, strategy.cut)
     if strategy.engine_tensor is None:
-        return RolePlace(training, training)
-    return RolePlace(training, CallPlace(place.mesh, strategy.engine_tensor, is_chosen=True))
+        return RolePlacement(training, training)
+    return RolePlacement(
+        training, CallPlacement(call_placement.mesh, strategy.engine_tensor, is_chosen=True)
+    )

@@ -1,7 +1,7 @@
-"""ReaL's published rule for PPO and GRPO: devices and a cut for each kind of call, from nothing but
-numbers of nodes and sizes of models. Pure.
+"""ReaL's published rule for PPO and GRPO: devices and a cut for each kind of call, from numbers of
+nodes and sizes of models only. Pure.
 
-Of N nodes with G devices, c = (tensor, stages), what is left of a mesh are replicas:
+With N nodes of G devices and cuts (tensor, stages); the rest of a mesh is replicas:
 
     call                          one node                      several nodes
     generation                    all, (1, max(2, N))           all, (1, max(2, N))
@@ -10,19 +10,19 @@ Of N nodes with G devices, c = (tensor, stages), what is left of a mesh are repl
     frozen language models        all, (G/2, N)                 all, (G/2, N)
     reward models                 the policy's half, (G/4, 1)   half of the nodes h, (G/2, h)
 
-On one node models of up to 7B have the smaller cut. n is the policy's share of the nodes by
-sizes of models, rounded up, and all but one at most. Where nothing but the policy is trained:
+On one node models of up to 7B have the smaller cut. n is the policy's share of the nodes by sizes
+of models, rounded up, and at most all but one. If only the policy is trained:
 
     training of the policy        all, (min(4, G), N)
     inference                     all, (min(2, G/2), max(2, N))
 
-What is different here, as no runtime executes it otherwise:
+Deviations, as no runtime executes the original:
 - Engines have no stages: they have as many tensor ranks as the rule has stages, at most a node's.
 - A critic runs forward where it is trained, not on the other half of the nodes.
 - Roles that copy each other's weights are all where the first of them is that is trained.
 - A cut that a model or its devices do not allow becomes the nearest below, tensor ranks first;
   FSDP's roles are not cut. The rule has eight devices on a node; here it is in parts of them.
-- The rule refuses models above 16B on one node; here memory says whether they fit.
+- The rule refuses models above 16B on one node; here memory decides.
 
 Source: `heuristic` among the allocation modes of github.com/openpsi-project/ReaLHF
 (experiments/common/ppo_exp.py, and grpo_exp.py of examples/new_algorithms).
@@ -36,27 +36,27 @@ from math import ceil
 from typing import NamedTuple
 
 from rlhf_api.plan import Mesh, ModelHead, Pool
-from rlhf_planner.placement.placement import CallPlace, RolePlace
-from rlhf_planner.problem.problem import ModelFacts, PlanningProblem
-from rlhf_planner.strategies.parallelism import Cut, cut_place, cuts, engine_tensors
-from rlhf_planner.strategies.placements import Placement, tenants
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
+from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut
+from rlhf_planner.strategies.placements import Placement, placement_units
 
 SMALL_PARAMETERS = 10 * 10**9
-"""Below it a model counts as one of up to 7B: the rule knows sizes by name, and the next is 13B."""
+"""Smaller models count as 7B: the rule knows sizes by name, and the next one is 13B."""
 
 
-class _Wanted(NamedTuple):
-    """What the rule says of some calls."""
+class _Choice(NamedTuple):
+    """The rule's choice for some calls."""
 
     mesh: Mesh
     """Devices, cut along `data` only."""
     cut: Cut
-    """As the rule has it."""
+    """The cut, before it is adapted to the model."""
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The devices of a pool, as the rule parts them."""
+    """The devices of a pool, as the rule divides them."""
 
     pool: Pool
 
@@ -67,91 +67,96 @@ class _Nodes:
     def mesh(self, first: int, end: int) -> Mesh:
         return Mesh(pool=self.pool.name, first_rank=first, data=end - first)
 
-    def parted(self, share: float) -> tuple[Mesh, Mesh]:
-        """A share of the nodes, rounded up, and the others, of which there is one at least; of one
-        node two halves; both all of the only device."""
+    def split(self, share: float) -> tuple[Mesh, Mesh]:
+        """Split the pool by nodes in two non-empty parts; a single node by devices; a single device
+        serves both."""
         nodes, per_node = self.pool.nodes, self.pool.devices_per_node
         total = self.pool.num_devices
         if total == 1:
             return self.all, self.all
-        whole = min(ceil(nodes * share), nodes - 1) * per_node
-        first = ceil(per_node / 2) if nodes == 1 else whole
+        full_nodes = min(ceil(nodes * share), nodes - 1) * per_node
+        first = ceil(per_node / 2) if nodes == 1 else full_nodes
         return self.mesh(0, first), self.mesh(first, total)
 
     def stages(self, mesh: Mesh) -> int:
-        """As many as a mesh has nodes."""
+        """Number of nodes of a mesh."""
         return max(1, mesh.num_devices // self.pool.devices_per_node)
 
 
 def real_heuristic(problem: PlanningProblem) -> Placement:
-    """Where roles are, and how they are cut.
+    """The rule's placement with its cuts.
 
     Args:
-        problem: what is planned, on one pool.
+        problem: the planning problem, on one pool.
     """
     (pool,) = problem.pools
-    found: dict[str, RolePlace] = {}
-    for roles in (tenant.roles for tenant in tenants(problem) if not tenant.generates):
-        wanted = _wanted(problem, pool, roles)
+    placement: dict[str, RolePlacement] = {}
+    for roles in (unit.roles for unit in placement_units(problem) if not unit.generates):
+        choice = _choice(problem, pool, roles)
         for role in roles:
-            found[role] = _place(problem, problem.models[role], pool, wanted)
-    return found
+            placement[role] = _adapted(problem, problem.models[role], pool, choice)
+    return placement
 
 
-def _wanted(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> _Wanted:
-    """Of roles that are in one place."""
+def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> _Choice:
+    """The rule's choice for roles that share devices."""
     models = problem.models
     trained = [role for role, facts in models.items() if facts.is_trained]
     others = [role for role in trained if role != problem.policy]
-    role = next((each for each in roles if each in trained), roles[0])
+    role = next((candidate for candidate in roles if candidate in trained), roles[0])
     role = problem.policy if problem.policy in roles else role
     if not others:
         return _with_policy_only(pool, is_policy=role == problem.policy)
     return _with_critics(problem, _Nodes(pool), role, others)
 
 
-def _with_policy_only(pool: Pool, is_policy: bool) -> _Wanted:
+def _with_policy_only(pool: Pool, is_policy: bool) -> _Choice:
     nodes, per_node = pool.nodes, pool.devices_per_node
     if is_policy:
-        return _Wanted(_Nodes(pool).all, Cut(min(4, per_node), nodes))
-    return _Wanted(_Nodes(pool).all, Cut(max(1, min(2, per_node // 2)), max(2, nodes)))
+        return _Choice(_Nodes(pool).all, Cut(min(4, per_node), nodes))
+    return _Choice(_Nodes(pool).all, Cut(max(1, min(2, per_node // 2)), max(2, nodes)))
 
 
 def _with_critics(
     problem: PlanningProblem, nodes: _Nodes, role: str, critics: Sequence[str]
-) -> _Wanted:
+) -> _Choice:
     facts, pool = problem.models[role], nodes.pool
     own = problem.models[problem.policy].shape.num_parameters
-    share = own / (own + sum(problem.models[each].shape.num_parameters for each in critics))
+    share = own / (own + sum(problem.models[critic].shape.num_parameters for critic in critics))
     half, quarter = max(1, pool.devices_per_node // 2), max(1, pool.devices_per_node // 4)
     if role != problem.policy and not facts.is_trained and facts.head is ModelHead.LM:
-        return _Wanted(nodes.all, Cut(half, pool.nodes))
+        return _Choice(nodes.all, Cut(half, pool.nodes))
     is_small = facts.shape.num_parameters < SMALL_PARAMETERS or not facts.is_trained
     tensor = quarter if pool.nodes == 1 and is_small else half
-    first, second = nodes.parted(share if facts.is_trained else 0.5)
+    first, second = nodes.split(share if facts.is_trained else 0.5)
     mesh = second if role in critics else first
-    return _Wanted(mesh, Cut(tensor, nodes.stages(mesh)))
+    return _Choice(mesh, Cut(tensor, nodes.stages(mesh)))
 
 
-def _place(problem: PlanningProblem, facts: ModelFacts, pool: Pool, wanted: _Wanted) -> RolePlace:
-    """What is decided and cannot be there stays open, and is refused where plans are made."""
-    place = CallPlace(wanted.mesh)
-    legal = cuts(facts, place, pool)
-    training = cut_place(place, _nearest_cut(legal, wanted.cut)) if legal else place
+def _adapted(
+    problem: PlanningProblem, facts: RoleSpec, pool: Pool, choice: _Choice
+) -> RolePlacement:
+    """Adapt the rule's choice to a role. A fixed cut that is impossible there stays open, and is
+    refused when the plan is made."""
+    call_placement = CallPlacement(choice.mesh)
+    allowed = cuts(facts, call_placement, pool)
+    training = (
+        with_cut(call_placement, _nearest_cut(allowed, choice.cut)) if allowed else call_placement
+    )
     if not facts.generates:
-        return RolePlace(training, training)
-    everywhere = CallPlace(_Nodes(pool).all)
+        return RolePlacement(training, training)
+    everywhere = CallPlacement(_Nodes(pool).all)
     sizes = engine_tensors(problem, facts, everywhere, pool)
     if not sizes:
-        return RolePlace(training, everywhere)
+        return RolePlacement(training, everywhere)
     stages = max(2, pool.nodes)
     tensor = max((size for size in sizes if size <= stages), default=min(sizes))
-    return RolePlace(training, CallPlace(everywhere.mesh, tensor, is_chosen=True))
+    return RolePlacement(training, CallPlacement(everywhere.mesh, tensor, is_chosen=True))
 
 
-def _nearest_cut(legal: Sequence[Cut], wanted: Cut) -> Cut:
-    """The legal one nearest below; where all are above, as one is told, the smallest."""
+def _nearest_cut(allowed: Sequence[Cut], target: Cut) -> Cut:
+    """The allowed cut nearest below; if all are above, the smallest."""
     below = [
-        cut for cut in legal if cut.tensor <= wanted.tensor and cut.pipeline <= wanted.pipeline
+        cut for cut in allowed if cut.tensor <= target.tensor and cut.pipeline <= target.pipeline
     ]
-    return max(below) if below else min(legal)
+    return max(below) if below else min(allowed)

@@ -1,7 +1,7 @@
-"""What roles and engines hold on devices at least, and how much room a placement has for it. Pure.
+"""Lower bounds of the memory of roles and engines, and the capacity of a placement. Pure.
 
-The same lines as a plan's, summed by phase. Of what a layout leaves open the least is taken, so
-that what does not fit here fits in no plan.
+The sums have the same items as a plan's, by phase. Whatever a layout leaves open counts with its
+minimum, so a layout that does not fit here fits in no plan.
 """
 
 from __future__ import annotations
@@ -27,70 +27,76 @@ from rlhf_planner.memory.generation import (
 from rlhf_planner.memory.items import process_items
 from rlhf_planner.memory.offloading import OffloadChoice, phases_on_device, required_standby
 from rlhf_planner.memory.roles import checkpoint_items, job_phases, role_items, role_model
-from rlhf_planner.placement.placement import CallPlace, DeviceGroup, RolePlace
+from rlhf_planner.placement.placement import CallPlacement, DeviceGroup, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 
-Cells = tuple[int, ...]
+BytesPerPhase = tuple[int, ...]
 """Bytes on a device of each group of a placement, in each of its phases."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a role, or its engines, have on each of their devices."""
+class PeakBytes:
+    """Bytes of a role, or of its engines, on each of their devices, by phase."""
 
-    otherwise: int
-    """In phases of others."""
-    own: Mapping[Phase, int]
-    """In its own phases."""
+    other_phases: int
+    """Bytes in phases of other roles."""
+    own_phases: Mapping[Phase, int]
+    """Bytes in each of its own phases."""
 
     def in_phase(self, phase: Phase) -> int:
-        """Bytes."""
-        return self.own.get(phase, self.otherwise)
+        """Bytes in a phase."""
+        return self.own_phases.get(phase, self.other_phases)
 
 
-class EnginesHeld(NamedTuple):
-    """What generation takes, without caches."""
+class EngineBytes(NamedTuple):
+    """Bytes of generation, without caches."""
 
-    generating: Held
-    """On devices that generate, if memory is given back."""
-    sending: Held
-    """On those that hold the model and do not generate."""
+    generating: PeakBytes
+    """On devices that generate, if their memory is released."""
+    sending: PeakBytes
+    """On devices that hold the model and do not generate."""
 
 
 @dataclass(frozen=True, eq=False)
-class LeastMemory:
-    """Sums for one problem; answers are kept as long as this object."""
+class MemoryBounds:
+    """Sums for one problem; results are cached for the lifetime of this object."""
 
     problem: PlanningProblem
-    """What is planned."""
+    """The planning problem."""
 
     @cached_property
-    def of_role(self) -> Callable[[str, Mesh, int, bool, OffloadDepth], Held]:
-        """A role: its name, its mesh as it is cut, tokens of a micro-batch, whether activations are
-        computed again, and how much of it leaves its devices."""
-        return cache(self._of_role)
+    def role_bytes(self) -> Callable[[str, Mesh, int, bool, OffloadDepth], PeakBytes]:
+        """Bytes of a role by name, cut mesh, tokens of a micro-batch, recomputation and offload
+        depth."""
+        return cache(self._role_bytes)
 
     @cached_property
-    def of_engines(self) -> Callable[[str, RolePlace, int], EnginesHeld]:
-        """Engines: the role, where it is, and their ranks."""
-        return cache(self._of_engines)
+    def engine_bytes(self) -> Callable[[str, RolePlacement, int], EngineBytes]:
+        """Bytes of a role's engines by role, placement and ranks per engine."""
+        return cache(self._engine_bytes)
 
     @cached_property
-    def load(self) -> Callable[[str, RolePlace], GenerationLoad]:
-        """What is asked of a role's engines there; which ranks hold its model is all that its cut
-        is taken for."""
+    def load(self) -> Callable[[str, RolePlacement], GenerationLoad]:
+        # Only the ranks that hold the model matter here, not its cut.
+        """The generation load of a role in a placement."""
         return cache(self._load)
 
-    def least_cache(self, role: str, place: RolePlace, tensor: int) -> int:
+    def min_cache(self, role: str, role_placement: RolePlacement, tensor: int) -> int:
         """Bytes of the smallest cache that engines may have."""
-        given = self.problem.fixed.kv_cache_bytes
-        return kv_bytes(self.load(role, place), tensor, 1) if given is None else given
+        fixed_bytes = self.problem.fixed.kv_cache_bytes
+        return (
+            kv_bytes(self.load(role, role_placement), tensor, 1)
+            if fixed_bytes is None
+            else fixed_bytes
+        )
 
-    def most_cache(self, role: str, place: RolePlace, tensor: int) -> int:
-        """Bytes of the largest cache that is of use to them."""
-        given, load = self.problem.fixed.kv_cache_bytes, self.load(role, place)
-        engines = place.generation.mesh.num_devices // tensor
-        return kv_bytes(load, tensor, load.sequences(engines)) if given is None else given
+    def max_cache(self, role: str, role_placement: RolePlacement, tensor: int) -> int:
+        """Bytes of the largest cache that engines can use."""
+        fixed_bytes, load = self.problem.fixed.kv_cache_bytes, self.load(role, role_placement)
+        engines = role_placement.generation.mesh.num_devices // tensor
+        return (
+            kv_bytes(load, tensor, load.sequences(engines)) if fixed_bytes is None else fixed_bytes
+        )
 
     @cached_property
     def _calls(self) -> tuple[ModelCall, ...]:
@@ -100,102 +106,109 @@ class LeastMemory:
     def _pools(self) -> Mapping[str, Pool]:
         return {pool.name: pool for pool in self.problem.pools}
 
-    def _of_role(
+    def _role_bytes(
         self, role: str, mesh: Mesh, tokens: int, recompute: bool, depth: OffloadDepth
-    ) -> Held:
+    ) -> PeakBytes:
         model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute)
         own = phases_on_device(role, self._calls)
         phases = (*sorted(own, key=str), IDLE)
         items = role_items(model, phases, depth, own)
         if self.problem.device is Device.CPU and self.problem.fixed.saves_while_training:
             items += checkpoint_items(model, phases)
-        return _held(items, phases)
+        return _peak_bytes(items, phases)
 
-    def _load(self, role: str, place: RolePlace) -> GenerationLoad:
+    def _load(self, role: str, role_placement: RolePlacement) -> GenerationLoad:
         tokens = micro_batch_sizes(self.problem)[0]
-        facts, mesh = self.problem.models[role], place.training.mesh
+        facts, mesh = self.problem.models[role], role_placement.training.mesh
         model = role_model(self.problem, facts, mesh, tokens, recompute=False)
-        return generation_load(self.problem, self._pools[mesh.pool], model, place)
+        return generation_load(self.problem, self._pools[mesh.pool], model, role_placement)
 
-    def _of_engines(self, role: str, place: RolePlace, tensor: int) -> EnginesHeld:
-        load = self.load(role, place)
+    def _engine_bytes(self, role: str, role_placement: RolePlacement, tensor: int) -> EngineBytes:
+        load = self.load(role, role_placement)
         own = (call_phase(role, CallKind.RESHARD), call_phase(role, CallKind.GENERATE))
         phases = (*own, IDLE)
         generating = generation_items(
             load, role=role, tensor=tensor, kv_cache_bytes=0, phases=phases, release=True
         )
         sending = sending_items(load, role=role, tensor=tensor, phases=phases)
-        return EnginesHeld(_held(generating, phases), _held(sending, phases))
+        return EngineBytes(_peak_bytes(generating, phases), _peak_bytes(sending, phases))
 
 
-def _held(items: tuple[MemoryItem, ...], phases: Sequence[Phase]) -> Held:
+def _peak_bytes(items: tuple[MemoryItem, ...], phases: Sequence[Phase]) -> PeakBytes:
     sums = sum_by_phase(items)
     own = {phase: sums.get(phase, 0) for phase in phases if phase is not IDLE}
-    return Held(sums.get(IDLE, 0), own)
+    return PeakBytes(sums.get(IDLE, 0), own)
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
-    """The devices of a placement, and what they have beside what every process takes."""
+class Capacity:
+    """Memory of a placement's devices, without what every process needs."""
 
-    places: tuple[tuple[DeviceGroup, Phase], ...]
-    """Of each cell: the devices, and the phase."""
-    spare: Cells
-    """What there is."""
+    cells: tuple[tuple[DeviceGroup, Phase], ...]
+    """Group of devices and phase of each cell."""
+    spare: BytesPerPhase
+    """Bytes of each cell."""
     offload: OffloadChoice
-    """Which roles leave their devices."""
+    """Roles that leave their devices."""
 
-    def of_role(self, role: str, held: Held) -> Cells:
-        """What a role takes of it."""
+    def bytes_of_role(self, role: str, bytes_by_phase: PeakBytes) -> BytesPerPhase:
+        """Spread a role's bytes over the cells."""
         return tuple(
-            held.in_phase(phase) if role in group.roles else 0 for group, phase in self.places
+            bytes_by_phase.in_phase(phase) if role in group.roles else 0
+            for group, phase in self.cells
         )
 
-    def of_engines(self, role: str, held: EnginesHeld, kv_cache_bytes: int) -> Cells:
-        """What its engines take."""
+    def bytes_of_engines(
+        self, role: str, bytes_by_phase: EngineBytes, kv_cache_bytes: int
+    ) -> BytesPerPhase:
+        """Spread the bytes of a role's engines over the cells."""
         generates = call_phase(role, CallKind.GENERATE)
         return tuple(
-            held.generating.in_phase(phase) + (kv_cache_bytes if phase == generates else 0)
+            bytes_by_phase.generating.in_phase(phase)
+            + (kv_cache_bytes if phase == generates else 0)
             if role in group.generating
-            else held.sending.in_phase(phase)
+            else bytes_by_phase.sending.in_phase(phase)
             if role in group.roles
             else 0
-            for group, phase in self.places
+            for group, phase in self.cells
         )
 
     def caches_of(self, role: str) -> tuple[int, ...]:
-        """The cells that hold its engines' caches."""
+        """Indices of the cells that hold the caches of a role's engines."""
         generates = call_phase(role, CallKind.GENERATE)
         return tuple(
             number
-            for number, (group, phase) in enumerate(self.places)
+            for number, (group, phase) in enumerate(self.cells)
             if role in group.generating and phase == generates
         )
 
 
-def room_of(
+def capacity_of(
     problem: PlanningProblem, groups: Sequence[DeviceGroup], offload: OffloadChoice
-) -> Room:
-    """The room that devices have.
+) -> Capacity:
+    """Memory of the devices, less processes and standby libraries.
 
     Args:
-        problem: what is planned.
-        groups: all devices, by what they hold.
-        offload: which roles leave them.
+        problem: the planning problem.
+        groups: all devices, by the roles on them.
+        offload: roles that leave their devices.
     """
-    places, spare = [], []
+    cells, spare = [], []
     for group in groups:
+        # Phases are the group's own: offloading adds none, but removes roles from some.
         phases = job_phases(problem, group, offload.roles)
         pool = group.pool
-        taken = [
+        items = [
             *process_items(pool.device, pool.memory_bytes_per_device, phases),
             *required_standby(problem.fixed, pool, phases),
         ]
-        places += [(group, phase) for phase in phases]
-        spare += [pool.memory_bytes_per_device - sum(each.bytes for each in taken)] * len(phases)
-    return Room(tuple(places), tuple(spare), offload)
+        cells += [(group, phase) for phase in phases]
+        spare += [pool.memory_bytes_per_device - sum(item.bytes for item in items)] * len(phases)
+    return Capacity(tuple(cells), tuple(spare), offload)
 
 
-def uncut(place: RolePlace) -> RolePlace:
-    """Where a role is, whatever its cut and the size of its engines."""
-    return RolePlace(CallPlace(place.training.mesh), CallPlace(place.generation.mesh))
+def uncut(role_placement: RolePlacement) -> RolePlacement:
+    """The devices of a role, without its cut and the size of its engines."""
+    return RolePlacement(
+        CallPlacement(role_placement.training.mesh), CallPlacement(role_placement.generation.mesh)
+    )

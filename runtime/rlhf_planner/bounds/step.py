@@ -1,5 +1,4 @@
-"""How long a step takes at least, from what its calls take at least, in the order in which the
-driver sends them. Pure."""
+"""Lower bounds of a step, from lower bounds of its calls in the driver's order. Pure."""
 
 from __future__ import annotations
 
@@ -20,76 +19,79 @@ from rlhf_planner.placement.transitions import with_transitions
 from rlhf_planner.plan_calls import CallMeshes
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.event_graph import PoolRanks, Task
-from rlhf_planner.simulation.simulate import step_seconds
+from rlhf_planner.simulation.simulate import step_seconds as simulated_seconds
 from rlhf_planner.simulation.step_tasks import passes_ahead, previous_calls
 from rlhf_planner.strategies.placements import Placement
 
 Seconds = Mapping[str, float]
-"""Of calls, by their sites."""
+"""Seconds of calls, by their sites."""
 
-BESIDE_RANKS = (CallKind.SCORE, CallKind.SAVE)
+OFF_RANKS = (CallKind.SCORE, CallKind.SAVE)
 """Calls that no rank runs."""
 
 
-class _Ordered(NamedTuple):
-    """A call of the step, in its order."""
+class _OrderedCall(NamedTuple):
+    """A call of a step, in the driver's order."""
 
     call: ModelCall
     expected_count: float
-    """How often it runs, on average."""
+    """Mean number of runs per step."""
     after: tuple[str, ...]
-    """What it waits for in its own step."""
+    """Calls of the same step that it waits for."""
     after_previous: tuple[str, ...]
-    """And in the one before."""
+    """Calls of the step before that it waits for."""
 
 
-Order = tuple[_Ordered, ...]
-"""Calls of a step."""
+Order = tuple[_OrderedCall, ...]
+"""Calls of a step in order."""
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSteps:
-    """Bounds for steps of one problem."""
+class StepTimeBounds:
+    """Lower bounds of steps of one problem."""
 
     problem: PlanningProblem
-    """What is planned."""
+    """The planning problem."""
 
     @property
     def graph(self) -> Graph:
-        """The step's."""
+        """The graph of the step."""
         return self.problem.graphs[GraphName.STEP]
 
-    def of_step(
+    def step_seconds(
         self, placement: Placement, seconds: Seconds, orders: Sequence[Order] = ()
     ) -> float:
-        """A step in the long run.
+        """Bound a step in the long run.
 
         Args:
-            placement: where roles are.
-            seconds: of its calls, and by `move_of` of its transitions. Of these those that are left
-                out take their orders, other calls no time.
-            orders: those that its calls may have, with all transitions; that counts in which a step
-                takes least. None: with the reshards that all plans have.
+            placement: the devices of each role.
+            seconds: of calls by site, and of transitions by `move_of`. A transition without an
+                entry
+                takes its dispatch; any other call without one takes no time.
+            orders: possible orders with all transitions; the fastest one counts. Empty: the order
+                with only those reshards that every plan has.
         """
         return min(
-            step_seconds(self._tasks(placement, order, seconds), passes_ahead(self.graph))
+            simulated_seconds(self._tasks(placement, order, seconds), passes_ahead(self.graph))
             for order in orders or (self._order,)
         )
 
-    def of_chain(self, seconds: Seconds) -> float:
-        """A step in the long run if no call waited for the devices of another; argument as
-        above."""
-        return step_seconds(self._tasks(None, self._order, seconds), passes_ahead(self.graph))
+    def critical_path(self, seconds: Seconds) -> float:
+        """Bound a step in the long run as if no call waited for another's devices."""
+        return simulated_seconds(self._tasks(None, self._order, seconds), passes_ahead(self.graph))
 
     def orders(self, placement: Placement, offloaded: Collection[str]) -> tuple[Order, ...]:
-        """The calls of a step with all transitions, for each set of roles whose engines may give
-        their memory back.
+        """The calls of a step with all transitions, one order per set of roles that may release
+        their
+        engines' memory.
 
         Args:
-            placement: where roles are.
+            placement: the devices of each role.
             offloaded: roles that leave their devices.
         """
-        training = {role: place.training.mesh for role, place in placement.items()}
+        training = {
+            role: role_placement.training.mesh for role, role_placement in placement.items()
+        }
         engines = {
             role: EngineChoice(role, placement[role].generation.mesh, 0, release=False)
             for role, facts in self.problem.models.items()
@@ -97,37 +99,37 @@ class LeastSteps:
         }
         meshes = CallMeshes(training, engines, self.problem.policy)
         sets = chain(*(combinations(engines, count) for count in range(len(engines) + 1)))
-        found = []
+        orders = []
         for releases in sets:
             calls = with_transitions(self.graph.calls, releases, meshes.share_ranks)
-            found.append(self._ordered(with_offloading(calls, offloaded, meshes.needs_ranks_of)))
-        return tuple(found)
+            orders.append(self._ordered(with_offloading(calls, offloaded, meshes.needs_ranks_of)))
+        return tuple(orders)
 
     def _tasks(
         self, placement: Placement | None, order: Order, seconds: Seconds
     ) -> tuple[Task, ...]:
-        """None: as if every call had devices of its own."""
+        """Tasks of the simulation. Without a placement, as if every call had devices of its own."""
         return tuple(
             Task(
-                id=each.call.id,
-                seconds=_seconds(each.call, seconds) * each.expected_count,
-                ranks=() if placement is None else self.ranks(placement, each.call),
-                after=each.after,
-                after_previous=each.after_previous,
+                id=ordered.call.id,
+                seconds=_seconds(ordered.call, seconds) * ordered.expected_count,
+                ranks=() if placement is None else self.ranks(placement, ordered.call),
+                after=ordered.after,
+                after_previous=ordered.after_previous,
             )
-            for each in order
+            for ordered in order
         )
 
     @cached_property
     def _order(self) -> Order:
-        """Every call of the step and every reshard that all plans have: those of engines that never
-        give their weights back."""
+        """The calls of a step and the reshards that every plan has."""
+        # Engines that never release their weights need the fewest reshards.
         return self._ordered(with_transitions(self.graph.calls, (), lambda one, other: True))
 
     def _ordered(self, calls: Sequence[ModelCall]) -> Order:
         graph, previous = self.graph, previous_calls(self.graph)
         return tuple(
-            _Ordered(
+            _OrderedCall(
                 call,
                 graph.expected_count(call.id),
                 tuple(sorted(graph.predecessors(call.id))),
@@ -137,11 +139,11 @@ class LeastSteps:
         )
 
     def ranks(self, placement: Placement, call: ModelCall) -> tuple[PoolRanks, ...]:
-        """Those of a call, as `CallMeshes.of` has them."""
-        if call.kind in BESIDE_RANKS:
+        """The ranks of a call, as `CallMeshes.of` has them."""
+        if call.kind in OFF_RANKS:
             return ()
-        place = placement[call.role or self.problem.policy]
-        training, generation = place.training.mesh, place.generation.mesh
+        role_placement = placement[call.role or self.problem.policy]
+        training, generation = role_placement.training.mesh, role_placement.generation.mesh
         meshes = {
             CallKind.GENERATE: (generation,),
             CallKind.RELEASE: (generation,),
@@ -157,5 +159,5 @@ def _seconds(call: ModelCall, seconds: Seconds) -> float:
 
 
 def move_of(call: ModelCall) -> str:
-    """By what its seconds are found: all transitions of a role and kind take as long."""
+    """Key of a transition's seconds: all transitions of a role and kind take as long."""
     return f"{call.role}.{call.kind}"

@@ -112,4 +112,4 @@ def tokens_per_step(problem: PlanningProblem) -> float:
 def _samples(graph: Graph, call: ModelCall) -> list[int]:
     """Responses to each prompt of the generate calls whose responses a call works on."""
     options = [graph.call(each).options for each in graph.responses.get(call.id, ())]
-    return [each.samples for each in options if isinstance(each, GenerateOptions)]
+    return [option.samples for option in options if isinstance(option, GenerateOptions)]

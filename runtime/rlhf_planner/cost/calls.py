@@ -55,22 +55,22 @@ from rlhf_planner.memory.roles import role_model
 from rlhf_planner.problem.problem import PlanningProblem
 
 
-def planned_models(problem: PlanningProblem, plan: Plan) -> dict[str, RoleModel]:
+def models_of_plan(problem: PlanningProblem, plan: Plan) -> dict[str, RoleModel]:
     """Every role with a model, on the ranks and with the settings of a plan."""
     return {
-        each.role: role_model(
+        role.role: role_model(
             problem,
-            problem.models[each.role],
-            each.mesh,
-            each.micro_batch_tokens,
-            each.recomputes,
+            problem.models[role.role],
+            role.mesh,
+            role.micro_batch_tokens,
+            role.recomputes,
         )
-        for each in plan.roles
-        if each.mesh is not None and each.micro_batch_tokens is not None
+        for role in plan.roles
+        if role.mesh is not None and role.micro_batch_tokens is not None
     }
 
 
-def planned_load(
+def load_of_plan(
     problem: PlanningProblem, model: RoleModel, generation: GenerationPlan
 ) -> GenerationLoad:
     """What is asked of a role's engines.
@@ -200,7 +200,7 @@ def _layers(model: RoleModel, links: Links) -> LayerSeconds:
 
 
 @dataclass(frozen=True)
-class CallPrices:
+class CallCosts:
     """What calls of a plan's step take."""
 
     problem: PlanningProblem
@@ -284,7 +284,7 @@ class CallPrices:
         model = self._model(call.role)
         generation = self.plan.generation(model.role)
         assert generation is not None
-        load = planned_load(self.problem, model, generation)
+        load = load_of_plan(self.problem, model, generation)
         return model, load, (generation.mesh, generation.kv_cache_bytes), self._links(model)
 
     def _transition(self, planned: CallPlan) -> CallSeconds:
@@ -299,7 +299,7 @@ class CallPrices:
             case CallKind.RESHARD:
                 generation = self.plan.generation(model.role)
                 assert generation is not None
-                trained = planned_load(self.problem, model, generation).trained
+                trained = load_of_plan(self.problem, model, generation).trained
                 return reshard_seconds(trained, generation.mesh, links)
             case CallKind.FINISH:
                 assert self._split is not None

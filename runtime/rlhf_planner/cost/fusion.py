@@ -10,7 +10,7 @@ from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_text import describe_devices
 from rlhf_flow.trace.graph import Graph
-from rlhf_planner.placement.transitions import beside_generation
+from rlhf_planner.placement.transitions import generation_call
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def fusion_of(plan: Plan) -> Fusion | None:
     """What overlaps with the end of generation in a plan's step. None: nothing."""
     for generation in plan.generations:
         if generation.fusion is not None:
-            own = [each for each in plan.calls if each.role == generation.role]
+            own = [call for call in plan.calls if call.role == generation.role]
             step = {each.kind: each for each in own if each.graph is GraphName.STEP}
             generate, finish = step[CallKind.GENERATE], step[CallKind.FINISH]
             assert finish.mesh is not None
@@ -65,8 +65,10 @@ def fused_plan(plan: Plan, graph: Graph, fusion: Fusion) -> Plan:
         update={
             "calls": tuple(_with_finish(plan, graph, fusion)),
             "generations": tuple(
-                each.model_copy(update={"fusion": staged}) if each.role == generate.role else each
-                for each in plan.generations
+                generation.model_copy(update={"fusion": staged})
+                if generation.role == generate.role
+                else generation
+                for generation in plan.generations
             ),
         }
     )
@@ -76,7 +78,7 @@ def _with_finish(plan: Plan, graph: Graph, fusion: Fusion) -> Iterator[CallPlan]
     for planned in plan.calls:
         yield planned
         if (planned.graph, planned.call) == (GraphName.STEP, fusion.generate):
-            finish = beside_generation(graph.call(planned.call), FINISH, CallKind.FINISH)
+            finish = generation_call(graph.call(planned.call), FINISH, CallKind.FINISH)
             yield planned.model_copy(
                 update={
                     "call": finish.id,

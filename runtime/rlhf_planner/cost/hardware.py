@@ -111,9 +111,9 @@ class Hardware:
         return num_bytes / (self.host_bytes_per_second * self.host_efficiency)
 
 
-RATES = tuple(each.name for each in fields(Hardware) if each.name.endswith("_per_second"))
+RATES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_per_second"))
 """Fields that are rates: with more of them nothing takes longer."""
-SHARES = tuple(each.name for each in fields(Hardware) if each.name.endswith("_efficiency"))
+SHARES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_efficiency"))
 """Fields that are shares of rates."""
 
 

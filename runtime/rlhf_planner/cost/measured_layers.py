@@ -149,12 +149,12 @@ def layers_for(
         return analytic_layers(hardware, shape, precision)
     wanted = BlockShape.of(shape)
     found = {
-        each.tensor: each
-        for each in profile.models
-        if each.shape == wanted and each.precision is precision
+        model.tensor: model
+        for model in profile.models
+        if model.shape == wanted and model.precision is precision
     }
     if not found:
-        known = dict.fromkeys(f"{each.shape} in {each.precision}" for each in profile.models)
+        known = dict.fromkeys(f"{model.shape} in {model.precision}" for model in profile.models)
         raise ProfileUnusable(
             f"the profile does not know a model: got {wanted} in {precision}, allowed "
             f"{'; '.join(known) or 'none: it is empty'}; {AGAIN}"
@@ -219,7 +219,7 @@ def measured_hardware(hardware: Hardware, profile: Profile) -> MeasuredHardware:
     """Hardware with what was measured, of layers, too; arguments and errors as of
     `hardware_for`."""
     measured = hardware_for(hardware, profile)
-    values = {each.name: getattr(measured, each.name) for each in fields(Hardware)}
+    values = {field.name: getattr(measured, field.name) for field in fields(Hardware)}
     return MeasuredHardware(**values, measurement=Measurement(profile))
 
 

@@ -76,7 +76,7 @@ class CallSeconds:
         return CallSeconds(*(getattr(self, name) * number for name in PARTS))
 
 
-PARTS = tuple(each.name for each in fields(CallSeconds))
+PARTS = tuple(field.name for field in fields(CallSeconds))
 """Names of the parts."""
 
 

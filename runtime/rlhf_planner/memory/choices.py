@@ -34,7 +34,7 @@ class MemoryChoice:
     """Of each role, where the manifest does not say it."""
     recomputed: frozenset[str]
     """Trained roles whose activations are computed again for the backward pass."""
-    told_to_recompute: frozenset[str]
+    forced_recompute: frozenset[str]
     """Those of them whose manifest says so."""
     offload: OffloadChoice
     """Which roles leave their devices."""
@@ -42,7 +42,7 @@ class MemoryChoice:
     @property
     def chosen_to_recompute(self) -> frozenset[str]:
         """Those whose manifest leaves it to the plan."""
-        return self.recomputed - self.told_to_recompute
+        return self.recomputed - self.forced_recompute
 
 
 def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> list[MemoryChoice]:
@@ -55,7 +55,7 @@ def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> l
     offloads = offload_choices(problem, groups)
     without_copies = [each for each in offloads if not each.chosen_to_copy]
     with_copies = [each for each in offloads if each.chosen_to_copy]
-    told = told_to_recompute(problem)
+    told = forced_recompute(problem)
     return [
         MemoryChoice(dict.fromkeys(problem.models, tokens), recomputed, told, offload)
         for of_a_kind in (without_copies, with_copies)
@@ -80,7 +80,7 @@ def tried(choice: MemoryChoice) -> list[str]:
 def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
     """Tokens of a micro-batch with the roles that recompute: first none that need not, with
     micro-batches down to where they become dear; then all that may."""
-    told, may = told_to_recompute(problem), _may_recompute(problem)
+    told, may = forced_recompute(problem), _may_recompute(problem)
     sizes = micro_batch_sizes(problem)
     for tokens in sizes:
         if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
@@ -90,7 +90,7 @@ def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
             yield tokens, may
 
 
-def told_to_recompute(problem: PlanningProblem) -> frozenset[str]:
+def forced_recompute(problem: PlanningProblem) -> frozenset[str]:
     """Trained roles that recompute as their manifest says."""
     return _recomputing(problem, (True,))
 
@@ -158,7 +158,7 @@ def _smaller(
 def _recomputation(choice: MemoryChoice, is_chosen: bool) -> Iterator[str]:
     why = "they do not fit otherwise, be it in smaller micro-batches"
     parts = (
-        (choice.told_to_recompute, "as training.activationRecompute says"),
+        (choice.forced_recompute, "as training.activationRecompute says"),
         (
             choice.chosen_to_recompute,
             f"{FASTEST if is_chosen else why}; training takes about a third more computation",

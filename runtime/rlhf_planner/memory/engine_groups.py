@@ -66,7 +66,7 @@ def engine_meshes(
 
 def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
     """Choices are in the order of their strides."""
-    return max(choices, key=lambda engines: sum(kept_bytes(each, engines) for each in models))
+    return max(choices, key=lambda engines: sum(kept_bytes(model, engines) for model in models))
 
 
 @lru_cache(maxsize=4096)
@@ -148,7 +148,7 @@ def _kept_elements(model: TrainedModel, engines: Mesh, place: int, index: int) -
 
 
 @lru_cache(maxsize=4096)
-def held_bytes(model: TrainedModel, engines: Mesh) -> int:
+def weight_bytes(model: TrainedModel, engines: Mesh) -> int:
     """Bytes of all weights that the ranks generate with."""
     heads = model.shape.num_key_value_heads
     elements = sum(
@@ -161,7 +161,7 @@ def held_bytes(model: TrainedModel, engines: Mesh) -> int:
 
 def grouping_reason(role: str, model: TrainedModel, engines: Mesh) -> str:
     """Why a role's engines, of several ranks each, are of these ones."""
-    share = kept_bytes(model, engines) / held_bytes(model, engines)
+    share = kept_bytes(model, engines) / weight_bytes(model, engines)
     reason = (
         f"engines of {role} are ranks {describe_groups(engines)}, which train {share:.0%} of what "
         "they generate with: "
@@ -169,5 +169,5 @@ def grouping_reason(role: str, model: TrainedModel, engines: Mesh) -> str:
     if engines.tensor_stride == 1:
         return f"{reason}no groups of ranks further apart on a node train more"
     neighbours = engines.model_copy(update={"tensor_stride": 1})
-    less = kept_bytes(model, neighbours) / held_bytes(model, neighbours)
+    less = kept_bytes(model, neighbours) / weight_bytes(model, neighbours)
     return f"{reason}groups of neighbours train {less:.0%}"

@@ -23,7 +23,7 @@ from rlhf_planner.memory.generation import (
 )
 from rlhf_planner.memory.items import overflow_message
 from rlhf_planner.placement.placement import GroupMemory
-from rlhf_planner.problem.problem import Fixed
+from rlhf_planner.problem.problem import Constraints
 from rlhf_sizing.shape import DecoderShape
 from rlhf_sizing.weights import padded_vocabulary
 
@@ -112,7 +112,7 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
 
 
 def choose_generation(
-    fixed: Fixed, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
+    fixed: Constraints, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
     """The first way to generate that fits: the smallest engines, memory kept where it can be.
 
@@ -157,10 +157,10 @@ def _overflow(choice: GenerationChoice) -> str:
     if group.num_devices < pool.num_devices:
         devices = f"{group}, which has {devices}"
     engines = [
-        f"{each.role}'s engines of {each.mesh.tensor} with a cache of "
-        f"{format_bytes(each.kv_cache_bytes)}"
-        for each in choice.engines
-        if each.role in group.generating
+        f"{engine.role}'s engines of {engine.mesh.tensor} with a cache of "
+        f"{format_bytes(engine.kv_cache_bytes)}"
+        for engine in choice.engines
+        if engine.role in group.generating
     ]
     released = ["generation memory released during training"] if engines and group.roles else []
     setting = ", ".join([devices, *engines, *released])
@@ -197,7 +197,7 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
 
 
 def _choices(
-    fixed: Fixed, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
+    fixed: Constraints, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
     """Ways to generate with engines on some meshes, best first; none where a given cache is too
     small."""

@@ -17,7 +17,7 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.items import FLOAT32_BYTES, MIB, RoleModel
-from rlhf_planner.placement.placement import GroupMemory, RolePlace
+from rlhf_planner.placement.placement import GroupMemory, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_sizing.limits import BATCHED_TOKENS, TRANSFER_BUCKET_ELEMENTS
 from rlhf_sizing.shape import DecoderShape
@@ -62,9 +62,10 @@ class GenerationChoice:
         """What is left on the fullest device that holds a role's cache."""
         (engine,) = (each for each in self.engines if each.role == role)
         return min(
-            each.group.pool.memory_bytes_per_device - each.held_peak(role, engine.release)
-            for each in self.memory
-            if role in each.group.generating
+            group_memory.group.pool.memory_bytes_per_device
+            - group_memory.generation_peak(role, engine.release)
+            for group_memory in self.memory
+            if role in group_memory.group.generating
         )
 
 
@@ -253,7 +254,7 @@ def generation_loads(
     problem: PlanningProblem,
     pool: Pool,
     models: Sequence[RoleModel],
-    places: Mapping[str, RolePlace],
+    places: Mapping[str, RolePlacement],
 ) -> Loads:
     """What the job asks of the engines of each role that generates on a pool.
 
@@ -271,7 +272,7 @@ def generation_loads(
 
 
 def generation_load(
-    problem: PlanningProblem, pool: Pool, model: RoleModel, where: RolePlace
+    problem: PlanningProblem, pool: Pool, model: RoleModel, where: RolePlacement
 ) -> GenerationLoad:
     """What the job asks of the engines of one role; arguments as above."""
     workload, place = problem.workload, where.generation
@@ -297,7 +298,7 @@ def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]
     held-out ones only where their number has a limit."""
     prompts = {
         GraphName.STEP: problem.workload.prompts_per_step,
-        GraphName.EVALUATION: problem.workload.held_out_prompts,
+        GraphName.EVALUATION: problem.workload.evaluation_prompts,
     }
     return tuple(
         GenerationCall(count, graph.rows[call.id].maximum)

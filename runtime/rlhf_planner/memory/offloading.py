@@ -19,7 +19,7 @@ from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.memory.items import standby_item
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.transitions import LIGHT, region_of
-from rlhf_planner.problem.problem import Fixed, ModelFacts, PlanningProblem
+from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 
 """The methods of such calls."""
 
@@ -113,7 +113,7 @@ def _num_generating(problem: PlanningProblem, group: DeviceGroup) -> int:
     return sum(problem.models[role].generates for role in group.generating)
 
 
-def _has_masters(facts: ModelFacts) -> bool:
+def _has_masters(facts: RoleSpec) -> bool:
     """Whether a role is trained that computes with other weights than those that are stepped, and
     keeps both."""
     return facts.is_trained and facts.uses_megatron and facts.precision is Precision.BFLOAT16
@@ -247,13 +247,15 @@ def offload_reasons(
     return tuple(reasons)
 
 
-def required_standby(fixed: Fixed, pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
+def required_standby(
+    fixed: Constraints, pool: Pool, phases: tuple[Phase, ...]
+) -> tuple[MemoryItem, ...]:
     """What standing by takes of each device where the manifest insists on it."""
     return _items(pool, phases) if fixed.standby else ()
 
 
 def with_standby(
-    fixed: Fixed, memory: tuple[GroupMemory, ...]
+    fixed: Constraints, memory: tuple[GroupMemory, ...]
 ) -> tuple[tuple[GroupMemory, ...], bool, str]:
     """Memory with what stands by, whether anything does, and why.
 
@@ -267,7 +269,11 @@ def with_standby(
     if wanted is not None:
         return memory, wanted, _reason(wanted, "as failurePolicy.standby says")
     more = tuple(
-        replace(each, items=each.items + _items(each.group.pool, each.phases)) for each in memory
+        replace(
+            group_memory,
+            items=group_memory.items + _items(group_memory.group.pool, group_memory.phases),
+        )
+        for group_memory in memory
     )
     if more == memory:
         return memory, True, _reason(True, "in the memory of the host")

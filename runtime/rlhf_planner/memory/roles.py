@@ -25,7 +25,7 @@ from rlhf_planner.memory.offloading import (
     roles_on_device,
 )
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
-from rlhf_planner.problem.problem import ModelFacts, PlanningProblem, Workload
+from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
@@ -85,7 +85,7 @@ def role_models(
 
 
 def role_model(
-    problem: PlanningProblem, facts: ModelFacts, mesh: Mesh, default_tokens: int, recompute: bool
+    problem: PlanningProblem, facts: RoleSpec, mesh: Mesh, default_tokens: int, recompute: bool
 ) -> RoleModel:
     """A role on its ranks; arguments as above, for it alone."""
     sizes = _sizes(problem.workload, facts, mesh, default_tokens)
@@ -123,7 +123,7 @@ class _Sizes(NamedTuple):
     """Of a prompt and several responses; 0 where none is shared."""
 
 
-def _sizes(workload: Workload, facts: ModelFacts, mesh: Mesh, default_tokens: int) -> _Sizes:
+def _sizes(workload: Workload, facts: RoleSpec, mesh: Mesh, default_tokens: int) -> _Sizes:
     tokens = facts.fixed.micro_batch_tokens or default_tokens
     batch = rank_tokens(workload, facts.rows_per_prompt, mesh.data, facts.rows_together)
     longest = workload.max_sequence_tokens  # one that is longer than a micro-batch runs alone

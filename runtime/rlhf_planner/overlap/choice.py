@@ -1,7 +1,7 @@
 """Which engines should finish how many responses while other calls begin, if that makes a step of a
 plan shorter. Pure and deterministic.
 
-Every choice is judged by a simulated step, as plans are. A threshold is tried for each half power
+Every choice is evaluated by a simulated step. A threshold is tried for each half power
 of two of the responses under way, then around the best, for each mesh that may finish.
 
 Source: RLHFuse (arXiv 2409.13221), inter-stage fusion: the threshold is found by simulation.
@@ -22,7 +22,7 @@ from rlhf_api.plan import GraphName, Mesh, Plan
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import NotOffered
 from rlhf_planner.cost.batches import call_batch
-from rlhf_planner.cost.calls import planned_load, planned_models
+from rlhf_planner.cost.calls import load_of_plan, models_of_plan
 from rlhf_planner.cost.fusion import (
     Fusion,
     describe_fusion,
@@ -138,7 +138,7 @@ def rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
     generation = plan.generation(generate.role)
     assert generation is not None
     batch, mesh = call_batch(problem, generate), generation.mesh
-    load = planned_load(problem, planned_models(problem, plan)[generate.role], generation)
+    load = load_of_plan(problem, models_of_plan(problem, plan)[generate.role], generation)
     cache = generation.kv_cache_bytes
     at_once = sequences_at_once(load, mesh.tensor, cache, batch.prompt, batch.response)
     return min(batch.rows, int(at_once * mesh.data))
@@ -150,12 +150,12 @@ def _coarse(most: int) -> list[int]:
 
 def _around(rows: int, most: int) -> list[int]:
     steps = [number for number in range(-FINE_STEPS, FINE_STEPS + 1) if number]
-    return _distinct((rows * 2 ** (each / 2 / (FINE_STEPS + 1)) for each in steps), most)
+    return _distinct((rows * 2 ** (step / 2 / (FINE_STEPS + 1)) for step in steps), most)
 
 
 def _distinct(rows: Iterable[float], most: int) -> list[int]:
     """Thresholds of at least one row, and not of all."""
-    return [*dict.fromkeys(max(1, min(most - 1, round(each))) for each in rows)]
+    return [*dict.fromkeys(max(1, min(most - 1, round(row))) for row in rows)]
 
 
 def _best(found: Iterable[FusedStep]) -> FusedStep:
@@ -238,7 +238,7 @@ def fastest_fusion(
     return min(fused, key=lambda each: each.step_seconds, default=None)
 
 
-def fastest_as_told(
+def fastest_with_requested_fusion(
     problem: PlanningProblem, hardware: Mapping[str, Hardware], plans: Sequence[Plan]
 ) -> Plan:
     """The first of some plans, or, where the manifest asks for a fusion, that with the shortest

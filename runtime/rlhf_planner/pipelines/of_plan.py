@@ -21,7 +21,7 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.batches import call_batch
-from rlhf_planner.cost.calls import planned_models
+from rlhf_planner.cost.calls import models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.measured_layers import layers_of
@@ -80,7 +80,7 @@ def pipeline_fusions(
 def _trainings(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]
 ) -> Iterator[_Training]:
-    models = planned_models(problem, plan)
+    models = models_of_plan(problem, plan)
     for call in problem.graphs[GraphName.STEP].calls_of_kind(CallKind.TRAIN):
         model = models[str(call.role)]
         is_cut = model.engine is TrainingEngineType.MEGATRON and model.mesh.pipeline > 1
@@ -104,8 +104,8 @@ def _training(
     pipeline = Pipeline(
         name=model.role,
         devices=tuple(stages),
-        forward_seconds=tuple(each.forward for each in passes),
-        backward_seconds=tuple(each.backward for each in passes),
+        forward_seconds=tuple(pass_.forward for pass_ in passes),
+        backward_seconds=tuple(pass_.backward for pass_ in passes),
         activation_bytes=(micro_batch_bytes(model),) * len(stages),
         micro_batches=part.number,
     )

@@ -201,7 +201,7 @@ def lower_bound(workload: Workload) -> float:
     jobs: list[list[tuple[float, float, float]]] = [[] for _ in range(workload.num_devices)]
     for number, device in enumerate(workload.devices):
         jobs[device].append((early[number], workload.seconds[number], late[number]))
-    return max(one_device_bound(each) for each in jobs)
+    return max(one_device_bound(job) for job in jobs)
 
 
 def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:

@@ -1,8 +1,8 @@
-"""How each role's devices are cut for training and forward passes: by its engine, as the group that
-places it says, or else its training.
+"""Cuts of each role's devices for training and forward passes: by its engine, as its group of
+placement says, or else its training.
 
-FSDP shards over all of them. Megatron cuts the model over tensor ranks and pipeline stages, and
-what is left of the devices are replicas. Whatever does not come out even is refused here.
+FSDP shards over all devices. Megatron cuts the model over tensor ranks and pipeline stages; the
+remaining factor is replicas. Whatever does not divide is refused here.
 """
 
 from __future__ import annotations
@@ -19,51 +19,56 @@ from rlhf_api.problems import Problem
 from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
 from rlhf_api.spec.models import CUT_RULES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
-from rlhf_planner.placement.placement import CallPlace, RolePlace
-from rlhf_planner.problem.problem import ModelFacts, PlanningProblem
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_sizing.config import MEGATRON_FAMILIES
 
 
 class _Cut(NamedTuple):
-    """How a role's model is cut for training, and the field that says so: its group's, where that
-    says something, or its training's."""
+    """The cut of a role's model for training, and the field that fixes it: of its group or of its
+    training."""
 
     tensor: int
     """Ranks over which each layer is cut."""
     pipeline: int
     """Stages over which the layers are distributed."""
     field: str
-    """What says it."""
+    """The field of the manifest that fixes it."""
 
     @property
     def num_ranks(self) -> int:
-        """Devices that hold the model once."""
+        """Devices for one copy of the model."""
         return self.tensor * self.pipeline
 
 
-def cut_meshes(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> Mapping[str, Mesh]:
-    """The meshes of roles, cut as their training says.
+def cut_meshes(
+    problem: PlanningProblem, placement: Mapping[str, RolePlacement]
+) -> Mapping[str, Mesh]:
+    """The meshes of roles, cut for training.
 
     Args:
-        problem: what is planned.
-        places: where each role with a model is.
+        problem: the planning problem.
+        placement: the devices of each role with a model.
 
     Raises:
         ManifestError: a model of a family that Megatron's layers are not mapped for, or a cut that
             does not divide it.
         DoesNotDivide: a cut that does not divide a role's devices or those of a node.
-        InvalidPlacement: tensor ranks that lie on two nodes because of the role's first device, or
-            a cut of what FSDP trains.
+        InvalidPlacement: tensor ranks on two nodes because of the role's first device, or a cut of
+            a
+            model that FSDP trains.
     """
     megatron = [facts for facts in problem.models.values() if facts.uses_megatron]
-    problems = [each for facts in megatron for each in _problems(facts, places[facts.role])]
+    problems = [
+        problem_ for facts in megatron for problem_ in _problems(facts, placement[facts.role])
+    ]
     if problems:
         raise ManifestError(list(dict.fromkeys(problems)))
     by_name = {pool.name: pool for pool in problem.pools}
-    meshes = {role: place.training.mesh for role, place in places.items()}
-    for role, place in places.items():
+    meshes = {role: role_placement.training.mesh for role, role_placement in placement.items()}
+    for role, role_placement in placement.items():
         facts = problem.models[role]
-        cut = _cut_of(facts, place.training)
+        cut = _cut_of(facts, role_placement.training)
         if not facts.uses_megatron:
             _check_uncut(facts, cut)
             continue
@@ -72,14 +77,14 @@ def cut_meshes(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> Map
     return meshes
 
 
-def _cut_of(facts: ModelFacts, place: CallPlace) -> _Cut:
-    tensor = place.tensor or facts.fixed.tensor or 1
-    pipeline = place.pipeline or facts.fixed.pipeline or 1
+def _cut_of(facts: RoleSpec, call_placement: CallPlacement) -> _Cut:
+    tensor = call_placement.tensor or facts.fixed.tensor or 1
+    pipeline = call_placement.pipeline or facts.fixed.pipeline or 1
     own = f"models.{facts.trained_as}.training.parallelism"
-    return _Cut(tensor, pipeline, place.field if place.cut else own)
+    return _Cut(tensor, pipeline, call_placement.field if call_placement.cut else own)
 
 
-def _check_uncut(facts: ModelFacts, cut: _Cut) -> None:
+def _check_uncut(facts: RoleSpec, cut: _Cut) -> None:
     if cut.num_ranks > 1:
         raise InvalidPlacement(
             f"{cut.field} cuts the model of {facts.role}, which FSDP shards: got tensor "
@@ -89,8 +94,8 @@ def _check_uncut(facts: ModelFacts, cut: _Cut) -> None:
         )
 
 
-def _problems(facts: ModelFacts, place: RolePlace) -> Iterator[Problem]:
-    """What Megatron has no layers for, or what of a model does not come out even."""
+def _problems(facts: RoleSpec, role_placement: RolePlacement) -> Iterator[Problem]:
+    """Layers that Megatron cannot map, and dimensions that a cut does not divide."""
     where, family = ("spec", "models", facts.trained_as), facts.shape.family
     if family is not None and family not in MEGATRON_FAMILIES:
         yield Problem(
@@ -100,14 +105,14 @@ def _problems(facts: ModelFacts, place: RolePlace) -> Iterator[Problem]:
             allowed=", ".join(sorted(MEGATRON_FAMILIES)),
             do="write engine: FSDP, or add the family (docs/guides/add-a-model-family.md)",
         )
-    cut = _cut_of(facts, place.training)
+    cut = _cut_of(facts, role_placement.training)
     uneven = (uneven_tensor(facts.shape, cut.tensor), uneven_pipeline(facts.shape, cut.pipeline))
-    for rule, found in zip(CUT_RULES, uneven, strict=True):
-        for each in found:
-            size = each.at[-1]
-            in_group = ("spec", "placement", "groups", place.training.group or 0, size)
-            at = in_group if size in place.training.cut else (*where, *each.at)
-            yield replace(rule.problem_for(each), location=at)
+    for rule, uneven_fields in zip(CUT_RULES, uneven, strict=True):
+        for uneven_field in uneven_fields:
+            size = uneven_field.at[-1]
+            in_group = ("spec", "placement", "groups", role_placement.training.group or 0, size)
+            at = in_group if size in role_placement.training.cut else (*where, *uneven_field.at)
+            yield replace(rule.problem_for(uneven_field), location=at)
 
 
 def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
@@ -125,8 +130,8 @@ def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
 
 
 def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:
-    """First ranks of the groups of tensor ranks that lie on two nodes, before they lie on nodes as
-    the first ones do again."""
+    """First ranks of the tensor groups that cross nodes, within one period of groups and nodes."""
+    # The pattern of groups and nodes repeats after this many ranks.
     period = math.lcm(tensor, devices_per_node)
     return [
         start
@@ -136,7 +141,7 @@ def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:
 
 
 def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
-    """Refuse tensor ranks that are not all on one node: they talk within every layer."""
+    """Refuse tensor groups that cross nodes: their ranks exchange activations in every layer."""
     per_node, tensor = pool.devices_per_node, mesh.tensor
     torn = torn_groups(mesh.ranks, tensor, per_node)
     if not torn:

@@ -1,6 +1,6 @@
-"""Where roles are: the devices for each kind of their calls.
+"""The placement of roles: devices for each kind of their calls.
 
-Groups of neighbouring devices that hold the same: one sum of memory stands for each.
+Neighbouring devices with the same roles form a group; one sum of memory stands for each of them.
 """
 
 from __future__ import annotations
@@ -19,81 +19,88 @@ from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, Rol
 from rlhf_flow.errors import InvalidPlacement, NotOffered
 
 KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
-"""Which kinds of calls each role with a model has, in any graph."""
+"""Kinds of calls of each role with a model, in any graph."""
 
 
 @dataclass(frozen=True)
-class CallPlace:
-    """The devices for some calls of a role, and how the manifest cuts the model there."""
+class CallPlacement:
+    """The devices for some calls of a role, and the cut of the model that placement fixes there."""
 
     mesh: Mesh
     """The devices, cut along `data` only."""
     tensor: int | None = None
-    """None: placement does not say."""
+    """Tensor ranks. None: placement leaves them open."""
     pipeline: int | None = None
-    """None: placement does not say."""
+    """Pipeline stages. None: placement leaves them open."""
     group: int | None = None
-    """Which of placement.groups says so. None: none, they are all devices of roles."""
+    """Index in placement.groups. None: placement has no groups."""
     is_chosen: bool = False
-    """Whether the planner chose the devices and the cut, as the fastest."""
+    """True if the planner chose devices and cut, by time."""
 
     @property
     def field(self) -> str:
-        """What says so in the manifest."""
+        """The field of the manifest that fixes it."""
         return "placement" if self.group is None else f"placement.groups[{self.group}]"
 
     @property
     def cut(self) -> dict[str, int]:
-        """What placement says of how the model is cut, by name."""
-        given = {"tensor": self.tensor, "pipeline": self.pipeline}
-        return {name: size for name, size in given.items() if size is not None}
+        """The cut that placement fixes, by the names of its fields."""
+        named = {"tensor": self.tensor, "pipeline": self.pipeline}
+        return {name: size for name, size in named.items() if size is not None}
 
 
 @dataclass(frozen=True)
-class RolePlace:
-    """Where a role is."""
+class RolePlacement:
+    """The devices of a role."""
 
-    training: CallPlace
+    training: CallPlacement
     """For training and forward passes: these devices hold its model."""
-    generation: CallPlace
-    """For generation, if it has any."""
+    generation: CallPlacement
+    """For generation, if it generates."""
 
 
-def place_everywhere(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlace]:
-    """Roles all of whose calls are on the same devices."""
-    places = {role: CallPlace(mesh) for role, mesh in meshes.items()}
-    return {role: RolePlace(place, place) for role, place in places.items()}
+def meshes_placement(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlacement]:
+    """Roles whose calls all run on the same devices."""
+    by_role = {role: CallPlacement(mesh) for role, mesh in meshes.items()}
+    return {
+        role: RolePlacement(call_placement, call_placement)
+        for role, call_placement in by_role.items()
+    }
 
 
-def place_roles(
+def manual_placement(
     placement: PlacementSpec, kinds: KindsOfCalls, pools: Sequence[Pool]
-) -> Mapping[str, RolePlace]:
-    """Where each role is.
+) -> Mapping[str, RolePlacement]:
+    """The placement that the manifest asks for, of type Colocated or Manual.
 
     Args:
-        placement: what is asked for.
+        placement: the manifest's.
         kinds: of the calls of each role with a model.
         pools: all devices.
 
     Raises:
-        InvalidPlacement: groups that leave a role or calls of it out, name others, or do not lie
-            in their pool.
+        InvalidPlacement: groups that leave out a role or calls of it, name others, or exceed their
+            pool.
         NotOffered: calls of a role on devices on which no runtime runs them.
     """
     if placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
-        return place_everywhere(dict.fromkeys(kinds, Mesh(pool=pool.name, data=pool.num_devices)))
+        return meshes_placement(dict.fromkeys(kinds, Mesh(pool=pool.name, data=pool.num_devices)))
     groups = placement.groups
     _check_roles(groups, tuple(kinds))
-    places = [_place(group, number, pools) for number, group in enumerate(groups)]
-    found = {role: _placed(role, groups, places, kinds[role]) for role in kinds}
+    call_placements = [
+        _group_placement(group, number, pools) for number, group in enumerate(groups)
+    ]
+    placements = {
+        role: _role_placement(role, groups, call_placements, kinds[role]) for role in kinds
+    }
     for pool in pools:
-        if all(pool.name != place.mesh.pool for place in places):
+        if all(pool.name != call_placement.mesh.pool for call_placement in call_placements):
             raise InvalidPlacement(
                 f"a pool that holds no role: got {pool.name}, allowed pools that "
                 "placement.groups[].pool names; name it there, or remove it"
             )
-    return found
+    return placements
 
 
 def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
@@ -112,16 +119,16 @@ def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
         )
 
 
-def _place(group: RoleGroup, number: int, pools: Sequence[Pool]) -> CallPlace:
-    pool = next((each for each in pools if group.pool in (None, each.name)), None)
+def _group_placement(group: RoleGroup, number: int, pools: Sequence[Pool]) -> CallPlacement:
+    pool = next((candidate for candidate in pools if group.pool in (None, candidate.name)), None)
     if pool is None:
         raise InvalidPlacement(
             f"the group of {group.name} is in a pool that is not there: got {group.pool}, allowed "
-            f"{', '.join(each.name for each in pools)}; correct placement.groups"
+            f"{', '.join(pool_.name for pool_ in pools)}; correct placement.groups"
         )
-    left = pool.num_devices - group.first_device
-    devices = left if group.devices is None else group.devices
-    if not 1 <= devices <= left:
+    available = pool.num_devices - group.first_device
+    devices = available if group.devices is None else group.devices
+    if not 1 <= devices <= available:
         last = group.first_device + (group.devices or 1) - 1
         raise InvalidPlacement(
             f"the group of {group.name} does not lie in its pool: got devices "
@@ -129,26 +136,29 @@ def _place(group: RoleGroup, number: int, pools: Sequence[Pool]) -> CallPlace:
             f"{pool.name}; lower firstDevice or devices, or add devices"
         )
     mesh = Mesh(pool=pool.name, first_rank=group.first_device, data=devices)
-    return CallPlace(mesh, group.tensor, group.pipeline, number)
+    return CallPlacement(mesh, group.tensor, group.pipeline, number)
 
 
-def _placed(
+def _role_placement(
     role: str,
     groups: Sequence[RoleGroup],
-    places: Sequence[CallPlace],
+    call_placements: Sequence[CallPlacement],
     kinds: AbstractSet[RoleCalls],
-) -> RolePlace:
-    """Where a role is, by the groups that name it: which name each kind once, or none."""
-    of_role = [pair for pair in zip(groups, places, strict=True) if role in pair[0].roles]
-    named = {kind: place for group, place in of_role for kind in group.calls}
-    rest = next((place for group, place in of_role if not group.calls), None)
+) -> RolePlacement:
+    """The devices of a role by the groups that name it; at most one of these may name no kinds."""
+    own_groups = [
+        pair for pair in zip(groups, call_placements, strict=True) if role in pair[0].roles
+    ]
+    named = {kind: call_placement for group, call_placement in own_groups for kind in group.calls}
+    rest = next((call_placement for group, call_placement in own_groups if not group.calls), None)
     _check_kinds(role, named, rest, kinds)
-    found = {kind: named.get(kind, rest) for kind in RoleCalls}
+    by_kind = {kind: named.get(kind, rest) for kind in RoleCalls}
     trained, inferred = (
-        found[kind] if kind in kinds else None for kind in (RoleCalls.TRAIN, RoleCalls.INFER)
+        by_kind[kind] if kind in kinds else None for kind in (RoleCalls.TRAIN, RoleCalls.INFER)
     )
-    generating = found[RoleCalls.GENERATE] if RoleCalls.GENERATE in kinds else None
-    training = trained or inferred or generating or rest or of_role[0][1]
+    generating = by_kind[RoleCalls.GENERATE] if RoleCalls.GENERATE in kinds else None
+    training = trained or inferred or generating or rest or own_groups[0][1]
+    # Infer reads the weights that Train updates, and no runtime moves them between such calls.
     if inferred is not None and not _is_same(inferred, training):
         raise NotOffered(
             f"a role that is trained and runs forward on different devices is not offered: got "
@@ -156,67 +166,70 @@ def _placed(
             "the same devices and cut for both; write calls: [Train, Infer] in one group"
         )
     generation = generating or training
+    # Pools are separate worlds of ranks: weights cannot be sent from one to the other.
     if generation.mesh.pool != training.mesh.pool:
         raise NotOffered(
             f"a role that generates in another pool is not offered: got {role} in pool "
             f"{training.mesh.pool}, and its generation in {generation.mesh.pool}, allowed one pool "
             "for both; change placement.groups[].pool"
         )
-    return RolePlace(training, generation)
+    return RolePlacement(training, generation)
 
 
 def _check_kinds(
     role: str,
-    named: Mapping[RoleCalls, CallPlace],
-    rest: CallPlace | None,
+    named: Mapping[RoleCalls, CallPlacement],
+    rest: CallPlacement | None,
     kinds: AbstractSet[RoleCalls],
 ) -> None:
     allowed = ", ".join(kind for kind in RoleCalls if kind in kinds)
-    for kind, place in named.items():
+    for kind, call_placement in named.items():
         if kind not in kinds:
             raise InvalidPlacement(
-                f"{place.field} is for calls that {role} does not have: got {kind}, allowed "
-                f"{allowed}; remove them, or {role}, from this group"
+                f"{call_placement.field} is for calls that {role} does not have: got {kind}, "
+                f"allowed {allowed}; remove them, or {role}, from this group"
             )
-    left = [kind for kind in RoleCalls if kind in kinds and kind not in named]
-    if rest is None and left:
+    unnamed = [kind for kind in RoleCalls if kind in kinds and kind not in named]
+    if rest is None and unnamed:
         raise InvalidPlacement(
-            f"placement.groups leave calls of {role} out: got no group for {', '.join(left)}, "
+            f"placement.groups leave calls of {role} out: got no group for {', '.join(unnamed)}, "
             f"allowed groups for all of {allowed}; add them to one's calls, or a group of {role} "
             "without calls"
         )
-    if rest is not None and kinds and not left:
+    if rest is not None and kinds and not unnamed:
         raise InvalidPlacement(
             f"{rest.field} has no calls of {role}: got other groups for all of {allowed}, allowed "
             f"calls that no other group names; remove {role} from it"
         )
 
 
-def _is_same(one: CallPlace, other: CallPlace) -> bool:
+def _is_same(one: CallPlacement, other: CallPlacement) -> bool:
     return (one.mesh, one.cut) == (other.mesh, other.cut)
 
 
-def _describe(place: CallPlace) -> str:
-    cut = [f"{name} {size}" for name, size in place.cut.items()]
-    return " with ".join([describe_devices(place.mesh.ranks, place.mesh.pool), *cut])
+def _describe(call_placement: CallPlacement) -> str:
+    cut = [f"{name} {size}" for name, size in call_placement.cut.items()]
+    return " with ".join(
+        [describe_devices(call_placement.mesh.ranks, call_placement.mesh.pool), *cut]
+    )
 
 
 @dataclass(frozen=True)
 class DeviceGroup:
-    """Neighbouring devices of a pool that hold the same roles."""
+    """Neighbouring devices of a pool with the same roles."""
 
     pool: Pool
     first_rank: int
-    """As the pool numbers them."""
+    """First rank, as the pool numbers them."""
     num_devices: int
     roles: tuple[str, ...]
     """Roles whose models they hold, for training and forward passes."""
     generating: tuple[str, ...]
-    """Roles that generate there, if they do."""
+    """Roles that generate there."""
 
     @property
     def ranks(self) -> range:
-        """As the pool numbers them."""
+        """Ranks, as the pool numbers them."""
         return range(self.first_rank, self.first_rank + self.num_devices)
 
     def __str__(self) -> str:
@@ -225,16 +238,16 @@ class DeviceGroup:
 
 @dataclass(frozen=True)
 class GroupMemory:
-    """A group of devices, and what memory is used for on each of them."""
+    """A group of devices, and the use of memory on each of them."""
 
     group: DeviceGroup
     phases: tuple[Phase, ...]
-    """In which its memory differs."""
+    """Phases that differ in memory."""
     items: tuple[MemoryItem, ...]
 
     @cached_property
     def sums(self) -> Mapping[Phase, int]:
-        """What is held in each phase."""
+        """Bytes in each phase."""
         return sum_by_phase(self.items)
 
     @property
@@ -244,27 +257,27 @@ class GroupMemory:
 
     @property
     def excess_bytes(self) -> int:
-        """How much that is more than a device has; negative where it fits."""
+        """Bytes above the memory of a device; negative if it fits."""
         return self.peak_bytes - self.group.pool.memory_bytes_per_device
 
-    def held_peak(self, role: str, release: bool) -> int:
-        """Bytes in the fuller of the phases of generation that hold a role's cache: while its
-        weights arrive only where it is not given back."""
+    def generation_peak(self, role: str, release: bool) -> int:
+        """The higher peak of the phases of generation that have a role's cache. Without release the
+        cache is also resident while new weights arrive."""
         kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
         return max(self.sums[call_phase(role, kind)] for kind in kinds)
 
 
 def device_groups(
-    pools: Sequence[Pool], places: Mapping[str, RolePlace]
+    pools: Sequence[Pool], placement: Mapping[str, RolePlacement]
 ) -> tuple[DeviceGroup, ...]:
-    """All devices, in groups as large as they can be; a group may hold nothing."""
-    return tuple(group for pool in pools for group in _groups_of(pool, places))
+    """All devices, in the largest possible groups; a group may have no roles."""
+    return tuple(group for pool in pools for group in _groups_of(pool, placement))
 
 
-def _groups_of(pool: Pool, places: Mapping[str, RolePlace]) -> Iterator[DeviceGroup]:
+def _groups_of(pool: Pool, placement: Mapping[str, RolePlacement]) -> Iterator[DeviceGroup]:
     training, generation = (
         {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.name}
-        for meshes in _meshes(places)
+        for meshes in _meshes(placement)
     )
     cuts = {0, pool.num_devices}
     cuts |= {
@@ -272,18 +285,19 @@ def _groups_of(pool: Pool, places: Mapping[str, RolePlace]) -> Iterator[DeviceGr
         for ranks in (*training.values(), *generation.values())
         for cut in (ranks.start, ranks.stop)
     }
+    # Roles change only at the ends of their ranks, so these are the borders of the groups.
     bounds = sorted(cuts)
     for first, end in zip(bounds[:-1], bounds[1:], strict=True):
-        held, generating = (
-            tuple(role for role, ranks in each.items() if first in ranks)
-            for each in (training, generation)
+        resident, generating = (
+            tuple(role for role, ranks in roles.items() if first in ranks)
+            for roles in (training, generation)
         )
-        yield DeviceGroup(pool, first, end - first, held, generating)
+        yield DeviceGroup(pool, first, end - first, resident, generating)
 
 
-def _meshes(places: Mapping[str, RolePlace]) -> tuple[dict[str, Mesh], dict[str, Mesh]]:
-    """Of training and of generation."""
+def _meshes(placement: Mapping[str, RolePlacement]) -> tuple[dict[str, Mesh], dict[str, Mesh]]:
+    """Meshes of training and of generation."""
     return (
-        {role: place.training.mesh for role, place in places.items()},
-        {role: place.generation.mesh for role, place in places.items()},
+        {role: role_placement.training.mesh for role, role_placement in placement.items()},
+        {role: role_placement.generation.mesh for role, role_placement in placement.items()},
     )

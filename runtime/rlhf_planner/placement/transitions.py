@@ -1,5 +1,4 @@
-"""Where a role's weights go to its generation engines in a pass, and where these give their memory
-back: calls of the plan that no step makes. Pure."""
+"""Transitions between training and generation: calls that a plan adds to a graph. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from rlhf_flow.step.calls import ModelCall
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
 """Calls that need next to no memory of a device."""
 ShareRanks = Callable[[ModelCall, ModelCall], bool]
-"""Whether two calls run on some of the same ranks."""
+"""True if two calls share ranks."""
 
 
 def with_transitions(
@@ -33,36 +32,38 @@ def with_transitions(
 
     Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
     """
-    made: list[ModelCall] = []
+    result: list[ModelCall] = []
     current: set[str] = set()
     region = ""
     for number, call in enumerate(calls):
+        # A region (`flow.every`, `flow.repeat`) may run or not, so what it leaves in the engines is
+        # unknown. So is the state after the last pass.
         if region_of(call) != region:
             region = region_of(call)
             current.clear()
         current -= {role for role in current if call.changes(role)}
         if call.kind is not CallKind.GENERATE:
-            made.append(call)
+            result.append(call)
             continue
         assert call.role is not None
         if call.role not in current:
-            made.append(beside_generation(call, RESHARD, CallKind.RESHARD))
-        made.append(call)
+            result.append(generation_call(call, RESHARD, CallKind.RESHARD))
+        result.append(call)
         if call.role in releases and not _generates_next(call, calls[number + 1 :], share_ranks):
-            made.append(beside_generation(call, RELEASE, CallKind.RELEASE))
+            result.append(generation_call(call, RELEASE, CallKind.RELEASE))
             current.discard(call.role)
         else:
             current.add(call.role)
-    return made
+    return result
 
 
 def region_of(call: ModelCall) -> str:
-    """The region that a call stands in; empty outside of all."""
+    """The region of a call; empty outside of all regions."""
     return call.id.rpartition("/")[0]
 
 
-def beside_generation(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
-    """A call that belongs to a role's generation, named after it."""
+def generation_call(call: ModelCall, method: str, kind: CallKind) -> ModelCall:
+    """A call of a role's generation, named after the call that generates."""
     region, slash, site = call.id.rpartition("/")
     _, number, count = site.partition("#")
     name = f"{region}{slash}{call.role}.{method}{number}{count}"
@@ -74,8 +75,8 @@ def _generates_next(
     following: Sequence[ModelCall],
     share_ranks: ShareRanks,
 ) -> bool:
-    """Whether the next call that needs memory on the ranks of one that generates is of the same
-    role, generates, and runs whenever this one does."""
+    """True if the next call that needs memory on a generating call's ranks generates with the same
+    role in the same region."""
     for other in following:
         if region_of(other) != region_of(call):
             return False

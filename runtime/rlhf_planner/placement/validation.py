@@ -1,9 +1,4 @@
-"""What a step asks for and this version does not have.
-
-What the generation engine can serve of a model, as far as the model's dimensions say it.
-
-Roles that take over another role's weights: where both must be, and of which shape.
-"""
+"""Refusals of placements and models that this version does not run."""
 
 from __future__ import annotations
 
@@ -15,16 +10,16 @@ from rlhf_api.plan import Mesh, Pool
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_planner.placement.placement import CallPlace, RolePlace
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 
 
-def check_offered(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> None:
+def check_offered(problem: PlanningProblem, placement: Mapping[str, RolePlacement]) -> None:
     """Refuse steps that no runtime runs yet.
 
     Args:
-        problem: what is planned.
-        places: where each role with a model is.
+        problem: the planning problem.
+        placement: the devices of each role with a model.
 
     Raises:
         NotOffered: with the call, and what to write instead.
@@ -32,24 +27,24 @@ def check_offered(problem: PlanningProblem, places: Mapping[str, RolePlace]) -> 
     generating = [role for role, facts in problem.models.items() if facts.generates]
     by_name = {pool.name: pool for pool in problem.pools}
     for first, second in combinations(generating, 2):
-        one, other = places[first].generation, places[second].generation
+        one, other = placement[first].generation, placement[second].generation
         check_engines(first, one, second, other, by_name[one.mesh.pool])
 
 
-def check_engines(first: str, one: CallPlace, second: str, other: CallPlace, pool: Pool) -> None:
-    """Refuse two roles whose engines would share processes that cannot have both.
-
-    vLLM keeps one set of groups in a process, which a second engine takes over: it has to be on the
-    same ranks, and of the same size.
-    """
+def check_engines(
+    first: str, one: CallPlacement, second: str, other: CallPlacement, pool: Pool
+) -> None:
+    """Refuse two roles whose engines would share processes that cannot have both."""
     here, there = one.mesh, other.mesh
     if not here.overlaps(there):
         return
+    # vLLM keeps one set of groups in a process, which a second engine takes over: it must be on the
+    # same ranks, and of the same size.
     if pool.device is Device.GPU:
         raise NotOffered(
             "several roles that generate on the same GPUs are not offered yet, where an engine "
             f"that gives its memory back is alone in its process: got {first}, {second}, allowed "
-            "one; generate with one of them, or place them apart with placement.groups"
+            "one; generate with one of them, or separate them with placement.groups"
         )
     if here.ranks != there.ranks:
         raise NotOffered(
@@ -73,10 +68,10 @@ On GPUs one of its backends takes every size. Source: vLLM 0.32, v1/attention/ba
 
 
 def check_served(problem: PlanningProblem) -> None:
-    """Refuse a role that generates with a model that the engine has no kernel for.
+    """Refuse a role that generates with a model for which the engine has no kernel.
 
     Raises:
-        NotOffered: with the sizes that there are.
+        NotOffered: with the supported sizes.
     """
     if problem.device is not Device.CPU:
         return
@@ -91,10 +86,10 @@ def check_served(problem: PlanningProblem) -> None:
 
 
 def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
-    """Refuse copies between models that differ, or that are on other devices.
+    """Refuse copies of weights between models that differ, or that are on other devices.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         meshes: the ranks of each role with a model.
 
     Raises:

@@ -24,11 +24,11 @@ from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of, limit_devices
 from rlhf_planner.problem.model_shapes import KNOWN_MODELS, difference_of, source_shape
 from rlhf_planner.problem.problem import (
-    Fixed,
+    Constraints,
     FixedStrategy,
     Graphs,
-    ModelFacts,
     PlanningProblem,
+    RoleSpec,
     Workload,
 )
 from rlhf_planner.problem.profile import Profile
@@ -75,10 +75,10 @@ def _facts(
     head: ModelHead,
     shape: DecoderShape,
     pools: Sequence[Pool],
-) -> ModelFacts:
+) -> RoleSpec:
     step, model = graphs[GraphName.STEP], job.spec.model_for(role)
     training, origin = model.training, model.source.same_as or role
-    return ModelFacts(
+    return RoleSpec(
         role=role,
         origin=origin,
         trained_as=role if role in job.spec.models else "actor",
@@ -138,7 +138,7 @@ def _workload(job: RLHFJob) -> Workload:
         prompts_per_step=schedule.prompts_per_step,
         warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
         pretraining_rows=job.spec.pretraining_rows_per_step or 0,
-        held_out_prompts=None if held_out is None else held_out.max_rows,
+        evaluation_prompts=None if held_out is None else held_out.max_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
@@ -149,10 +149,10 @@ def _workload(job: RLHFJob) -> Workload:
     )
 
 
-def _fixed(job: RLHFJob) -> Fixed:
+def _fixed(job: RLHFJob) -> Constraints:
     rollout, has_warm_start = job.spec.rollout, job.spec.schedule.warm_start is not None
     memory = rollout.kv_cache_memory
-    return Fixed(
+    return Constraints(
         placement=job.spec.placement,
         engine_tensor=rollout.parallelism.tensor,
         kv_cache_bytes=None if memory is None else quantity_value(memory),

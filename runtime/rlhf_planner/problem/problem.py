@@ -35,7 +35,7 @@ class Workload:
     """Rows of a step of the warm start. 0 without."""
     pretraining_rows: int
     """Rows for pretraining of a step. 0 without."""
-    held_out_prompts: int | None
+    evaluation_prompts: int | None
     """Prompts of an evaluation, at most. None: there is none, or it has no limit."""
     max_prompt_tokens: int
     """Longest prompt."""
@@ -83,7 +83,7 @@ class FixedStrategy:
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class RoleSpec:
     """A role with a model: what is known of it before it has devices."""
 
     role: str
@@ -129,7 +129,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Constraints:
     """What is decided already of the job as a whole."""
 
     placement: PlacementSpec
@@ -158,13 +158,13 @@ class PlanningProblem:
     """The job's name."""
     graphs: Graphs
     """What it computes."""
-    models: Mapping[str, ModelFacts]
+    models: Mapping[str, RoleSpec]
     """Of every role with a model, in the order in which the algorithm names them."""
     pools: tuple[Pool, ...]
     """The devices that it may take, all of one kind."""
     workload: Workload
     """What it works on."""
-    fixed: Fixed
+    fixed: Constraints
     """What is decided already."""
     profile: Profile | None = None
     """Measured on such devices. None: times come from data sheets."""

@@ -1,15 +1,14 @@
-"""The fastest of many plans: which devices each role has, how its model is cut there, and how it
-computes within their memory.
+"""Best-first branch and bound over placements, cuts and engine sizes.
 
-    set_partitions.py  ways to part things into sets, and devices among them
-    placements.py      where roles may be: the family of placements that are compared
-    layouts.py         ways to cut the models of a placement, and sizes of its engines
-    least_seconds.py   what the calls of a step take at least, whatever the plan
-    least_memory.py    what roles hold at least, and the room for it
-    layout_space.py    the layouts of a placement that may fit
-    bounded_layouts.py both together: bounds for layouts, and beginnings of them
-    find_plan.py       best first: the fastest plan that fits, and how far it is from the best
+    search_space.py      the layouts of a placement, and which options are still feasible
+    relaxation.py        lower bounds of partial and complete layouts
+    branch_and_bound.py  the search itself: queue, incumbent, result
+    search.py            the search of one problem, with its baselines
+    pool_size.py         sizes of pools, and the objectives that compare them
+    pool_size_bounds.py  lower bounds for a size of the pools
+    pool_search.py       the search over sizes of the pools
+    neighbours.py        plans that differ from a plan in one choice
 
-Pure and deterministic. What is compared, and in which order, depends on models, devices and their
-speed, never on their memory: with more memory there are the same plans and more of them fit.
+Pure and deterministic. Which layouts are compared, and in which order, depends on models, devices
+and their speed, never on their memory: with more memory the same plans are compared and more fit.
 """

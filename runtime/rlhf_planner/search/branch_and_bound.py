@@ -1,12 +1,12 @@
-"""The fastest plan that fits, by best first search. Pure and deterministic.
+"""The fastest feasible plan, by best-first branch and bound. Pure and deterministic.
 
-Nodes wait in one queue, least bound first: a placement, whose bound is a step in which every call
-takes as little as it can on its devices; a beginning of one of its layouts, with some models cut
-and some engines sized; and a whole layout. Of these the bounds are of what is left beside the
-memory that all others take at least. A layout is judged in full: of the ways to compute that may
-fit those whose own bound is below the best plan are fitted and estimated, until one is left. When
-the least bound that waits is not below the best plan, that plan is the fastest of the family: it is
-optimal there, and as long as nodes wait the least bound says how far it may be.
+Nodes wait in one queue, lowest bound first. A node is a placement, bounded by a step in which every
+call takes its minimum on its devices; a partial layout, with some models cut and some engines
+sized; or a complete layout. Partial layouts are bounded within the memory left after every other
+role's minimum. A complete layout is evaluated in full: its compute configs are checked against
+memory and estimated in the order of their bounds, as long as these are below the incumbent. When
+the lowest bound of the queue is not below the incumbent, the incumbent is optimal in the family.
+As long as nodes wait, that bound limits the optimality gap.
 
 Source: A* and branch and bound; HybridFlow (arXiv 2409.19256), algorithms 1 and 2, tries all
 placements and takes the best strategy of each role by itself; ReaL (arXiv 2406.14088), section 5,
@@ -25,236 +25,244 @@ from math import inf
 from rlhf_api.errors import ManifestError
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import PlanError
-from rlhf_planner.bounds.memory import LeastMemory
-from rlhf_planner.bounds.time import LeastSeconds
+from rlhf_planner.bounds.memory import MemoryBounds
+from rlhf_planner.bounds.time import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import evaluate
-from rlhf_planner.feasibility import FittedJob, fit_job, place_job
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.feasibility import FeasibleJob, apply_placement, check_feasible
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.relaxation import Layouts
+from rlhf_planner.search.relaxation import Relaxation
 from rlhf_planner.search.search_space import LayoutSpace
 from rlhf_planner.strategies.placements import Placement, placements
 
-MAX_FITTED = 1_000
-"""Ways to compute that are fitted into memory before a search ends without a proof: some
-seconds."""
-PATIENCE = 10
-"""So many times as many while nothing that was tried fits."""
-MOST_APART = 16
-"""Placements with roles apart of which one that fits is told."""
-BOUNDED_FOR_EACH = 20
-"""So many layouts and beginnings of layouts get bounds at most for each way that may be fitted."""
-WITHOUT_END = 10**9
-"""So many are never reached: the search ends with a proof."""
+MAX_CANDIDATES = 1_000
+"""Compute configs checked against memory before a search ends without a proof: some seconds."""
+INFEASIBLE_FACTOR = 10
+"""Factor on MAX_CANDIDATES while no candidate is feasible."""
+MAX_SPLIT_PLACEMENTS = 16
+"""How many split placements contribute a feasible plan to the result."""
+MAX_NODES_PER_CANDIDATE = 20
+"""Cap on bounded nodes, as a multiple of the cap on candidates."""
+UNLIMITED = 10**9
+"""A number of candidates that no search reaches: it ends with a proof."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found."""
+class SearchResult:
+    """The result of a search."""
 
-    fitted: FittedJob | None
-    """The fastest that fits. None: nothing fits, or nothing that is as fast as was asked for."""
+    fitted: FeasibleJob | None
+    """The incumbent. None: no plan is feasible, or none is below the requested step time."""
     step_seconds: float
-    """Of its steps; infinite without one."""
+    """Step time of the incumbent; infinite without one."""
     bound_seconds: float
-    """No plan of the family takes less; the same where it is the fastest."""
-    num_fitted: int
-    """Ways to compute that were fitted into memory."""
+    """Lower bound on every plan of the family; equal to `step_seconds` if the plan is optimal."""
+    num_candidates: int
+    """Compute configs that were checked against memory."""
     num_placements: int
-    """In the family."""
-    apart: tuple[FittedJob, ...] = ()
-    """Of the placements with the least bounds in which not all calls are on the same ranks one that
-    fits, for whoever judges by more than the search."""
+    """Placements in the family."""
+    split: tuple[FeasibleJob, ...] = ()
+    """One feasible job each of the split placements with the lowest bounds. A placement is split if
+    its calls run on different ranks. Stage fusion may make such a plan the fastest."""
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no plan of the family is faster."""
+        """True if no plan of the family is faster."""
         return self.bound_seconds >= self.step_seconds
 
     @property
     def gap(self) -> float:
-        """How much faster a plan of the family may be at most, as a share of the bound."""
+        """Upper bound on the speed-up that is still possible, relative to the bound."""
         return self.step_seconds / self.bound_seconds - 1.0 if self.bound_seconds else inf
 
 
 @dataclass(frozen=True, order=True)
 class _Node:
-    """What waits to be looked at."""
+    """A node of the search tree."""
 
     bound_seconds: float
-    """Of all that follows from it."""
+    """Lower bound on all plans below the node."""
     depth: int
-    """Less where more is chosen: of equal bounds what is nearer to a plan comes first."""
+    """Negative number of assigned dimensions: of equal bounds the node nearest to a plan comes
+    first."""
     number: int
-    """Earlier ones first, so that the order is always the same."""
+    """Sequence number; makes the order total and deterministic."""
     placement: Placement = field(compare=False)
     space: LayoutSpace | None = field(compare=False)
-    """Its layouts. None: they were not looked at."""
-    place: tuple[int, ...] = field(compare=False)
-    """Of the first dimensions: which option."""
+    """Layouts of the placement. None: not expanded."""
+    assignment: tuple[int, ...] = field(compare=False)
+    """Index of the chosen option of each assigned dimension."""
 
 
 def find_plan(
     problem: PlanningProblem,
     hardware: Mapping[str, Hardware],
     family: Sequence[Placement] | None = None,
-    incumbents: Sequence[FittedJob] = (),
-    most_fitted: int = MAX_FITTED,
+    incumbents: Sequence[FeasibleJob] = (),
+    max_candidates: int = MAX_CANDIDATES,
     below_seconds: float = inf,
-) -> Found:
-    """The fastest plan of a family.
+) -> SearchResult:
+    """Find the fastest plan of a family.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         hardware: of the devices of each pool.
         family: the placements. None: all of `placements`.
-        incumbents: plans that are known to fit; one of them is the answer where none is faster.
-        most_fitted: ways to compute that are fitted into memory, at most.
-        below_seconds: only plans with shorter steps are looked for.
+        incumbents: feasible jobs to start from; one of them is the result if none is faster.
+        max_candidates: limit of compute configs that are checked against memory.
+        below_seconds: only plans with shorter steps are searched for.
     """
     family = tuple(placements(problem)) if family is None else family
-    return _Search(problem, hardware, most_fitted, below_seconds).run(family, incumbents)
+    return _Search(problem, hardware, max_candidates, below_seconds).run(family, incumbents)
 
 
 class _Search:
-    """The state of a search."""
+    """Queue and incumbent of one search."""
 
     def __init__(
         self,
         problem: PlanningProblem,
         hardware: Mapping[str, Hardware],
-        most_fitted: int,
+        max_candidates: int,
         below_seconds: float,
     ) -> None:
-        self._problem, self._hardware, self._most_fitted = problem, hardware, most_fitted
+        self._problem, self._hardware, self._max_candidates = problem, hardware, max_candidates
         links = {
             pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in problem.pools
         }
-        self._least = LeastSeconds(problem, links)
-        self._layouts = Layouts(problem, self._least, LeastMemory(problem))
+        self._bounds = CallTimeBounds(problem, links)
+        self._relaxation = Relaxation(problem, self._bounds, MemoryBounds(problem))
         self._queue: list[_Node] = []
         self._numbers = count()
-        self._best: FittedJob | None = None
+        self._incumbent: FeasibleJob | None = None
         self._below_seconds = below_seconds
-        self._best_seconds = below_seconds
-        """Of the best plan's steps; without one, what they are to be below."""
-        self._num_fitted = self._num_bounded = 0
-        self._apart: list[tuple[float, int, Placement]] = []
-        """Bounds of placements in which not all calls are on the same ranks, their numbers, and
-        they; slower ones than the best plan, too."""
+        self._incumbent_seconds = below_seconds
+        """Step time of the incumbent; without one, the limit that steps must be below."""
+        self._num_candidates = self._num_bounded = 0
+        self._split: list[tuple[float, int, Placement]] = []
+        """Bound, number and placement of every split placement, whatever its bound."""
         self._unfinished = inf
-        """Bound of a layout that could not be judged to its end."""
+        """Lowest bound of the layouts whose candidates were cut off by the limit."""
 
-    def run(self, family: Sequence[Placement], incumbents: Sequence[FittedJob]) -> Found:
+    def run(self, family: Sequence[Placement], incumbents: Sequence[FeasibleJob]) -> SearchResult:
         for fitted in incumbents:
-            self._judge(fitted)
+            self._update_incumbent(fitted)
         for placement in family:
             self._push_placement(placement)
-        while self._goes_on():
+        while self._should_continue():
             node = heapq.heappop(self._queue)
             if node.space is None:
-                for space in self._layouts.of(node.placement):
-                    self._push(space, ())
-            elif len(node.place) < len(node.space.dimensions):
-                for number in range(len(node.space.dimensions[len(node.place)].options)):
-                    self._push(node.space, (*node.place, number))
+                for space in self._relaxation.feasible_spaces(node.placement):
+                    self._push_layout(space, ())
+            elif len(node.assignment) < len(node.space.dimensions):
+                for number in range(len(node.space.dimensions[len(node.assignment)].options)):
+                    self._push_layout(node.space, (*node.assignment, number))
             else:
-                self._judge_layout(node.space, node.place)
-        apart = tuple(self._fitted_apart())
-        for fitted in apart:  # a search that ended early may not have come to them
-            self._judge(fitted)
+                self._evaluate_layout(node.space, node.assignment)
+        split = tuple(self._feasible_splits())
+        # A search that ended early may not have reached these placements.
+        for fitted in split:
+            self._update_incumbent(fitted)
         waiting = (node.bound_seconds for node in self._queue[:1])
-        bound = min([self._best_seconds, self._unfinished, *waiting])
-        seconds = inf if self._best is None else self._best_seconds
-        return Found(self._best, seconds, bound, self._num_fitted, len(family), apart)
-
-    def _goes_on(self) -> bool:
-        """Whether something that waits may be faster, and may still be tried."""
-        return (
-            bool(self._queue)
-            and self._queue[0].bound_seconds < self._best_seconds
-            and self._num_fitted < self._most()
-            and self._num_bounded < self._most() * BOUNDED_FOR_EACH
+        bound = min([self._incumbent_seconds, self._unfinished, *waiting])
+        seconds = inf if self._incumbent is None else self._incumbent_seconds
+        return SearchResult(
+            self._incumbent, seconds, bound, self._num_candidates, len(family), split
         )
 
-    def _most(self) -> int:
-        """Ways to compute that may be fitted: more where nothing fits yet."""
-        is_any_wanted = self._best is None and self._below_seconds == inf
-        return self._most_fitted * (PATIENCE if is_any_wanted else 1)
+    def _should_continue(self) -> bool:
+        """True if a node of the queue may beat the incumbent and the limits allow another
+        candidate."""
+        return (
+            bool(self._queue)
+            and self._queue[0].bound_seconds < self._incumbent_seconds
+            and self._num_candidates < self._limit()
+            and self._num_bounded < self._limit() * MAX_NODES_PER_CANDIDATE
+        )
+
+    def _limit(self) -> int:
+        """The limit of candidates: higher while no plan is feasible."""
+        needs_any = self._incumbent is None and self._below_seconds == inf
+        return self._max_candidates * (INFEASIBLE_FACTOR if needs_any else 1)
 
     def _push_placement(self, placement: Placement) -> None:
-        least = self._layouts.least(placement)
-        if least is None:
+        seconds = self._relaxation.placement_bounds(placement)
+        if seconds is None:
             return
-        bound = self._least.steps.of_step(placement, least)
-        self._wait(bound, placement, None, ())
-        if _is_apart(placement):
-            self._apart.append((bound, len(self._apart), placement))
+        bound = self._bounds.steps.step_seconds(placement, seconds)
+        self._push(bound, placement, None, ())
+        if _is_split(placement):
+            self._split.append((bound, len(self._split), placement))
 
-    def _push(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
+    def _push_layout(self, space: LayoutSpace, assignment: tuple[int, ...]) -> None:
         self._num_bounded += 1
-        seconds = self._layouts.least_left(space, place)
+        seconds = self._relaxation.node_bounds(space, assignment)
         if seconds is not None:
-            bound = self._least.steps.of_step(space.placement, seconds, space.orders)
-            self._wait(bound, space.placement, space, place)
+            bound = self._bounds.steps.step_seconds(space.placement, seconds, space.orders)
+            self._push(bound, space.placement, space, assignment)
 
-    def _wait(
-        self, bound: float, placement: Placement, space: LayoutSpace | None, place: tuple[int, ...]
+    def _push(
+        self,
+        bound: float,
+        placement: Placement,
+        space: LayoutSpace | None,
+        assignment: tuple[int, ...],
     ) -> None:
-        if bound < self._best_seconds:
-            node = _Node(bound, -len(place), next(self._numbers), placement, space, place)
+        if bound < self._incumbent_seconds:
+            node = _Node(bound, -len(assignment), next(self._numbers), placement, space, assignment)
             heapq.heappush(self._queue, node)
 
-    def _judge_layout(self, space: LayoutSpace, place: tuple[int, ...]) -> None:
-        """Fit a layout into memory in all ways that may be faster than the best plan."""
+    def _evaluate_layout(self, space: LayoutSpace, assignment: tuple[int, ...]) -> None:
+        """Evaluate all compute configs of a layout that may beat the incumbent."""
         try:
-            placed = place_job(self._problem, space.places(place))
+            placed = apply_placement(self._problem, space.placement_of(assignment))
         except (PlanError, ManifestError):
             return
         bounded = [
-            (self._least.steps.of_step(space.placement, seconds, space.orders), choice)
-            for seconds, choice in self._layouts.choices(space, place)
+            (self._bounds.steps.step_seconds(space.placement, seconds, space.orders), choice)
+            for seconds, choice in self._relaxation.feasible_choices(space, assignment)
         ]
-        for bound, choice in sorted(bounded, key=lambda each: each[0]):
-            if bound >= self._best_seconds:
+        for bound, choice in sorted(bounded, key=lambda pair: pair[0]):
+            if bound >= self._incumbent_seconds:
                 return
-            if self._num_fitted >= self._most():
+            if self._num_candidates >= self._limit():
                 self._unfinished = min(self._unfinished, bound)
                 return
-            self._num_fitted += 1
+            self._num_candidates += 1
             with suppress(PlanError):
-                self._judge(fit_job(placed, choice))
+                self._update_incumbent(check_feasible(placed, choice))
 
-    def _fitted_apart(self) -> Iterator[FittedJob]:
-        """Of the best placements with roles apart one that fits, in a quick layout; none where no
-        plan was found, or nobody asks for them."""
-        is_wanted = self._problem.fixed.stage_fusion is not StageFusionType.NEVER
-        if is_wanted and self._best is not None:
-            for _, _, placement in heapq.nsmallest(MOST_APART, self._apart):
-                yield from self._first_that_fits(placement)
+    def _feasible_splits(self) -> Iterator[FeasibleJob]:
+        """A feasible job of each of the best split placements, in a quick layout; none without an
+        incumbent or if stage fusion is off."""
+        is_needed = self._problem.fixed.stage_fusion is not StageFusionType.NEVER
+        if is_needed and self._incumbent is not None:
+            for _, _, placement in heapq.nsmallest(MAX_SPLIT_PLACEMENTS, self._split):
+                yield from self._quickest_feasible(placement)
 
-    def _first_that_fits(self, placement: Placement) -> Iterator[FittedJob]:
-        """Of the quickest options of each role; none if they do not fit together."""
-        for space in self._layouts.of(placement):
+    def _quickest_feasible(self, placement: Placement) -> Iterator[FeasibleJob]:
+        """A job with the quickest option of each dimension; none if that is infeasible."""
+        for space in self._relaxation.feasible_spaces(placement):
             first = (0,) * len(space.dimensions)
             with suppress(PlanError, ManifestError):
-                placed = place_job(self._problem, space.places(first))
-                for _, choice in self._layouts.choices(space, first):
-                    self._num_fitted += 1
-                    yield fit_job(placed, choice)
+                # The first choice combines the quickest config of each role.
+                placed = apply_placement(self._problem, space.placement_of(first))
+                for _, choice in self._relaxation.feasible_choices(space, first):
+                    self._num_candidates += 1
+                    yield check_feasible(placed, choice)
                     return
 
-    def _judge(self, fitted: FittedJob) -> None:
-        """Take a plan if it is the fastest so far."""
-        plan = fitted_plan(fitted)
+    def _update_incumbent(self, fitted: FeasibleJob) -> None:
+        """Replace the incumbent if a plan is faster."""
+        plan = build_plan(fitted)
         seconds = evaluate(self._problem, plan, self._hardware).step_seconds
-        if seconds < self._best_seconds:
-            self._best, self._best_seconds = fitted, seconds
+        if seconds < self._incumbent_seconds:
+            self._incumbent, self._incumbent_seconds = fitted, seconds
 
 
-def _is_apart(placement: Placement) -> bool:
-    """Whether not all calls are on the same ranks."""
+def _is_split(placement: Placement) -> bool:
+    """True if its calls run on different ranks."""
     meshes = [mesh for p in placement.values() for mesh in (p.training.mesh, p.generation.mesh)]
     return len({(mesh.pool, mesh.ranks) for mesh in meshes}) > 1

@@ -1,5 +1,4 @@
-"""What one call of a plan would take otherwise: plans that differ from it in one choice of the
-call's role. Pure."""
+"""Neighbours of a plan: plans that differ from it in one choice of a call's role. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from rlhf_flow.errors import PlanError
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import Estimate, evaluate
-from rlhf_planner.feasibility import fit_job, place_job
-from rlhf_planner.memory.choices import MemoryChoice, micro_batch_sizes, told_to_recompute
+from rlhf_planner.feasibility import apply_placement, check_feasible
+from rlhf_planner.memory.choices import MemoryChoice, forced_recompute, micro_batch_sizes
 from rlhf_planner.memory.offloading import OffloadChoice, offload_choices
 from rlhf_planner.overlap.choice import best_fusion
-from rlhf_planner.placement.placement import CallPlace, RolePlace, device_groups
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement, device_groups
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.parallelism import cut_place, cuts, engine_tensors
+from rlhf_planner.strategies.parallelism import cuts, engine_tensors, with_cut
 from rlhf_planner.strategies.placements import Placement
 
 GENERATION = (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE, CallKind.FINISH)
@@ -28,117 +27,123 @@ GENERATION = (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE, CallKind.FI
 
 
 @dataclass(frozen=True)
-class Variant:
+class Neighbour:
     """A plan that differs in one choice."""
 
     name: str
-    """What is different, for people."""
+    """The difference, for people."""
     call_seconds: float | None
-    """Of one run of the call. None: it does not have it, or does not fit."""
+    """Seconds of one run of the call. None: the plan has no such call, or is infeasible."""
     step_seconds: float | None
-    """Of its steps. None: the plan does not fit."""
+    """Step time. None: the plan is infeasible."""
 
 
-def variants(
+def neighbours(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware], call: str
-) -> tuple[Variant, ...]:
-    """Plans that differ in one choice of the role of a call, least time of a step first; last those
-    that do not fit. Where stages of the plan overlap they may in these, as is best for each.
+) -> tuple[Neighbour, ...]:
+    """Plans that differ in one choice of a call's role, shortest step first; infeasible ones last.
+
+    If stages of the plan overlap, each neighbour gets the overlap that is best for it.
 
     Args:
-        problem: what was planned.
-        plan: of it.
+        problem: the planning problem.
+        plan: its plan.
         hardware: of the devices of each pool.
-        call: the site of a call of the step with a model.
+        call: the site of a call of the step that uses a model.
     """
     planned = plan.call(GraphName.STEP, call)
     assert planned is not None and planned.role is not None
     generates = planned.kind in GENERATION
     is_fused = fusion_of(plan) is not None
-    found = [
-        _variant(problem, hardware, call, name, places, choice, is_fused)
-        for name, places, choice in _others(problem, plan, planned.role, generates)
+    neighbours_ = [
+        _neighbour(problem, hardware, call, name, placement, choice, is_fused)
+        for name, placement, choice in _choices(problem, plan, planned.role, generates)
     ]
     return tuple(
-        sorted(found, key=lambda each: (each.step_seconds is None, each.step_seconds or 0.0))
+        sorted(
+            neighbours_,
+            key=lambda neighbour: (neighbour.step_seconds is None, neighbour.step_seconds or 0.0),
+        )
     )
 
 
-def _variant(
+def _neighbour(
     problem: PlanningProblem,
     hardware: Mapping[str, Hardware],
     call: str,
     name: str,
-    places: Placement,
+    placement: Placement,
     choice: MemoryChoice,
     is_fused: bool,
-) -> Variant:
+) -> Neighbour:
     try:
-        plan = fitted_plan(fit_job(place_job(problem, places), choice))
+        plan = build_plan(check_feasible(apply_placement(problem, placement), choice))
     except (PlanError, ManifestError):
-        return Variant(name, None, None)
+        return Neighbour(name, None, None)
     fused = best_fusion(problem, plan, hardware) if is_fused else None
-    found = evaluate(problem, plan if fused is None else fused.plan, hardware)
-    return Variant(name, _seconds(found, call), found.step_seconds)
+    estimate = evaluate(problem, plan if fused is None else fused.plan, hardware)
+    return Neighbour(name, _seconds(estimate, call), estimate.step_seconds)
 
 
-def _seconds(found: Estimate, call: str) -> float | None:
-    seconds = found.calls.get(call)
+def _seconds(estimate: Estimate, call: str) -> float | None:
+    seconds = estimate.calls.get(call)
     return None if seconds is None else seconds.total
 
 
-def _others(
+def _choices(
     problem: PlanningProblem, plan: Plan, role: str, generates: bool
 ) -> Iterator[tuple[str, Placement, MemoryChoice]]:
-    places, choice = _places(plan), _choice(problem, plan)
-    facts, place = problem.models[role], places[role]
-    pool = plan.pool(place.training.mesh.pool)
+    placement, choice = _placement_of(plan), _choice(problem, plan)
+    facts, role_placement = problem.models[role], placement[role]
+    pool = plan.pool(role_placement.training.mesh.pool)
     if generates:
-        for tensor in engine_tensors(problem, facts, _uncut(place.generation), pool):
-            if tensor != place.generation.tensor:
-                changed = replace(place, generation=replace(place.generation, tensor=tensor))
-                yield f"engines of {tensor}", {**places, role: changed}, choice
+        for tensor in engine_tensors(problem, facts, _uncut(role_placement.generation), pool):
+            if tensor != role_placement.generation.tensor:
+                changed = replace(
+                    role_placement, generation=replace(role_placement.generation, tensor=tensor)
+                )
+                yield f"engines of {tensor}", {**placement, role: changed}, choice
         return
-    for cut in cuts(facts, _uncut(place.training), pool):
-        if cut != (place.training.tensor, place.training.pipeline):
-            changed = replace(place, training=cut_place(place.training, cut))
+    for cut in cuts(facts, _uncut(role_placement.training), pool):
+        if cut != (role_placement.training.tensor, role_placement.training.pipeline):
+            changed = replace(role_placement, training=with_cut(role_placement.training, cut))
             name = f"tensor {cut.tensor} x pipeline {cut.pipeline}"
-            yield name, {**places, role: changed}, choice
+            yield name, {**placement, role: changed}, choice
     if facts.fixed.micro_batch_tokens is None:
         for tokens in micro_batch_sizes(problem):
             if tokens != choice.micro_batch_tokens[role]:
                 name = f"micro-batches of {tokens} tokens"
                 sizes = {**choice.micro_batch_tokens, role: tokens}
-                yield name, places, replace(choice, micro_batch_tokens=sizes)
+                yield name, placement, replace(choice, micro_batch_tokens=sizes)
     if facts.is_trained and facts.fixed.recompute is None:
         again = role in choice.recomputed
         name = "activations kept" if again else "activations recomputed"
-        yield name, places, replace(choice, recomputed=choice.recomputed ^ {role})
+        yield name, placement, replace(choice, recomputed=choice.recomputed ^ {role})
 
 
-def _uncut(place: CallPlace) -> CallPlace:
-    return replace(place, tensor=None, pipeline=None)
+def _uncut(placement: CallPlacement) -> CallPlacement:
+    return replace(placement, tensor=None, pipeline=None)
 
 
-def _places(plan: Plan) -> dict[str, RolePlace]:
-    """Where a plan has its roles, with their cuts and the sizes of their engines."""
-    found = {}
+def _placement_of(plan: Plan) -> dict[str, RolePlacement]:
+    """The placement of a plan, with its cuts and sizes of engines."""
+    placement = {}
     for role in plan.roles:
         if role.mesh is not None:
-            training = _place(role.mesh, role.mesh.pipeline)
+            training = _call_placement(role.mesh, role.mesh.pipeline)
             engines = plan.generation(role.role)
-            generation = training if engines is None else _place(engines.mesh, None)
-            found[role.role] = RolePlace(training, generation)
-    return found
+            generation = training if engines is None else _call_placement(engines.mesh, None)
+            placement[role.role] = RolePlacement(training, generation)
+    return placement
 
 
-def _place(mesh: Mesh, pipeline: int | None) -> CallPlace:
+def _call_placement(mesh: Mesh, pipeline: int | None) -> CallPlacement:
     devices = Mesh(pool=mesh.pool, first_rank=mesh.first_rank, data=mesh.num_devices)
-    return CallPlace(devices, mesh.tensor, pipeline, is_chosen=True)
+    return CallPlacement(devices, mesh.tensor, pipeline, is_chosen=True)
 
 
 def _choice(problem: PlanningProblem, plan: Plan) -> MemoryChoice:
-    """How a plan computes within memory."""
+    """The memory choice of a plan."""
     return MemoryChoice(
         micro_batch_tokens={
             role.role: role.micro_batch_tokens
@@ -146,14 +151,14 @@ def _choice(problem: PlanningProblem, plan: Plan) -> MemoryChoice:
             if role.micro_batch_tokens is not None
         },
         recomputed=frozenset(role.role for role in plan.roles if role.recomputes),
-        told_to_recompute=told_to_recompute(problem),
+        forced_recompute=forced_recompute(problem),
         offload=_offload(problem, plan),
     )
 
 
 def _offload(problem: PlanningProblem, plan: Plan) -> OffloadChoice:
     depths = {role.role: role.offload for role in plan.roles if role.mesh is not None}
-    choices = offload_choices(problem, device_groups(problem.pools, _places(plan)))
+    choices = offload_choices(problem, device_groups(problem.pools, _placement_of(plan)))
     return next(
         choice
         for choice in choices

@@ -1,11 +1,8 @@
-"""How many devices a plan takes, where that is free: the part of the pools on which its plan is
-best. Pure and deterministic.
+"""The number of devices that a plan uses, if the objective leaves it open. Pure and deterministic.
 
-Best first, as `find_plan` is: parts wait by the score that their plans may have at best
-(size_bounds.py). A part is searched for plans that score better than the best so far, and for no
-others; when the next part cannot score better, the best is the best of all.
-
-The plan of a job that need not take all devices: how many, and why these. Pure.
+Best-first over sizes of the pools, as in branch_and_bound.py: sizes wait by the best score that
+their plans can reach (pool_size_bounds.py). Each search only looks for plans that score better than
+the incumbent. The search ends when the next size cannot score better.
 """
 
 from __future__ import annotations
@@ -24,168 +21,178 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.pool_size import (
     WORST,
-    LeastStepTime,
+    MinStepTime,
     Objective,
     describe_pools,
     num_devices,
     objective_of,
-    sizes_of,
+    pool_subsets,
 )
-from rlhf_planner.search.pool_size_bounds import SizeBounds
-from rlhf_planner.search.search import Searched, search_problem, searched_plan
+from rlhf_planner.search.pool_size_bounds import PoolSizeBounds
+from rlhf_planner.search.search import Search, plan_of_search, run_search
 from rlhf_planner.timeline.rows import format_time
 
-SearchPart = Callable[[PlanningProblem, float], Searched | None]
-"""Looks for the fastest plan on a part whose steps take less than so many seconds. None: what is
-decided cannot be there."""
+SearchPart = Callable[[PlanningProblem, float], Search | None]
+"""Searches the fastest plan on a size of the pools, among plans below a step time. None: what the
+manifest fixes is impossible there."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the pools, and what is known of its plans."""
+class PoolCandidate:
+    """A size of the pools, and the result of its search."""
 
     problem: PlanningProblem
-    """With these devices only."""
+    """The problem with only these devices."""
     bound_seconds: float
-    """No plan on it that was looked for takes less; infinite where none is possible."""
-    searched: Searched | None = None
-    """The search there. None: it was not needed."""
+    """Lower bound on the plans that were searched for; infinite if none is possible."""
+    search: Search | None = None
+    """The search on this size. None: it was not needed."""
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Number of devices."""
         return num_devices(self.problem.pools)
 
     @property
     def step_seconds(self) -> float:
-        """Of the plan that was found; infinite without one."""
-        return inf if self.searched is None else self.searched.found.step_seconds
+        """Step time of the plan; infinite without one."""
+        return inf if self.search is None else self.search.result.step_seconds
 
 
 @dataclass(frozen=True)
-class SizeFound:
-    """What came of comparing parts."""
+class PoolSearchResult:
+    """The result of comparing sizes."""
 
-    best: Part | None
-    """That with the best plan. None: there is no plan."""
-    parts: tuple[Part, ...]
-    """All of them, those of fewer devices first."""
+    best: PoolCandidate | None
+    """The size with the best plan. None: there is no plan."""
+    candidates: tuple[PoolCandidate, ...]
+    """All sizes, fewest devices first."""
     is_proved: bool
-    """Whether no part of the family has a plan that scores better."""
+    """True if no size of the family has a plan that scores better."""
 
 
-def find_size(parts: Sequence[Part], objective: Objective, search: SearchPart) -> SizeFound:
-    """The best part.
+def search_pool_sizes(
+    candidates: Sequence[PoolCandidate], objective: Objective, search: SearchPart
+) -> PoolSearchResult:
+    """Find the best size.
 
     Args:
-        parts: with their bounds.
-        objective: by which they are compared.
-        search: finds the plan of one.
+        candidates: the sizes, with their bounds.
+        objective: the objective that compares them.
+        search: searches the plan of one size.
     """
-    best, best_score, known = None, WORST, list(parts)
+    best, best_score, searched_ = None, WORST, list(candidates)
 
-    def least(number: int) -> tuple[float, float]:
-        return objective.score(known[number].devices, known[number].bound_seconds)
+    def lower_bound(number: int) -> tuple[float, float]:
+        return objective.score(searched_[number].devices, searched_[number].bound_seconds)
 
-    for number in sorted(range(len(parts)), key=least):
-        part = parts[number]
-        if least(number) >= best_score:
+    for number in sorted(range(len(candidates)), key=lower_bound):
+        candidate = candidates[number]
+        if lower_bound(number) >= best_score:
             break
-        below = objective.below_seconds(part.devices, best_score)
-        searched = search(part.problem, below)
-        known[number] = part = _with_search(part, searched)
-        score = objective.score(part.devices, part.step_seconds)
+        below = objective.below_seconds(candidate.devices, best_score)
+        search_ = search(candidate.problem, below)
+        searched_[number] = candidate = _with_search(candidate, search_)
+        score = objective.score(candidate.devices, candidate.step_seconds)
         if score < best_score:
-            best, best_score = part, score
-    is_proved = all(least(number) >= best_score for number in range(len(parts)))
-    return SizeFound(best, tuple(known), is_proved)
+            best, best_score = candidate, score
+    is_proved = all(lower_bound(number) >= best_score for number in range(len(candidates)))
+    return PoolSearchResult(best, tuple(searched_), is_proved)
 
 
-def _with_search(part: Part, searched: Searched | None) -> Part:
-    if searched is None:
-        return replace(part, bound_seconds=inf)
-    bound = max(part.bound_seconds, searched.found.bound_seconds)
-    return replace(part, bound_seconds=min(bound, searched.found.step_seconds), searched=searched)
+def _with_search(candidate: PoolCandidate, search: Search | None) -> PoolCandidate:
+    if search is None:
+        return replace(candidate, bound_seconds=inf)
+    bound = max(candidate.bound_seconds, search.result.bound_seconds)
+    return replace(candidate, bound_seconds=min(bound, search.result.step_seconds), search=search)
 
 
-MOST_SHOWN = 64
-"""Sizes that stand in a plan."""
-MOST_CALLS = 4
+MAX_SHOWN_SIZES = 64
+"""Sizes that a plan lists."""
+MAX_SHOWN_CALLS = 4
 """Calls that a refusal names."""
 
 
-def plan_of_a_part(
-    problem: PlanningProblem, hardware: Mapping[str, Hardware], most_fitted: int
+def plan_on_best_size(
+    problem: PlanningProblem, hardware: Mapping[str, Hardware], max_candidates: int
 ) -> Plan | None:
-    """The plan that is best by the objective, on as many devices as are best for it.
+    """Find the best plan by the objective, on the best number of devices.
 
     Args:
-        problem: what is planned, with all devices.
+        problem: the planning problem, with all devices.
         hardware: of the devices of each pool.
-        most_fitted: ways to compute that the search of each number of devices fits into memory.
+        max_candidates: limit of compute configs per number of devices.
 
     Returns:
         None: the job can be planned on no number of devices.
 
     Raises:
-        StepTooLong: steps take longer than the objective allows on every number of them.
+        StepTooLong: steps exceed the objective's limit on every number of devices.
     """
 
-    def search(part: PlanningProblem, below_seconds: float) -> Searched | None:
+    def search(part: PlanningProblem, below_seconds: float) -> Search | None:
         try:
-            return search_problem(part, hardware, most_fitted, below_seconds)
+            return run_search(part, hardware, max_candidates, below_seconds)
         except (PlanError, ManifestError):  # what is decided cannot be on so many
             return None
 
-    asked = problem.fixed.placement.objective
-    objective = objective_of(asked)
-    found = find_size(_parts(problem, hardware), objective, search)
-    if found.best is None and asked.type is ObjectiveType.FEWEST_DEVICES:
-        found = find_size(found.parts, LeastStepTime(), search)
-        if found.best is None:
+    requested = problem.fixed.placement.objective
+    objective = objective_of(requested)
+    result = search_pool_sizes(_candidates(problem, hardware), objective, search)
+    # No plan keeps the limit: the shortest step says what to allow.
+    if result.best is None and requested.type is ObjectiveType.FEWEST_DEVICES:
+        result = search_pool_sizes(result.candidates, MinStepTime(), search)
+        if result.best is None:
             return None
-        if objective.score(found.best.devices, found.best.step_seconds) == WORST:
-            raise _too_long(problem, found)
-        found = replace(found, is_proved=False)  # the first search ended before it came to this
-    return None if found.best is None else _chosen_plan(problem, found)
+        if objective.score(result.best.devices, result.best.step_seconds) == WORST:
+            raise _too_long(problem, result)
+        result = replace(result, is_proved=False)  # the first search ended before it came to this
+    return None if result.best is None else _chosen_plan(problem, result)
 
 
-def _parts(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> list[Part]:
-    """Every number of devices, with a bound where placements are free."""
-    bounds = SizeBounds(problem, hardware)
+def _candidates(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> list[PoolCandidate]:
+    """Every size of the pools. Bounds assume free placements; without these the bound is 0."""
+    bounds = PoolSizeBounds(problem, hardware)
     is_free = problem.fixed.placement.type is PlacementType.AUTO
-    made = (replace(problem, pools=pools) for pools in sizes_of(problem.pools))
-    return [Part(part, bounds.step_seconds(part) if is_free else 0.0) for part in made]
+    problems = (replace(problem, pools=pools) for pools in pool_subsets(problem.pools))
+    return [
+        PoolCandidate(problem_, bounds.step_seconds(problem_) if is_free else 0.0)
+        for problem_ in problems
+    ]
 
 
-def _chosen_plan(problem: PlanningProblem, found: SizeFound) -> Plan:
-    assert found.best is not None and found.best.searched is not None
-    plan = searched_plan(found.best.searched)
+def _chosen_plan(problem: PlanningProblem, result: PoolSearchResult) -> Plan:
+    assert result.best is not None and result.best.search is not None
+    plan = plan_of_search(result.best.search)
     assert plan.search is not None
-    search = plan.search.model_copy(update={"sizes": _compared(problem, found)})
-    reasons = (_reason(problem, found), *plan.reasons)
+    search = plan.search.model_copy(update={"sizes": _compared(problem, result)})
+    reasons = (_reason(problem, result), *plan.reasons)
     return plan.model_copy(update={"search": search, "reasons": reasons})
 
 
-def _compared(problem: PlanningProblem, found: SizeFound) -> tuple[ComparedSize, ...]:
-    """What is known of each size; of very many those that come closest."""
+def _compared(problem: PlanningProblem, result: PoolSearchResult) -> tuple[ComparedSize, ...]:
+    """The comparison for the plan; of very many sizes those that come closest."""
     objective = objective_of(problem.fixed.placement.objective)
 
-    def closeness(part: Part) -> tuple[bool, tuple[float, float]]:
-        return part.searched is None, objective.score(part.devices, part.bound_seconds)
+    def closeness(candidate: PoolCandidate) -> tuple[bool, tuple[float, float]]:
+        return candidate.search is None, objective.score(candidate.devices, candidate.bound_seconds)
 
-    shown = sorted(found.parts, key=closeness)[:MOST_SHOWN]
-    return tuple(_size(part) for part in found.parts if any(part is each for each in shown))
+    shown = sorted(result.candidates, key=closeness)[:MAX_SHOWN_SIZES]
+    return tuple(
+        _size(candidate)
+        for candidate in result.candidates
+        if any(candidate is shown_candidate for shown_candidate in shown)
+    )
 
 
-def _size(part: Part) -> ComparedSize:
+def _size(candidate: PoolCandidate) -> ComparedSize:
     return ComparedSize(
         pools=tuple(
             PoolPart(name=pool.name, nodes=pool.nodes, devices_per_node=pool.devices_per_node)
-            for pool in part.problem.pools
+            for pool in candidate.problem.pools
         ),
-        step_seconds=_finite(part.step_seconds),
-        bound_seconds=_finite(part.bound_seconds),
+        step_seconds=_finite(candidate.step_seconds),
+        bound_seconds=_finite(candidate.bound_seconds),
     )
 
 
@@ -193,53 +200,54 @@ def _finite(seconds: float) -> float | None:
     return seconds if seconds < inf else None
 
 
-def _reason(problem: PlanningProblem, found: SizeFound) -> str:
-    """Why it takes so many devices."""
-    asked, best = problem.fixed.placement.objective, found.best
+def _reason(problem: PlanningProblem, result: PoolSearchResult) -> str:
+    """The sentence that says why the plan uses this many devices."""
+    requested, best = problem.fixed.placement.objective, result.best
     assert best is not None
-    taken = (
+    devices = (
         f"{best.devices} of {num_devices(problem.pools)} devices "
-        f"({describe_pools(best.problem.pools)}), as placement.objective {asked.type.value} says"
+        f"({describe_pools(best.problem.pools)}), as placement.objective "
+        f"{requested.type.value} says"
     )
-    compared = f"{len(found.parts)} sizes that were compared"
-    if asked.type is ObjectiveType.DEVICE_TIME:
+    compared = f"{len(result.candidates)} sizes that were compared"
+    if requested.type is ObjectiveType.DEVICE_TIME:
         product = best.devices * best.step_seconds
         why = f"{product:,.4g} device-seconds a step, the least of {compared}"
-        what = "none takes less"
+        claim = "none takes less"
     else:
-        limit = f"{asked.max_step_seconds:,.4g} s"
+        limit = f"{requested.max_step_seconds:,.4g} s"
         why = f"the fewest, of {compared}, on which a step takes at most {limit}"
-        what = "on fewer it takes longer"
-    if found.is_proved:
-        return f"{taken}: {why}; proved by the times that are expected, {what}"
-    return f"{taken}: {why}, as far as it was searched; that {what} is not proved"
+        claim = "on fewer it takes longer"
+    if result.is_proved:
+        return f"{devices}: {why}; proved by the times that are expected, {claim}"
+    return f"{devices}: {why}, as far as it was searched; that {claim} is not proved"
 
 
-def _too_long(problem: PlanningProblem, shortest: SizeFound) -> StepTooLong:
-    """The arithmetic of a limit that no size keeps, and what would help."""
-    asked, best = problem.fixed.placement.objective, shortest.best
-    assert best is not None and best.searched is not None
-    estimate = searched_plan(best.searched).estimate
+def _too_long(problem: PlanningProblem, shortest: PoolSearchResult) -> StepTooLong:
+    """The refusal of a step time that no size reaches, and what would help."""
+    requested, best = problem.fixed.placement.objective, shortest.best
+    assert best is not None and best.search is not None
+    estimate = plan_of_search(best.search).estimate
     assert estimate is not None
-    longest = sorted(estimate.calls, key=lambda call: -call.seconds)[:MOST_CALLS]
-    calls = ", ".join(f"{each.call} {format_time(each.seconds)}" for each in longest)
+    longest = sorted(estimate.calls, key=lambda call: -call.seconds)[:MAX_SHOWN_CALLS]
+    calls = ", ".join(f"{call.call} {format_time(call.seconds)}" for call in longest)
     total = num_devices(problem.pools)
-    at_least = "" if shortest.is_proved else ", as far as it was searched"
+    caveat = "" if shortest.is_proved else ", as far as it was searched"
     error = StepTooLong(
         "no number of devices is enough for placement.objective.maxStepSeconds, by steps without "
         "a stage fusion: got "
-        f"{best.step_seconds:,.4g} s for the shortest step that was found{at_least}, on "
+        f"{best.step_seconds:,.4g} s for the shortest step that was found{caveat}, on "
         f"{best.devices} of {total} devices ({describe_pools(best.problem.pools)}; its longest "
-        f"calls: {calls}), allowed {asked.max_step_seconds:,.4g} s; "
+        f"calls: {calls}), allowed {requested.max_step_seconds:,.4g} s; "
         + "; or ".join(_what_helps(problem, best))
     )
     return error.at("spec", "placement", "objective", "maxStepSeconds")
 
 
-def _what_helps(problem: PlanningProblem, best: Part) -> Iterator[str]:
+def _what_helps(problem: PlanningProblem, candidate: PoolCandidate) -> Iterator[str]:
     placement, total = problem.fixed.placement, num_devices(problem.pools)
-    yield f"raise it to at least {_rounded_up(best.step_seconds):g}"
-    if best.devices == total:
+    yield f"raise it to at least {_rounded_up(candidate.step_seconds):g}"
+    if candidate.devices == total:
         limit = placement.max_devices
         yield "raise placement.maxDevices" if limit else "give resources.nodePools more nodes"
     yield "give a step less work (schedule.promptsPerStep, rollout.samplesPerPrompt)"
@@ -248,6 +256,6 @@ def _what_helps(problem: PlanningProblem, best: Part) -> Iterator[str]:
 
 
 def _rounded_up(seconds: float, digits: int = 3) -> float:
-    """Not below, of few digits."""
+    """Round up to few digits."""
     unit = 10.0 ** (ceil(log10(seconds)) - digits)
     return float(f"{ceil(seconds / unit) * unit:.{digits + 1}g}")

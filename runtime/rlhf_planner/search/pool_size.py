@@ -1,12 +1,10 @@
-"""What makes one plan better than another: how many devices it takes, and how long its steps are.
-Pure.
+"""Sizes of the pools that are compared, and the objectives that compare them. Pure.
 
-Parts of pools: the numbers of devices that are compared where a plan may take fewer. Pure.
-
-Of a pool within a node: the divisors of its devices, and powers of two. Of several nodes whole
-ones: every number up to eight, above those whose binary form has three leading digits and zeros
-(10, 12, 14, 16, 20, 24, ...), which are at most a quarter apart, and all. Of several pools every
-combination, also without some of them; with many pools not every size of each.
+Within a node, the sizes of a pool are the divisors of its devices and powers of two. With several
+nodes only full nodes are used: every number up to eight; above, numbers whose binary form has three
+leading digits and zeros (10, 12, 14, 16, 20, 24, ...), which are at most a quarter apart; and all.
+Several pools combine in every way, also without some of them; with many pools not every size of
+each is compared.
 """
 
 from __future__ import annotations
@@ -21,23 +19,23 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.objective import ObjectiveType, PlacementObjective
 
 Score = tuple[float, float]
-"""Of a plan: less is better. It never falls where steps get longer on as many devices."""
+"""Score of a plan; lower is better. On a number of devices it never falls as steps get longer."""
 WORST: Score = (inf, inf)
-"""Of what is no plan."""
+"""Score of a missing plan."""
 
 
 class Objective(Protocol):
-    """What a plan is to be best at."""
+    """A criterion that plans are compared by."""
 
     def score(self, devices: int, step_seconds: float) -> Score:
-        """Of a plan on so many devices with such steps."""
+        """Score a plan by its number of devices and its step time."""
 
     def below_seconds(self, devices: int, best: Score) -> float:
-        """Steps on so many devices score better than the best only if they take less than this."""
+        """The step time below which a plan on `devices` scores better than the best."""
 
 
 @dataclass(frozen=True)
-class LeastStepTime:
+class MinStepTime:
     """Shortest steps, on any number of devices."""
 
     def score(self, devices: int, step_seconds: float) -> Score:
@@ -50,7 +48,7 @@ class LeastStepTime:
 
 
 @dataclass(frozen=True)
-class LeastDeviceTime:
+class MinDeviceTime:
     """Least devices x seconds of a step."""
 
     def score(self, devices: int, step_seconds: float) -> Score:
@@ -58,13 +56,14 @@ class LeastDeviceTime:
         return (devices * step_seconds, 0.0) if step_seconds < inf else WORST
 
     def below_seconds(self, devices: int, best: Score) -> float:
-        """See `Objective`; rounded up, so that steps that take as long score no better."""
+        """See `Objective`."""
+        # Rounded up, so that equal step times score no better.
         return nextafter(best[0] / devices, inf)
 
 
 @dataclass(frozen=True)
 class FewestDevices:
-    """Fewest devices on which a step takes so long at most; then shortest steps."""
+    """Fewest devices on which a step keeps a limit; then shortest steps."""
 
     max_step_seconds: float
 
@@ -74,31 +73,31 @@ class FewestDevices:
 
     def below_seconds(self, devices: int, best: Score) -> float:
         """See `Objective`."""
-        fewest, seconds = best
-        if devices > fewest:
+        min_devices, seconds = best
+        if devices > min_devices:
             return 0.0
-        return seconds if devices == fewest else nextafter(self.max_step_seconds, inf)
+        return seconds if devices == min_devices else nextafter(self.max_step_seconds, inf)
 
 
-def objective_of(asked: PlacementObjective) -> Objective:
+def objective_of(requested: PlacementObjective) -> Objective:
     """An objective that the manifest asks for."""
-    if asked.type is ObjectiveType.FEWEST_DEVICES:
-        assert asked.max_step_seconds is not None, "a rule of the manifest"
-        return FewestDevices(asked.max_step_seconds)
-    return LeastDeviceTime() if asked.type is ObjectiveType.DEVICE_TIME else LeastStepTime()
+    if requested.type is ObjectiveType.FEWEST_DEVICES:
+        assert requested.max_step_seconds is not None, "a rule of the manifest"
+        return FewestDevices(requested.max_step_seconds)
+    return MinDeviceTime() if requested.type is ObjectiveType.DEVICE_TIME else MinStepTime()
 
 
 LEADING_DIGITS = 3
-"""Binary digits of a number of nodes that may be other than zero, from the first on."""
+"""Leading binary digits of a number of nodes that need not be zero."""
 
-MOST_SIZES = 256
-"""That are compared: each gets a bound in some milliseconds, and some are searched."""
+MAX_SIZES = 256
+"""Limit of compared sizes: each gets a bound in some milliseconds, and some are searched."""
 
 Pools = tuple[Pool, ...]
 
 
 def pool_sizes(pool: Pool) -> tuple[Pool, ...]:
-    """The parts of a pool, and the whole, ascending."""
+    """The sizes of a pool, ascending, up to the full pool."""
     per_node = pool.devices_per_node
     within = [
         size for size in range(1, per_node + 1) if per_node % size == 0 or size.bit_count() == 1
@@ -110,26 +109,29 @@ def pool_sizes(pool: Pool) -> tuple[Pool, ...]:
     return (*parts, *(_part(pool, count, per_node) for count in nodes))
 
 
-def sizes_of(pools: Sequence[Pool], most: int = MOST_SIZES) -> tuple[Pools, ...]:
-    """Choices of parts of pools, those of fewer devices first; pools may be left out.
+def pool_subsets(pools: Sequence[Pool], max_sizes: int = MAX_SIZES) -> tuple[Pools, ...]:
+    """Choices of a size for each pool, fewest devices first; pools may be left out.
 
     Args:
-        pools: as they are.
-        most: choices. Where there would be more, every second part of each pool is compared, or
-            every fourth, and so on; the whole always; and in the end pools are taken whole.
+        pools: the full pools.
+        max_sizes: limit of choices. If there are more, only every second size of each pool is
+            compared, or every fourth, and so on; the full size always. In the end only full pools
+            are compared.
     """
     sizes = [pool_sizes(pool) for pool in pools]
-    while prod(1 + len(each) for each in sizes) > most and any(len(each) > 1 for each in sizes):
-        sizes = [each[::-1][::2][::-1] for each in sizes]
-    if 2 ** len(pools) > most:
+    while prod(1 + len(size) for size in sizes) > max_sizes and any(
+        len(size) > 1 for size in sizes
+    ):
+        sizes = [size[::-1][::2][::-1] for size in sizes]
+    if 2 ** len(pools) > max_sizes:
         return (tuple(pools),)
-    choices = product(*((None, *each) for each in sizes))
-    found = [tuple(part for part in choice if part is not None) for choice in choices]
-    return tuple(sorted(filter(None, found), key=num_devices))
+    choices = product(*((None, *size) for size in sizes))
+    sizes_of_pools = [tuple(part for part in choice if part is not None) for choice in choices]
+    return tuple(sorted(filter(None, sizes_of_pools), key=num_devices))
 
 
 def num_devices(pools: Sequence[Pool]) -> int:
-    """Devices of all of them."""
+    """Devices of all pools."""
     return sum(pool.num_devices for pool in pools)
 
 

@@ -1,4 +1,4 @@
-"""The layouts of placements, and what their calls take at least within memory. Pure."""
+"""Lower bounds of placements and layouts: times of calls within memory. Pure."""
 
 from __future__ import annotations
 
@@ -8,277 +8,317 @@ from functools import cached_property
 from itertools import product
 
 from rlhf_api.plan import Mesh, Pool
-from rlhf_planner.bounds.memory import Cells, LeastMemory, Room, room_of, uncut
+from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, MemoryBounds, capacity_of, uncut
 from rlhf_planner.bounds.step import Seconds
-from rlhf_planner.bounds.time import NONE, Calls, LeastSeconds, RoleWay
-from rlhf_planner.memory.choices import MemoryChoice, told_to_recompute
+from rlhf_planner.bounds.time import NONE, Calls, CallTimeBounds, RoleConfig
+from rlhf_planner.memory.choices import MemoryChoice, forced_recompute
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.offloading import offload_choices
-from rlhf_planner.placement.placement import RolePlace, device_groups
+from rlhf_planner.placement.placement import RolePlacement, device_groups
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.search_space import (
+    ComputeConfig,
     Dimension,
     LayoutSpace,
     Option,
-    Way,
     fits,
-    least_cells,
-    option,
-    room_beside,
+    make_option,
+    min_bytes_of,
+    residual_bytes,
 )
 from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors
 from rlhf_planner.strategies.placements import Placement
 
-HeldWay = tuple[RoleWay, Cells]
-"""A way to compute with a role, and what it takes of a placement's room."""
+RoleConfigBytes = tuple[RoleConfig, BytesPerPhase]
+"""A config of a role, and the bytes of the placement's capacity that it uses."""
 
 CACHE_STEP_BYTES = 2**27
-"""Caches of engines are rounded up to multiples of this, so that few different ones are priced."""
+"""Cache sizes are rounded up to multiples of this, so that few different ones are priced."""
 
 
 @dataclass(frozen=True, eq=False)
-class Layouts:
-    """Of one problem."""
+class Relaxation:
+    """Lower bounds of the layouts of one problem."""
 
     problem: PlanningProblem
-    """What is planned."""
-    seconds: LeastSeconds
-    """What calls take at least."""
-    memory: LeastMemory
-    """What roles hold at least."""
+    """The planning problem."""
+    seconds: CallTimeBounds
+    """Lower bounds of calls' times."""
+    memory: MemoryBounds
+    """Lower bounds of roles' memory."""
 
     @cached_property
     def _pools(self) -> dict[str, Pool]:
         return {pool.name: pool for pool in self.problem.pools}
 
-    def least(self, placement: Placement) -> Seconds | None:
-        """What calls take in a placement at least, each role as if it were alone. None: some model
-        cannot be cut there, or some engine cannot be built."""
-        found: dict[str, float] = {}
-        for role, place in placement.items():
-            mesh = place.training.mesh
-            of_cuts = [self.seconds.of_model(role, mesh, cut) for cut in self._cuts(role, place)]
-            parts = [of_cuts]
+    def placement_bounds(self, placement: Placement) -> Seconds | None:
+        """Bound calls in a placement, each role as if it were alone. None: a model cannot be cut
+        there, or an engine cannot be built."""
+        bounds: dict[str, float] = {}
+        for role, placement_of_role in placement.items():
+            mesh = placement_of_role.training.mesh
+            cut_bounds = [
+                self.seconds.model_calls(role, mesh, cut)
+                for cut in self._cuts(role, placement_of_role)
+            ]
+            choices = [cut_bounds]
             if self.problem.models[role].generates:
-                engines = place.generation.mesh
-                sizes = self._engine_sizes(role, place)
-                parts.append(
-                    [self.seconds.of_engines(role, engines, size, None, NONE) for size in sizes]
+                engines = placement_of_role.generation.mesh
+                sizes = self._engine_sizes(role, placement_of_role)
+                choices.append(
+                    [self.seconds.generate_calls(role, engines, size, None, NONE) for size in sizes]
                 )
-            for part in parts:
-                known = [each for each in part if each is not None]
-                if not known:
+            for choice_bounds in choices:
+                possible = [
+                    bounds_of_one for bounds_of_one in choice_bounds if bounds_of_one is not None
+                ]
+                if not possible:
                     return None
-                for call in known[0]:
-                    found[call] = min(each[call] for each in known)
-        return found
+                for call in possible[0]:
+                    bounds[call] = min(choice_bound[call] for choice_bound in possible)
+        return bounds
 
-    def of(self, placement: Placement) -> Iterator[LayoutSpace]:
-        """The layouts of a placement that may fit, for each way to offload roles there."""
-        for every in self.every(placement):
-            narrowed = every.narrowed()
-            if narrowed is not None:
-                yield narrowed
+    def feasible_spaces(self, placement: Placement) -> Iterator[LayoutSpace]:
+        """The pruned layouts of a placement that may be feasible, one space per way to offload
+        roles."""
+        for space in self.spaces(placement):
+            pruned = space.pruned()
+            if pruned is not None:
+                yield pruned
 
-    def every(self, placement: Placement) -> Iterator[LayoutSpace]:
-        """The layouts of a placement, whether they fit or not; none if some model cannot be cut
-        there, or some engine cannot be built."""
+    def spaces(self, placement: Placement) -> Iterator[LayoutSpace]:
+        """All layouts of a placement, feasible or not; none if a model cannot be cut there, or an
+        engine cannot be built."""
         crossing = self.seconds.crossing(placement)
         groups = device_groups(self.problem.pools, placement)
         for offload in offload_choices(self.problem, groups):
-            room = room_of(self.problem, groups, offload)
-            dimensions = tuple(self._dimensions(placement, room, crossing))
+            capacity = capacity_of(self.problem, groups, offload)
+            dimensions = tuple(self._dimensions(placement, capacity, crossing))
             if all(dimension.options for dimension in dimensions):
                 roles = offload.roles
                 orders = self.seconds.steps.orders(placement, roles) if roles else ()
-                yield LayoutSpace(placement, dimensions, room, crossing, orders)
+                yield LayoutSpace(placement, dimensions, capacity, crossing, orders)
 
-    def least_left(self, space: LayoutSpace, place: tuple[int, ...]) -> Seconds | None:
-        """What calls take at least when options of the first dimensions are chosen. None: nothing
-        fits then.
+    def node_bounds(self, space: LayoutSpace, assignment: tuple[int, ...]) -> Seconds | None:
+        """Bound calls in a partial layout. None: no complete layout below it is feasible.
 
         Args:
             space: the layouts of a placement.
-            place: which options.
+            assignment: options of the first dimensions.
         """
-        left = space.left(place)
-        if left is None:
+        domains = space.propagate(assignment)
+        if domains is None:
             return None
-        found: dict[str, float] = {}
-        for dimension, options, beside in zip(space.dimensions, *left, strict=True):
-            known = [
-                self._engine_seconds(space, dimension.role, each, beside)
+        bounds: dict[str, float] = {}
+        for dimension, options, residual in zip(space.dimensions, *domains, strict=True):
+            bounded = [
+                self._engine_seconds(space, dimension.role, option, residual)
                 if dimension.is_engines
-                else each.seconds
-                for each in options
+                else option.seconds
+                for option in options
             ]
-            for call in known[0]:
-                found[call] = min(each[call] for each in known)
-        return found | self._of_reshards(space, left.options)
+            for call in bounded[0]:
+                bounds[call] = min(option_bounds[call] for option_bounds in bounded)
+        return bounds | self._reshards(space, domains.options)
 
-    def _of_reshards(
+    def _reshards(
         self, space: LayoutSpace, options: Sequence[tuple[Option, ...]]
     ) -> dict[str, float]:
-        """Of roles for which no cut and no size of engines but one are left."""
-        found: dict[str, float] = {}
+        """Bounds of reshards, for roles with one cut and one size of engines left."""
+        bounds: dict[str, float] = {}
         cut_of: dict[str, Cut] = {}
-        for dimension, (first, *others) in zip(space.dimensions, options, strict=True):
+        for dimension, (first, *rest) in zip(space.dimensions, options, strict=True):
             if isinstance(first.choice, Cut):
-                if not others:
+                if not rest:
                     cut_of[dimension.role] = first.choice
-            elif not others and (cut := cut_of.get(dimension.role)):
-                where = uncut(space.placement[dimension.role])
-                found |= self.seconds.of_reshards(dimension.role, where, cut, first.choice)
-        return found
+            elif not rest and (cut := cut_of.get(dimension.role)):
+                uncut_role = uncut(space.placement[dimension.role])
+                bounds |= self.seconds.reshards(dimension.role, uncut_role, cut, first.choice)
+        return bounds
 
-    def choices(
-        self, space: LayoutSpace, place: tuple[int, ...]
+    def feasible_choices(
+        self, space: LayoutSpace, assignment: tuple[int, ...]
     ) -> Iterator[tuple[Seconds, MemoryChoice]]:
-        """The ways to compute in a layout that may fit and be the fastest, with what calls take at
-        least. A way to compute with a role that takes no less time and no less memory than another
-        of it is left out.
+        """Compute configs of a complete layout that may be feasible and the fastest, with bounds of
+        calls. Dominated configs are left out: another one of the role needs no more time and
+        memory.
 
         Args:
             space: the layouts of a placement.
-            place: which options of all dimensions.
+            assignment: options of all dimensions.
         """
-        ways = self.role_ways(space, place)
-        least = [least_cells([held for _, held in each]) for each in ways]
-        engines = [each.least for _, each in _engines_of(space, place)]
-        beside = room_beside(space.room.spare, [*least, *engines])[: len(least)]
-        for chosen in product(*map(_best, ways, beside)):
-            seconds = self.of_ways(space, place, chosen)
+        configs = self.role_configs(space, assignment)
+        # Each role's configs are filtered next to the minimum of the others before the product.
+        minimums = [
+            min_bytes_of([memory for _, memory in role_configs_]) for role_configs_ in configs
+        ]
+        engines = [engine.min_bytes for _, engine in _engines_of(space, assignment)]
+        residual = residual_bytes(space.capacity.spare, [*minimums, *engines])[: len(minimums)]
+        for chosen in product(*map(_pareto_optimal, configs, residual)):
+            seconds = self.config_bounds(space, assignment, chosen)
             if seconds is not None:
                 yield seconds, self.memory_choice(space, chosen)
 
-    def of_ways(
-        self, space: LayoutSpace, place: tuple[int, ...], ways: Sequence[HeldWay]
+    def config_bounds(
+        self, space: LayoutSpace, assignment: tuple[int, ...], configs: Sequence[RoleConfigBytes]
     ) -> Seconds | None:
-        """What calls take at least with one way for each role. None: that does not fit."""
-        engines = _engines_of(space, place)
-        held = [*(held for _, held in ways), *(each.least for _, each in engines)]
-        beside = room_beside(space.room.spare, held)
-        if not fits(held[0], beside[0]):
+        """Bound calls for one config per role. None: it does not fit."""
+        engines = _engines_of(space, assignment)
+        used = [*(used for _, used in configs), *(engine.min_bytes for _, engine in engines)]
+        residual = residual_bytes(space.capacity.spare, used)
+        if not fits(used[0], residual[0]):
             return None
-        found = {call: each for way, _ in ways for call, each in way.seconds.items()}
-        for way, _ in ways:
-            found |= self._moves(way.model, space.room)
-        chosen = [d.options[at] for d, at in zip(space.dimensions, place, strict=True)]
-        found |= self._of_reshards(space, [(each,) for each in chosen])
-        for (role, each), own in zip(engines, beside[len(ways) :], strict=True):
-            found |= self._engine_seconds(space, role, each, own)
-        return found
+        bounds = {
+            call: seconds for config, _ in configs for call, seconds in config.seconds.items()
+        }
+        for config, _ in configs:
+            bounds |= self._moves(config.model, space.capacity)
+        assigned = [
+            d.options[number] for d, number in zip(space.dimensions, assignment, strict=True)
+        ]
+        bounds |= self._reshards(space, [(option,) for option in assigned])
+        for (role, engines_), free in zip(engines, residual[len(configs) :], strict=True):
+            bounds |= self._engine_seconds(space, role, engines_, free)
+        return bounds
 
-    def role_ways(self, space: LayoutSpace, place: tuple[int, ...]) -> list[list[HeldWay]]:
-        """All ways to compute with each role in a layout."""
-        found = []
-        for dimension, at in zip(space.dimensions, place, strict=True):
-            cut, role = dimension.options[at].choice, dimension.role
+    def role_configs(
+        self, space: LayoutSpace, assignment: tuple[int, ...]
+    ) -> list[list[RoleConfigBytes]]:
+        """All configs of each role in a layout."""
+        configs_of_roles = []
+        for dimension, number in zip(space.dimensions, assignment, strict=True):
+            cut, role = dimension.options[number].choice, dimension.role
             if isinstance(cut, Cut):
                 mesh = space.placement[role].training.mesh
-                ways = self.seconds.ways(role, mesh, cut, space.crossing[role])
-                found.append([(way, self._held(way.model, space.room)) for way in ways])
-        return found
+                configs = self.seconds.configs(role, mesh, cut, space.crossing[role])
+                configs_of_roles.append(
+                    [(config, self._bytes_used(config.model, space.capacity)) for config in configs]
+                )
+        return configs_of_roles
 
-    def memory_choice(self, space: LayoutSpace, ways: Sequence[HeldWay]) -> MemoryChoice:
-        """One way for each role, as plans are made from it."""
-        models = [way.model for way, _ in ways]
+    def memory_choice(self, space: LayoutSpace, configs: Sequence[RoleConfigBytes]) -> MemoryChoice:
+        """Build the memory choice of one config per role."""
+        models = [config.model for config, _ in configs]
         return MemoryChoice(
             micro_batch_tokens={model.role: model.micro_batch_tokens for model in models},
             recomputed=frozenset(
                 model.role for model in models if model.is_trained and model.recompute
             ),
-            told_to_recompute=told_to_recompute(self.problem),
-            offload=space.room.offload,
+            forced_recompute=forced_recompute(self.problem),
+            offload=space.capacity.offload,
         )
 
-    def _held(self, model: RoleModel, room: Room) -> Cells:
-        depth, tokens = room.offload.depth_of(model.role), model.micro_batch_tokens
-        held = self.memory.of_role(model.role, model.mesh, tokens, model.recompute, depth)
-        return room.of_role(model.role, held)
+    def _bytes_used(self, model: RoleModel, capacity: Capacity) -> BytesPerPhase:
+        depth, tokens = capacity.offload.depth_of(model.role), model.micro_batch_tokens
+        peak = self.memory.role_bytes(model.role, model.mesh, tokens, model.recompute, depth)
+        return capacity.bytes_of_role(model.role, peak)
 
-    def _moves(self, model: RoleModel, room: Room) -> Seconds:
-        return self.seconds.moves(model, room.offload.depth_of(model.role))
+    def _moves(self, model: RoleModel, capacity: Capacity) -> Seconds:
+        return self.seconds.offload_calls(model, capacity.offload.depth_of(model.role))
 
     def _dimensions(
-        self, placement: Placement, room: Room, crossing: Mapping[str, Calls]
+        self, placement: Placement, capacity: Capacity, crossing: Mapping[str, Calls]
     ) -> Iterator[Dimension]:
-        for role, place in placement.items():
-            mesh = place.training.mesh
+        for role, role_placement in placement.items():
+            mesh = role_placement.training.mesh
             yield Dimension(
                 role,
                 tuple(
-                    option(cut, ways)
-                    for cut in self._cuts(role, place)
-                    if (ways := self._ways(role, mesh, cut, room, crossing[role]))
+                    make_option(cut, configs)
+                    for cut in self._cuts(role, role_placement)
+                    if (configs := self._configs(role, mesh, cut, capacity, crossing[role]))
                 ),
             )
             if self.problem.models[role].generates:
                 yield Dimension(
-                    role, tuple(self._engines(role, place, room, crossing[role])), is_engines=True
+                    role,
+                    tuple(self._engines(role, role_placement, capacity, crossing[role])),
+                    is_engines=True,
                 )
 
-    def _ways(self, role: str, mesh: Mesh, cut: Cut, room: Room, crossing: Calls) -> list[Way]:
+    def _configs(
+        self, role: str, mesh: Mesh, cut: Cut, capacity: Capacity, crossing: Calls
+    ) -> list[ComputeConfig]:
         return [
-            Way({**way.seconds, **self._moves(way.model, room)}, self._held(way.model, room))
-            for way in self.seconds.ways(role, mesh, cut, crossing)
+            ComputeConfig(
+                {**config.seconds, **self._moves(config.model, capacity)},
+                self._bytes_used(config.model, capacity),
+            )
+            for config in self.seconds.configs(role, mesh, cut, crossing)
         ]
 
     def _engines(
-        self, role: str, place: RolePlace, room: Room, crossing: Calls
+        self, role: str, role_placement: RolePlacement, capacity: Capacity, crossing: Calls
     ) -> Iterator[Option]:
-        where = uncut(place)
-        for size in self._engine_sizes(role, place):
-            seconds = self.seconds.of_engines(role, where.generation.mesh, size, None, crossing)
+        uncut_role = uncut(role_placement)
+        for size in self._engine_sizes(role, role_placement):
+            seconds = self.seconds.generate_calls(
+                role, uncut_role.generation.mesh, size, None, crossing
+            )
             if seconds is not None:
-                cache = self.memory.least_cache(role, where, size)
-                held = room.of_engines(role, self.memory.of_engines(role, where, size), cache)
-                yield option(size, [Way(seconds, held)])
+                cache = self.memory.min_cache(role, uncut_role, size)
+                used = capacity.bytes_of_engines(
+                    role, self.memory.engine_bytes(role, uncut_role, size), cache
+                )
+                yield make_option(size, [ComputeConfig(seconds, used)])
 
     def _engine_seconds(
-        self, space: LayoutSpace, role: str, engines: Option, beside: Cells
+        self, space: LayoutSpace, role: str, engines: Option, residual: BytesPerPhase
     ) -> Seconds:
-        """Of calls that generate, with as large a cache as there is room for."""
-        where, tensor = uncut(space.placement[role]), engines.choice
+        """Bounds of calls that generate, with the largest cache that fits."""
+        uncut_role, tensor = uncut(space.placement[role]), engines.choice
         assert isinstance(tensor, int)
-        least = self.memory.least_cache(role, where, tensor)
-        spare = min(beside[cell] - engines.least[cell] for cell in space.room.caches_of(role))
-        rounded = -(-(least + spare) // CACHE_STEP_BYTES) * CACHE_STEP_BYTES
-        cache = min(self.memory.most_cache(role, where, tensor), rounded)
-        found = self.seconds.of_engines(
-            role, where.generation.mesh, tensor, cache, space.crossing[role]
+        min_cache = self.memory.min_cache(role, uncut_role, tensor)
+        spare = min(
+            residual[cell] - engines.min_bytes[cell] for cell in space.capacity.caches_of(role)
         )
-        assert found is not None
-        return found
+        # Rounding up keeps this a lower bound: a larger cache never generates more slowly.
+        rounded = -(-(min_cache + spare) // CACHE_STEP_BYTES) * CACHE_STEP_BYTES
+        cache = min(self.memory.max_cache(role, uncut_role, tensor), rounded)
+        bounds = self.seconds.generate_calls(
+            role, uncut_role.generation.mesh, tensor, cache, space.crossing[role]
+        )
+        assert bounds is not None
+        return bounds
 
-    def _cuts(self, role: str, place: RolePlace) -> tuple[Cut, ...]:
-        pool = self._pools[place.training.mesh.pool]
-        return cuts(self.problem.models[role], place.training, pool)
+    def _cuts(self, role: str, role_placement: RolePlacement) -> tuple[Cut, ...]:
+        pool = self._pools[role_placement.training.mesh.pool]
+        return cuts(self.problem.models[role], role_placement.training, pool)
 
-    def _engine_sizes(self, role: str, place: RolePlace) -> tuple[int, ...]:
-        pool = self._pools[place.generation.mesh.pool]
-        return engine_tensors(self.problem, self.problem.models[role], place.generation, pool)
-
-
-def _engines_of(space: LayoutSpace, place: tuple[int, ...]) -> list[tuple[str, Option]]:
-    """The engines of each role in a layout."""
-    chosen = zip(space.dimensions, place, strict=True)
-    return [(each.role, each.options[at]) for each, at in chosen if each.is_engines]
-
-
-def _best(ways: Sequence[HeldWay], beside: Cells) -> list[HeldWay]:
-    """The ways that fit beside the least of all others, and of which no other takes as little time
-    and memory."""
-    fitting = [each for each in ways if fits(each[1], beside)]
-    kept: list[HeldWay] = []
-    for each in sorted(fitting, key=lambda each: (sum(each[0].seconds.values()), sum(each[1]))):
-        if not any(_is_no_worse(other, each) for other in kept):
-            kept.append(each)
-    return kept
+    def _engine_sizes(self, role: str, role_placement: RolePlacement) -> tuple[int, ...]:
+        pool = self._pools[role_placement.generation.mesh.pool]
+        return engine_tensors(
+            self.problem, self.problem.models[role], role_placement.generation, pool
+        )
 
 
-def _is_no_worse(one: HeldWay, other: HeldWay) -> bool:
-    (way, held), (other_way, other_held) = one, other
-    return fits(held, other_held) and all(
-        seconds <= other_way.seconds[call] for call, seconds in way.seconds.items()
+def _engines_of(space: LayoutSpace, assignment: tuple[int, ...]) -> list[tuple[str, Option]]:
+    """Role and engines of each dimension that sizes engines."""
+    pairs = zip(space.dimensions, assignment, strict=True)
+    return [
+        (dimension.role, dimension.options[number])
+        for dimension, number in pairs
+        if dimension.is_engines
+    ]
+
+
+def _pareto_optimal(
+    configs: Sequence[RoleConfigBytes], residual: BytesPerPhase
+) -> list[RoleConfigBytes]:
+    """The Pareto-optimal configs (time, memory) that fit next to the others' minimum."""
+    fitting = [config for config in configs if fits(config[1], residual)]
+    optimal: list[RoleConfigBytes] = []
+    # Sorted by time, so a config can only be dominated by one that was kept before.
+    for config in sorted(
+        fitting, key=lambda config: (sum(config[0].seconds.values()), sum(config[1]))
+    ):
+        if not any(_dominates(other, config) for other in optimal):
+            optimal.append(config)
+    return optimal
+
+
+def _dominates(one: RoleConfigBytes, other: RoleConfigBytes) -> bool:
+    (config, memory), (other_config, other_memory) = one, other
+    return fits(memory, other_memory) and all(
+        seconds <= other_config.seconds[call] for call, seconds in config.seconds.items()
     )

@@ -1,5 +1,6 @@
-"""A problem's fastest plan among those of its placement, or of all placements; with what simpler
-rules choose. Pure."""
+"""The search for a problem's fastest plan, over its own placement or over all of them, next to the
+baselines. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,95 +17,97 @@ from rlhf_planner.baselines.rule import Baseline
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import with_estimate
-from rlhf_planner.feasibility import places_of
+from rlhf_planner.feasibility import requested_placement
 from rlhf_planner.overlap.choice import (
-    fastest_as_told,
     fastest_fusion,
+    fastest_with_requested_fusion,
     fusion_reason,
 )
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.branch_and_bound import Found, find_plan
+from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
 from rlhf_planner.strategies.parallelism import uncut
 from rlhf_planner.strategies.placements import Placement, placements
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What came of a search."""
+class Search:
+    """A search that has ended."""
 
     problem: PlanningProblem
-    """What was planned."""
+    """The planning problem."""
     hardware: Mapping[str, Hardware]
-    """Of the devices of each pool."""
-    found: Found
+    """Hardware of each pool's devices."""
+    result: SearchResult
     """The fastest plan, and a bound."""
     others: tuple[Baseline, ...]
-    """What simpler rules choose."""
+    """Plans of simpler rules."""
 
 
-def search_problem(
+def run_search(
     problem: PlanningProblem,
     hardware: Mapping[str, Hardware],
-    most_fitted: int,
+    max_candidates: int,
     below_seconds: float = inf,
-) -> Searched:
-    """Look for the fastest plan on all devices of a problem.
+) -> Search:
+    """Search the fastest plan on all devices of a problem.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         hardware: of the devices of each pool.
-        most_fitted: ways to compute that are fitted into memory, at most.
-        below_seconds: only plans with shorter steps are looked for.
+        max_candidates: limit of compute configs that are checked against memory.
+        below_seconds: only plans with shorter steps are searched for.
 
     Raises:
-        PlanError, ManifestError: a placement that is decided cannot be.
+        PlanError, ManifestError: a placement that the manifest fixes is impossible.
     """
     others = baselines(problem, hardware)
-    fitted = [each.fitted for each in others if each.fitted is not None]
-    found = find_plan(problem, hardware, _family(problem), fitted, most_fitted, below_seconds)
-    return Searched(problem, hardware, found, others)
+    incumbents = [baseline.job for baseline in others if baseline.job is not None]
+    result = find_plan(
+        problem, hardware, _family(problem), incumbents, max_candidates, below_seconds
+    )
+    return Search(problem, hardware, result, others)
 
 
 def _family(problem: PlanningProblem) -> tuple[Placement, ...]:
-    """The placements that are compared: all of them where it is left to the planner, and that of
-    ReaL's rule, whose sets overlap. So every plan from which the search starts is of the family,
-    and what is proved does not depend on the memory by which rules choose."""
+    """The placements that are compared: the fixed one, or all of them and that of ReaL's rule."""
     if problem.fixed.placement.type is not PlacementType.AUTO:
-        return (places_of(problem),)
-    found = tuple(placements(problem))
-    return found if len(problem.pools) > 1 else (*found, uncut(real_heuristic(problem)))
+        return (requested_placement(problem),)
+    family = tuple(placements(problem))
+    # ReaL's sets overlap, which no placement of the family does. With it every incumbent belongs to
+    # the family, and a proof of optimality does not depend on memory.
+    return family if len(problem.pools) > 1 else (*family, uncut(real_heuristic(problem)))
 
 
-def searched_plan(searched: Searched) -> Plan:
-    """The plan that was found, which must be there, with its times and how it was found; one whose
-    stages overlap where its steps are shorter so."""
-    found, others = searched.found, searched.others
-    assert found.fitted is not None, "a plan was found"
-    known = [each.fitted for each in others if each.fitted is not None]
-    unfused = [fitted_plan(each) for each in (found.fitted, *known, *found.apart)]
-    fused = fastest_fusion(searched.problem, searched.hardware, unfused, found.step_seconds)
+def plan_of_search(search: Search) -> Plan:
+    """Build the plan of a search that found one, with its times. Stages overlap where this shortens
+    a step."""
+    result, others = search.result, search.others
+    assert result.fitted is not None, "a plan was found"
+    feasible = [baseline.job for baseline in others if baseline.job is not None]
+    unfused = [build_plan(job) for job in (result.fitted, *feasible, *result.split)]
+    fused = fastest_fusion(search.problem, search.hardware, unfused, result.step_seconds)
     if fused is not None:
         plan = fused.plan
     else:
-        plan = fastest_as_told(searched.problem, searched.hardware, unfused)
-    search = PlanSearch(
-        num_placements=found.num_placements,
-        bound_seconds=found.bound_seconds,
-        is_optimal=found.is_optimal,
-        unfused_seconds=None if fusion_of(plan) is None else found.step_seconds,
-        alternatives=tuple(each.alternative for each in others),
+        plan = fastest_with_requested_fusion(search.problem, search.hardware, unfused)
+    plan_search = PlanSearch(
+        num_placements=result.num_placements,
+        bound_seconds=result.bound_seconds,
+        is_optimal=result.is_optimal,
+        unfused_seconds=None if fusion_of(plan) is None else result.step_seconds,
+        alternatives=tuple(baseline.alternative for baseline in others),
     )
-    reasons = [_reason(search)]
+    reasons = [_reason(plan_search)]
     if fused is not None:
-        reasons.append(fusion_reason(fused, found.step_seconds))
-    plan = with_estimate(searched.problem, plan)
+        reasons.append(fusion_reason(fused, result.step_seconds))
+    plan = with_estimate(search.problem, plan)
     reasons += plan.reasons
-    return plan.model_copy(update={"search": search, "reasons": tuple(reasons)})
+    return plan.model_copy(update={"search": plan_search, "reasons": tuple(reasons)})
 
 
 def _reason(search: PlanSearch) -> str:
-    """How good the plan is."""
+    """The sentence that says how good the plan is."""
     number = search.num_placements
     family = f"the fastest of {number} placements" if number > 1 else "the fastest way to compute"
     what = "none of them takes less"

@@ -1,5 +1,4 @@
-"""All layouts of a placement: a cut of each model and a size of each role's engines, with what
-their calls take at least, and what they hold. Pure."""
+"""The layouts of a placement, with lower bounds of their times and memory. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +8,20 @@ from functools import cached_property
 from operator import add, le, sub
 from typing import NamedTuple
 
-from rlhf_planner.bounds.memory import Cells, Room
+from rlhf_planner.bounds.memory import BytesPerPhase, Capacity
 from rlhf_planner.bounds.step import Order, Seconds
 from rlhf_planner.bounds.time import Calls
 from rlhf_planner.strategies.parallelism import Cut, with_layout
 from rlhf_planner.strategies.placements import Placement
 
 
-class Way(NamedTuple):
-    """One way to compute with a cut: micro-batches and recomputation."""
+class ComputeConfig(NamedTuple):
+    """A way to compute with a cut: micro-batch size and recomputation."""
 
     seconds: Seconds
-    """Of the calls that depend on it."""
-    held: Cells
-    """What it takes of the placement's room."""
+    """Lower bounds of the calls that depend on it."""
+    memory: BytesPerPhase
+    """Bytes of the placement's capacity that it uses."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,20 @@ class Option:
     """A cut of a model, or a size of engines."""
 
     choice: Cut | int
-    ways: tuple[Way, ...]
-    """To compute with it."""
-    least: Cells
-    """What it takes of the room at least, in each cell."""
+    configs: tuple[ComputeConfig, ...]
+    """Ways to compute with it."""
+    min_bytes: BytesPerPhase
+    """Elementwise minimum of the configs' bytes."""
 
     @cached_property
     def seconds(self) -> Seconds:
-        """What its calls take at least."""
-        return _least_seconds([way.seconds for way in self.ways])
+        """Lower bound of each of its calls."""
+        return _min_seconds([config.seconds for config in self.configs])
 
 
-def option(choice: Cut | int, ways: Sequence[Way]) -> Option:
-    """An option with at least one way."""
-    return Option(choice, tuple(ways), least_cells([way.held for way in ways]))
+def make_option(choice: Cut | int, configs: Sequence[ComputeConfig]) -> Option:
+    """Build an option from at least one config."""
+    return Option(choice, tuple(configs), min_bytes_of([config.memory for config in configs]))
 
 
 @dataclass(frozen=True)
@@ -52,81 +51,90 @@ class Dimension:
 
     role: str
     options: tuple[Option, ...]
-    """Best first, by the seconds of all calls."""
+    """Quickest first, by the sum over all calls."""
     is_engines: bool = False
-    """Whether it is the latter."""
+    """True for a size of engines, False for a cut."""
 
 
-class Left(NamedTuple):
-    """What is left of a space when the first of its dimensions are chosen."""
+class ResidualDomains(NamedTuple):
+    """The options that remain when the first dimensions are assigned."""
 
     options: tuple[tuple[Option, ...], ...]
-    """Of each dimension those that may fit; one of what is chosen."""
-    beside: tuple[Cells, ...]
-    """What each dimension may take at most: the room without what the others take at least."""
+    """Options still feasible per dimension; exactly one where already assigned."""
+    residual: tuple[BytesPerPhase, ...]
+    """Per dimension: capacity minus the minimum of all others."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutSpace:
-    """All layouts of a placement."""
+    """All layouts of a placement: a cut of each model and a size of each role's engines."""
 
     placement: Placement
     dimensions: tuple[Dimension, ...]
-    room: Room
-    """What its devices have beside what processes take."""
+    capacity: Capacity
+    """Memory of its devices, without what every process needs."""
     crossing: Mapping[str, Calls]
-    """Of each role the calls whose columns come from other nodes."""
+    """Per role, the calls whose columns come from other nodes."""
     orders: tuple[Order, ...]
-    """Of a step's calls, with loads and offloads. Empty: no role leaves its devices."""
+    """Possible orders of a step's calls, with loads and offloads. Empty: no role leaves its
+    devices."""
 
-    def left(self, place: Sequence[int]) -> Left | None:
-        """What is left when options of the first dimensions are chosen. None: nothing fits.
+    def propagate(self, assignment: Sequence[int]) -> ResidualDomains | None:
+        """Propagate an assignment of the first dimensions. None: no complete layout is feasible.
 
-        An option is left out when it does not fit beside the least that all others take; that may
-        leave fewer of the others, and so on.
+        An option is removed if it does not fit next to the minimum of all other dimensions. That
+        may raise the minimum of its own dimension, so removal repeats until nothing changes.
         """
         options = [
-            (dimension.options[place[number]],) if number < len(place) else dimension.options
+            (dimension.options[assignment[number]],)
+            if number < len(assignment)
+            else dimension.options
             for number, dimension in enumerate(self.dimensions)
         ]
         while True:
-            least = [least_cells([each.least for each in found]) for found in options]
-            beside = room_beside(self.room.spare, least)
+            minimums = [
+                min_bytes_of([option.min_bytes for option in options_left])
+                for options_left in options
+            ]
+            residual = residual_bytes(self.capacity.spare, minimums)
             kept = [
-                tuple(each for each in found if fits(each.least, most))
-                for found, most in zip(options, beside, strict=True)
+                tuple(option for option in options_left if fits(option.min_bytes, free))
+                for options_left, free in zip(options, residual, strict=True)
             ]
             if not all(kept):
                 return None
             if all(len(new) == len(old) for new, old in zip(kept, options, strict=True)):
-                return Left(tuple(options), tuple(beside))
+                return ResidualDomains(tuple(options), tuple(residual))
             options = kept
 
-    def narrowed(self) -> LayoutSpace | None:
-        """The space without options and ways that do not fit, whatever the others are; dimensions'
-        options best first. None: nothing fits."""
-        found = self.left(())
-        if found is None:
+    def pruned(self) -> LayoutSpace | None:
+        """The space without options and configs that are infeasible in every layout; quickest
+        options first. None: no layout is feasible."""
+        domains = self.propagate(())
+        if domains is None:
             return None
         dimensions = []
-        for dimension, options, most in zip(self.dimensions, *found, strict=True):
-            ways = [[way for way in each.ways if fits(way.held, most)] for each in options]
+        for dimension, options, residual in zip(self.dimensions, *domains, strict=True):
+            configs = [
+                [config for config in option.configs if fits(config.memory, residual)]
+                for option in options
+            ]
             fitting = [
-                option(each.choice, of_it)
-                for each, of_it in zip(options, ways, strict=True)
-                if of_it
+                make_option(option.choice, option_configs)
+                for option, option_configs in zip(options, configs, strict=True)
+                if option_configs
             ]
             if not fitting:
                 return None
-            fitting.sort(key=lambda each: sum(each.seconds.values()))
+            fitting.sort(key=lambda option: sum(option.seconds.values()))
             dimensions.append(replace(dimension, options=tuple(fitting)))
         return replace(self, dimensions=tuple(dimensions))
 
-    def places(self, place: Sequence[int]) -> Placement:
-        """Where roles are in a layout, with models cut and engines sized."""
+    def placement_of(self, assignment: Sequence[int]) -> Placement:
+        """The placement of a complete assignment, with models cut and engines sized."""
         cut_of: dict[str, Cut] = {}
         tensor_of: dict[str, int] = {}
-        for dimension, number in zip(self.dimensions, place, strict=True):
+        for dimension, number in zip(self.dimensions, assignment, strict=True):
             chosen = dimension.options[number].choice
             if isinstance(chosen, Cut):
                 cut_of[dimension.role] = chosen
@@ -135,25 +143,26 @@ class LayoutSpace:
         return with_layout(self.placement, cut_of, tensor_of)
 
 
-def _least_seconds(found: Sequence[Seconds]) -> Seconds:
-    """Of each call."""
-    first, *others = found
-    return {call: min([each, *(o[call] for o in others)]) for call, each in first.items()}
+def _min_seconds(bounds: Sequence[Seconds]) -> Seconds:
+    """Minimum per call."""
+    first, *others = bounds
+    return {call: min([seconds, *(o[call] for o in others)]) for call, seconds in first.items()}
 
 
-def least_cells(found: Sequence[Cells]) -> Cells:
-    """The least in each cell."""
-    return found[0] if len(found) == 1 else tuple(map(min, *found))
+def min_bytes_of(bounds: Sequence[BytesPerPhase]) -> BytesPerPhase:
+    """Elementwise minimum."""
+    return bounds[0] if len(bounds) == 1 else tuple(map(min, *bounds))
 
 
-def room_beside(spare: Cells, least: Sequence[Cells]) -> list[Cells]:
-    """Of each thing that takes room: the room without all the others."""
+def residual_bytes(spare: BytesPerPhase, items: Sequence[BytesPerPhase]) -> list[BytesPerPhase]:
+    """For each item: capacity minus the other items."""
+    # One total and one addition per item: linear in the number of items.
     total = spare
-    for cells in least:
+    for cells in items:
         total = tuple(map(sub, total, cells))
-    return [tuple(map(add, total, cells)) for cells in least]
+    return [tuple(map(add, total, cells)) for cells in items]
 
 
-def fits(held: Cells, room: Cells) -> bool:
-    """Whether there is enough room in each cell."""
-    return all(map(le, held, room))
+def fits(memory: BytesPerPhase, capacity: BytesPerPhase) -> bool:
+    """True if no cell exceeds its capacity."""
+    return all(map(le, memory, capacity))

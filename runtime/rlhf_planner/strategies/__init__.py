@@ -1,1 +1,5 @@
-"""The family of plans that are compared: placements and cuts of models."""
+"""The family of plans that a search compares.
+
+placements.py   the devices of each role
+parallelism.py  cuts of models, and sizes of engines
+"""

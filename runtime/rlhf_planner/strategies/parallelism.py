@@ -1,4 +1,4 @@
-"""Ways to cut the models of a placement, and sizes of its engines. Pure."""
+"""Cuts of the models of a placement, and sizes of its engines. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlhf_api.plan import Mesh, Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 from rlhf_planner.memory.engine_size import is_possible, possible_sizes
 from rlhf_planner.placement.parallelism import torn_groups
-from rlhf_planner.placement.placement import CallPlace, RolePlace
-from rlhf_planner.problem.problem import ModelFacts, PlanningProblem
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_planner.strategies.placements import Placement
 from rlhf_sizing.shape import DecoderShape
 
 
 class Cut(NamedTuple):
-    """Of a model that is trained or run forward."""
+    """Parallelism of a model that is trained or run forward."""
 
     tensor: int
     """Ranks over which each layer is cut."""
@@ -26,28 +26,28 @@ class Cut(NamedTuple):
     """Stages over which the layers are distributed."""
 
 
-def cuts(facts: ModelFacts, place: CallPlace, pool: Pool) -> tuple[Cut, ...]:
-    """The ways to cut a role's model on its devices; one where that is decided.
+def cuts(facts: RoleSpec, call_placement: CallPlacement, pool: Pool) -> tuple[Cut, ...]:
+    """Possible cuts of a role's model on its devices; exactly one if it is fixed.
 
     Args:
         facts: of the role.
-        place: its devices.
-        pool: theirs.
+        call_placement: its devices.
+        pool: of these devices.
     """
-    tensor = place.tensor or facts.fixed.tensor
-    pipeline = place.pipeline or facts.fixed.pipeline
+    tensor = call_placement.tensor or facts.fixed.tensor
+    pipeline = call_placement.pipeline or facts.fixed.pipeline
     if not facts.uses_megatron:
         return (Cut(tensor or 1, pipeline or 1),)
-    num_devices = place.mesh.num_devices
-    tensors = [tensor] if tensor else _tensors(facts, pool, place.mesh)
+    num_devices = call_placement.mesh.num_devices
+    tensors = [tensor] if tensor else _tensors(facts, pool, call_placement.mesh)
     pipelines = [pipeline] if pipeline else _pipelines(facts, num_devices)
     return tuple(
-        Cut(*each) for each in product(tensors, pipelines) if num_devices % (each[0] * each[1]) == 0
+        Cut(*pair) for pair in product(tensors, pipelines) if num_devices % (pair[0] * pair[1]) == 0
     )
 
 
-def _tensors(facts: ModelFacts, pool: Pool, mesh: Mesh) -> list[int]:
-    """Sizes that divide the devices and the model, and with which tensor ranks share a node."""
+def _tensors(facts: RoleSpec, pool: Pool, mesh: Mesh) -> list[int]:
+    """Sizes that divide the devices and the model, and keep tensor groups within nodes."""
     return [
         size
         for size in range(1, pool.devices_per_node + 1)
@@ -57,7 +57,7 @@ def _tensors(facts: ModelFacts, pool: Pool, mesh: Mesh) -> list[int]:
     ]
 
 
-def _pipelines(facts: ModelFacts, num_devices: int) -> list[int]:
+def _pipelines(facts: RoleSpec, num_devices: int) -> list[int]:
     """Divisors of the devices that divide the layers."""
     return [
         size
@@ -67,33 +67,38 @@ def _pipelines(facts: ModelFacts, num_devices: int) -> list[int]:
 
 
 def engine_tensors(
-    problem: PlanningProblem, facts: ModelFacts, place: CallPlace, pool: Pool
+    problem: PlanningProblem, facts: RoleSpec, call_placement: CallPlacement, pool: Pool
 ) -> tuple[int, ...]:
-    """Ranks that a generation engine of a role may span; one where that is decided,
-    none where it does not divide these devices.
+    """Possible ranks per engine of a role; one if it is fixed, none if that does not divide the
+    devices.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         facts: of the role.
-        place: the devices that generate.
-        pool: theirs.
+        call_placement: the devices that generate.
+        pool: of these devices.
     """
-    decided = place.tensor or problem.fixed.engine_tensor
-    if decided is None:
-        return possible_sizes(pool, place.mesh, facts.shape)
-    return (decided,) if is_possible(decided, pool, place.mesh, facts.shape) else ()
+    fixed_tensor = call_placement.tensor or problem.fixed.engine_tensor
+    if fixed_tensor is None:
+        return possible_sizes(pool, call_placement.mesh, facts.shape)
+    return (
+        (fixed_tensor,) if is_possible(fixed_tensor, pool, call_placement.mesh, facts.shape) else ()
+    )
 
 
-def cut_place(place: CallPlace, cut: Cut) -> CallPlace:
-    """The devices of a role, with its model cut there."""
-    return replace(place, tensor=cut.tensor, pipeline=cut.pipeline, is_chosen=True)
+def with_cut(call_placement: CallPlacement, cut: Cut) -> CallPlacement:
+    """The devices of a role, with its model cut."""
+    return replace(call_placement, tensor=cut.tensor, pipeline=cut.pipeline, is_chosen=True)
 
 
 def uncut(placement: Placement) -> Placement:
-    """The devices of a placement, without its cuts and sizes of engines."""
+    """The devices of a placement, without cuts and sizes of engines."""
     return {
-        role: RolePlace(CallPlace(place.training.mesh), CallPlace(place.generation.mesh))
-        for role, place in placement.items()
+        role: RolePlacement(
+            CallPlacement(role_placement.training.mesh),
+            CallPlacement(role_placement.generation.mesh),
+        )
+        for role, role_placement in placement.items()
     }
 
 
@@ -103,28 +108,28 @@ def with_layout(
     """A placement with models cut and engines sized.
 
     Args:
-        placement: where roles are.
-        cut_of: each role with a model.
-        tensor_of: ranks of an engine of each role that generates.
+        placement: the devices of each role.
+        cut_of: per role with a model.
+        tensor_of: ranks of an engine, per role that generates.
     """
     return {
-        role: RolePlace(
-            cut_place(place.training, cut_of[role]),
-            _sized_engines(place.generation, tensor_of[role])
+        role: RolePlacement(
+            with_cut(role_placement.training, cut_of[role]),
+            _sized_engines(role_placement.generation, tensor_of[role])
             if role in tensor_of
-            else cut_place(place.training, cut_of[role]),
+            else with_cut(role_placement.training, cut_of[role]),
         )
-        for role, place in placement.items()
+        for role, role_placement in placement.items()
     }
 
 
-def _sized_engines(place: CallPlace, tensor: int) -> CallPlace:
-    is_chosen = place.tensor is None
-    return replace(place, tensor=tensor, pipeline=None, is_chosen=is_chosen)
+def _sized_engines(call_placement: CallPlacement, tensor: int) -> CallPlacement:
+    is_chosen = call_placement.tensor is None
+    return replace(call_placement, tensor=tensor, pipeline=None, is_chosen=is_chosen)
 
 
 def cut_mesh(mesh: Mesh, cut: Cut) -> Mesh:
-    """Devices with a model cut there."""
+    """A mesh of the same devices with a model cut."""
     size = cut.tensor * cut.pipeline
     return mesh.model_copy(
         update={
@@ -136,11 +141,12 @@ def cut_mesh(mesh: Mesh, cut: Cut) -> Mesh:
 
 
 def possible_cuts(devices: Sequence[Pool], shapes: Sequence[DecoderShape]) -> list[tuple[int, int]]:
-    """Tensor ranks and stages in powers of two that devices and models allow; for each number of
-    both together that with most tensor ranks, as these share activations, too."""
+    """Tensor ranks and stages, in powers of two, that devices and models allow; one cut per
+    product."""
     per_node = min(pool.devices_per_node for pool in devices)
     total = min(pool.num_devices for pool in devices)
     powers = [2**k for k in range(total.bit_length())]
+    # Of cuts with equal products the one with most tensor ranks: these share activations, too.
     best: dict[int, tuple[int, int]] = {}
     for tensor in powers:
         if per_node % tensor or any(any(uneven_tensor(shape, tensor)) for shape in shapes):

@@ -1,18 +1,15 @@
-"""Ways to part things into sets, and devices among them. Pure.
+"""The family of placements that a search compares. Pure.
 
-Where roles may be: the family of placements that are compared. Pure.
+Placement units: every role with a model, plus one for each role's generation. Roles that copy
+weights form one unit; beyond MAX_UNITS the rest share one. Units are partitioned into sets in every
+way. The sets of a pool get consecutive devices, in every composition of the pool's devices; larger
+sets come first, so that they lie within nodes where possible. In addition: generation on all
+devices of a pool, whatever the sets.
 
-What has devices are the roles with a model, and apart from them the generation of each that
-generates; roles that copy weights from each other are one, and so are the last of many roles. They
-are parted into sets in every way.
-A set has consecutive devices of a pool, which the sets of a pool share out among them in every way;
-those with most come first, so that they lie within nodes where they can. Beside these: generation
-on all devices of a pool, whatever sets the roles are in.
+Devices are counted in blocks, the smallest with which the family is small enough.
 
-Devices are shared out in units, the smallest with which there are few enough placements.
-
-Source: HybridFlow (arXiv 2409.19256), algorithm 1, parts models into sets and devices among these;
-ReaL (arXiv 2406.14088), section 4, gives each call devices of its own.
+Source: HybridFlow (arXiv 2409.19256), algorithm 1, partitions models into sets and devices among
+these; ReaL (arXiv 2406.14088), section 4, gives each call devices of its own.
 """
 
 from __future__ import annotations
@@ -26,21 +23,21 @@ from typing import NamedTuple, TypeVar
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import Mesh, Pool
-from rlhf_planner.placement.placement import CallPlace, RolePlace
+from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 
 T = TypeVar("T")
 
 
-def set_partitions(things: Sequence[T]) -> Iterator[tuple[tuple[T, ...], ...]]:
-    """All ways to part things into sets; in each, things and sets are in their first order.
+def set_partitions(items: Sequence[T]) -> Iterator[tuple[tuple[T, ...], ...]]:
+    """All partitions of items into sets; items and sets keep their first order.
 
-    There are Bell's number of them: 1, 2, 5, 15, 52, 203 for one thing and more.
+    Their number is Bell's: 1, 2, 5, 15, 52, 203 for one item and more.
     """
-    if not things:
+    if not items:
         yield ()
         return
-    *others, last = things
+    *others, last = items
     for partition in set_partitions(others):
         for number, part in enumerate(partition):
             yield (*partition[:number], (*part, last), *partition[number + 1 :])
@@ -48,7 +45,7 @@ def set_partitions(things: Sequence[T]) -> Iterator[tuple[tuple[T, ...], ...]]:
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a sum of so many positive ones, in every order."""
+    """All ordered sums of `parts` positive integers that give a total."""
     if parts == 0 or total < parts:
         if parts == total:
             yield ()
@@ -59,83 +56,86 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def count_compositions(total: int, parts: int) -> int:
-    """How many these are."""
+    """The number of compositions."""
     if parts == 0 or total < parts:
         return int(parts == total)
     return comb(total - 1, parts - 1)
 
 
-MAX_TENANTS = 6
-"""That are placed apart: with more there would be thousands of partitions."""
+MAX_UNITS = 6
+"""Limit of units that are placed separately: more give thousands of partitions."""
 
 MAX_PLACEMENTS = 10_000
-"""That are compared at most; each takes about a tenth of a millisecond."""
+"""Limit of compared placements; each takes about a tenth of a millisecond."""
 
-Placement = Mapping[str, RolePlace]
-"""Where each role with a model is; cut along `data` only."""
+Placement = Mapping[str, RolePlacement]
+"""The devices of each role with a model; cut along `data` only."""
 
 
-class Tenant(NamedTuple):
-    """What has devices: roles that must be on the same ones, or the generation of a role."""
+class PlacementUnit(NamedTuple):
+    """What gets devices: roles that must share them, or the generation of a role."""
 
     roles: tuple[str, ...]
     generates: bool = False
-    """Whether it is the generation of its only role, and not what holds the model."""
+    """True for the generation of its only role, False for the model."""
 
 
-Sets = tuple[tuple[Tenant, ...], ...]
+Sets = tuple[tuple[PlacementUnit, ...], ...]
 
 
 @dataclass(frozen=True)
-class _Shares:
-    """How many units of each pool there are to share out."""
+class _Blocks:
+    """The blocks of devices that sets of a pool are made of."""
 
-    units: Mapping[str, int]
-    """Devices of a unit, by pool."""
+    sizes: Mapping[str, int]
+    """Devices of a block, by pool."""
     pools: tuple[Pool, ...]
 
-    def num_units(self, pool: Pool) -> int:
-        return pool.num_devices // self.units[pool.name]
+    def num_blocks(self, pool: Pool) -> int:
+        return pool.num_devices // self.sizes[pool.name]
 
 
-def placements(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Iterator[Placement]:
+def placements(
+    problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS
+) -> Iterator[Placement]:
     """Every placement of the family; each uses all devices of the pools that it uses.
 
     Args:
-        problem: what is planned.
-        most: placements. Devices are shared out in larger units where there would be more.
+        problem: the planning problem.
+        max_placements: limit of placements; blocks of devices are larger if there would be more.
     """
-    parted = tenants(problem)
-    engines = [tenant for tenant in parted if tenant.generates]
-    together = [tenant for tenant in parted if not tenant.generates]
-    shares = _shares(problem.pools, parted, most)
-    for sets, pools in _assignments(parted, problem.pools):
-        for meshes in _meshes(sets, pools, shares):
+    units = placement_units(problem)
+    engines = [unit for unit in units if unit.generates]
+    role_units = [unit for unit in units if not unit.generates]
+    blocks = _blocks(problem.pools, units, max_placements)
+    for sets, pools in _assignments(units, problem.pools):
+        for meshes in _meshes(sets, pools, blocks):
             yield _placement(problem, sets, meshes)
-    if len(engines) == 1 and len(together) > 1:
-        for sets, pools in _assignments(together, problem.pools):
+    if len(engines) == 1 and len(role_units) > 1:
+        for sets, pools in _assignments(role_units, problem.pools):
             if len(sets) > 1:
-                for meshes in _meshes(sets, pools, shares):
+                for meshes in _meshes(sets, pools, blocks):
                     yield _placement(problem, sets, meshes)
 
 
-def unit_devices(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> Mapping[str, int]:
-    """Devices that are shared out together, by pool; arguments as above."""
-    return _shares(problem.pools, tenants(problem), most).units
+def block_sizes(
+    problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS
+) -> Mapping[str, int]:
+    """Devices of a block, by pool; arguments as for `placements`."""
+    return _blocks(problem.pools, placement_units(problem), max_placements).sizes
 
 
-def mesh_sizes(problem: PlanningProblem, most: int = MAX_PLACEMENTS) -> dict[str, range]:
-    """Devices of a pool that a set may have in some placement, for each pool; arguments as
-    above."""
-    units = unit_devices(problem, most)
+def mesh_sizes(problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS) -> dict[str, range]:
+    """Device counts that a set of a pool may have, by pool; arguments as for `placements`."""
+    sizes = block_sizes(problem, max_placements)
     return {
-        pool.name: range(units[pool.name], pool.num_devices + 1, units[pool.name])
+        pool.name: range(sizes[pool.name], pool.num_devices + 1, sizes[pool.name])
         for pool in problem.pools
     }
 
 
-def tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
-    """What is placed by itself: first the roles, then generation."""
+def placement_units(problem: PlanningProblem) -> tuple[PlacementUnit, ...]:
+    """The units that are placed separately: first the roles, then generation."""
     copied: dict[str, str] = {role: role for role in problem.models}
     for graph in problem.graphs.values():
         for call in graph.calls_of_kind(CallKind.COPY):
@@ -146,118 +146,125 @@ def tenants(problem: PlanningProblem) -> tuple[Tenant, ...]:
         for first in dict.fromkeys(copied.values())
     ]
     generating = [role for role, facts in problem.models.items() if facts.generates]
-    engines = [Tenant((role,), generates=True) for role in generating]
-    return (*_joined(problem, groups, max(1, MAX_TENANTS - len(engines))), *engines)
+    engines = [PlacementUnit((role,), generates=True) for role in generating]
+    return (*_merged(problem, groups, max(1, MAX_UNITS - len(engines))), *engines)
 
 
-def _joined(
-    problem: PlanningProblem, groups: Sequence[tuple[str, ...]], most: int
-) -> Iterator[Tenant]:
-    """At most so many tenants: the rest of them are on the same devices, first those that are never
-    trained, which take the least time."""
+def _merged(
+    problem: PlanningProblem, groups: Sequence[tuple[str, ...]], max_units: int
+) -> Iterator[PlacementUnit]:
+    """Merge the last groups if there are more than a limit."""
+    # Roles that are never trained take the least time, so sharing devices costs them least.
     order = sorted(groups, key=lambda roles: not any(problem.models[r].is_trained for r in roles))
-    yield from map(Tenant, order[: most - 1])
-    if rest := order[most - 1 :]:
-        yield Tenant(tuple(role for roles in rest for role in roles))
+    yield from map(PlacementUnit, order[: max_units - 1])
+    if rest := order[max_units - 1 :]:
+        yield PlacementUnit(tuple(role for roles in rest for role in roles))
 
 
-def _shares(pools: Sequence[Pool], tenants: Sequence[Tenant], most: int) -> _Shares:
-    """The smallest units with which there are few enough placements; one for each pool at most."""
+def _blocks(pools: Sequence[Pool], units: Sequence[PlacementUnit], max_placements: int) -> _Blocks:
+    """The smallest blocks with which there are few enough placements; else one block per pool."""
     sizes = [_units(pool) for pool in pools]
     finest = max(map(len, sizes))
-    counts = Counter(_parts(chosen, pools) for _, chosen in _assignments(tenants, pools))
+    counts = Counter(_parts(chosen, pools) for _, chosen in _assignments(units, pools))
     for step in range(finest):
-        units = {
+        block_sizes_ = {
             pool.name: of_pool[min(step, len(of_pool) - 1)]
             for pool, of_pool in zip(pools, sizes, strict=True)
         }
-        found = _Shares(units, tuple(pools))
-        num_units = [found.num_units(pool) for pool in pools]
+        blocks = _Blocks(block_sizes_, tuple(pools))
+        num_blocks = [blocks.num_blocks(pool) for pool in pools]
         total = sum(
-            number * prod(map(_count_shares, num_units, parts)) for parts, number in counts.items()
+            number * prod(map(_count_compositions, num_blocks, parts))
+            for parts, number in counts.items()
         )
-        if total <= most:
-            return found
-    return found
+        if total <= max_placements:
+            return blocks
+    return blocks
 
 
 def _parts(chosen: Sequence[Pool], pools: Sequence[Pool]) -> tuple[int, ...]:
-    """How many sets are in each pool."""
+    """Number of sets in each pool."""
     names = [pool.name for pool in chosen]
     return tuple(names.count(pool.name) for pool in pools)
 
 
-def _count_shares(units: int, sets: int) -> int:
-    """Ways to share out the units of a pool; nobody has those of one without sets."""
-    return count_compositions(units, sets) if sets else 1
+def _count_compositions(num_blocks: int, sets: int) -> int:
+    """Ways to share out the blocks of a pool; one if it has no sets."""
+    return count_compositions(num_blocks, sets) if sets else 1
 
 
 def _units(pool: Pool) -> list[int]:
-    """Devices that may be shared out together: as many on each node, or whole nodes. Ascending."""
+    """Possible sizes of a block: a divisor of a node's devices, or full nodes. Ascending."""
     per_node, nodes = pool.devices_per_node, pool.nodes
     within = [size for size in range(1, per_node + 1) if per_node % size == 0]
-    whole = [per_node * count for count in range(2, nodes + 1) if nodes % count == 0]
-    return [*within, *whole]
+    full_nodes = [per_node * count for count in range(2, nodes + 1) if nodes % count == 0]
+    return [*within, *full_nodes]
 
 
 def _assignments(
-    tenants: Sequence[Tenant], pools: Sequence[Pool]
+    units: Sequence[PlacementUnit], pools: Sequence[Pool]
 ) -> Iterator[tuple[Sets, tuple[Pool, ...]]]:
-    """Every way to part tenants into sets, and to give each set a pool; pools may be left over."""
-    for sets in set_partitions(tuple(tenants)):
+    """Every partition of units into sets, with a pool for each set; pools may stay empty."""
+    for sets in set_partitions(tuple(units)):
         for chosen in product(pools, repeat=len(sets)):
+            # Weights cannot move between pools.
             if _in_one_pool(sets, chosen):
                 yield sets, chosen
 
 
 def _in_one_pool(sets: Sets, pools: Sequence[Pool]) -> bool:
-    """Whether all roles generate in the pool that holds their model."""
-    where = {
-        (role, tenant.generates): pool.name
-        for part, pool in zip(sets, pools, strict=True)
-        for tenant in part
-        for role in tenant.roles
+    """True if all roles generate in the pool that holds their model."""
+    pool_of = {
+        (role, unit.generates): pool.name
+        for set_, pool in zip(sets, pools, strict=True)
+        for unit in set_
+        for role in unit.roles
     }
-    return all(where[role, False] == pool for (role, generates), pool in where.items() if generates)
+    return all(
+        pool_of[role, False] == pool for (role, generates), pool in pool_of.items() if generates
+    )
 
 
-def _meshes(sets: Sets, pools: Sequence[Pool], shares: _Shares) -> Iterator[tuple[Mesh, ...]]:
+def _meshes(sets: Sets, pools: Sequence[Pool], blocks: _Blocks) -> Iterator[tuple[Mesh, ...]]:
     """Every way in which sets share out the devices of their pools."""
     by_pool = [
-        [number for number, _ in enumerate(sets) if pools[number] == pool] for pool in shares.pools
+        [number for number, _ in enumerate(sets) if pools[number] == pool] for pool in blocks.pools
     ]
     choices = [
-        tuple(compositions(shares.num_units(pool), len(numbers))) if numbers else ((),)
-        for pool, numbers in zip(shares.pools, by_pool, strict=True)
+        tuple(compositions(blocks.num_blocks(pool), len(numbers))) if numbers else ((),)
+        for pool, numbers in zip(blocks.pools, by_pool, strict=True)
     ]
     for chosen in product(*choices):
-        found: dict[int, Mesh] = {}
-        for pool, numbers, sizes in zip(shares.pools, by_pool, chosen, strict=True):
-            first, unit = 0, shares.units[pool.name]
+        meshes: dict[int, Mesh] = {}
+        for pool, numbers, sizes in zip(blocks.pools, by_pool, chosen, strict=True):
+            first, block = 0, blocks.sizes[pool.name]
             # Sets with most devices come first; equal ones in their own order.
             for number, size in sorted(
-                zip(numbers, sizes, strict=True), key=lambda each: (-each[1], each[0])
+                zip(numbers, sizes, strict=True), key=lambda pair: (-pair[1], pair[0])
             ):
-                found[number] = Mesh(pool=pool.name, first_rank=first, data=size * unit)
-                first += size * unit
-        yield tuple(found[number] for number, _ in enumerate(sets))
+                meshes[number] = Mesh(pool=pool.name, first_rank=first, data=size * block)
+                first += size * block
+        yield tuple(meshes[number] for number, _ in enumerate(sets))
 
 
 def _placement(problem: PlanningProblem, sets: Sets, meshes: Sequence[Mesh]) -> Placement:
-    """Where each role is; roles whose generation is in no set generate on all of their pool."""
-    where = {
-        (role, tenant.generates): CallPlace(mesh)
-        for part, mesh in zip(sets, meshes, strict=True)
-        for tenant in part
-        for role in tenant.roles
+    """The placement of sets; roles whose generation is in no set generate on all of their pool."""
+    placement_of = {
+        (role, unit.generates): CallPlacement(mesh)
+        for set_, mesh in zip(sets, meshes, strict=True)
+        for unit in set_
+        for role in unit.roles
     }
     everywhere = {
-        pool.name: CallPlace(Mesh(pool=pool.name, data=pool.num_devices)) for pool in problem.pools
+        pool.name: CallPlacement(Mesh(pool=pool.name, data=pool.num_devices))
+        for pool in problem.pools
     }
     return {
-        role: RolePlace(
-            held := where[role, False],
-            where.get((role, True), everywhere[held.mesh.pool]) if facts.generates else held,
+        role: RolePlacement(
+            model := placement_of[role, False],
+            placement_of.get((role, True), everywhere[model.mesh.pool])
+            if facts.generates
+            else model,
         )
         for role, facts in problem.models.items()
     }

@@ -18,7 +18,7 @@ from rlhf_planner.problem.profile import Curve, PassCurves, TrainingCurves, bloc
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
 from rlhf_runtime.profiling.timed_model import Clock, Parts, TimedModel
 from rlhf_sizing.costs import SequenceCost
 
@@ -105,7 +105,9 @@ def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
     ]
     groups = np.arange(at.sequences, dtype=np.int64)
     prompts, responses = halves
-    (part,) = cut(prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False))
+    (part,) = pack_micro_batches(
+        prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False)
+    )
     return part
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_flow.step.columns import RESPONSE_MASK
 from rlhf_runtime.calls.inputs import BatchInputs
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UserCodeFailed
@@ -175,7 +175,7 @@ def micro_batches(
         keep_groups: keep all rows of a prompt in one micro-batch, however many tokens they
             have.
     """
-    parts = cut(
+    parts = pack_micro_batches(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,

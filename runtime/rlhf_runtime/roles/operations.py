@@ -175,7 +175,7 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
     mask, kl = work.mask(RESPONSES), None
     if operation.kl_coefficient > 0:
-        assert operation.reference_log_probs is not None
+        assert operation.reference_log_probs is not None and operation.kl_estimator is not None
         own, _ = work.padded(operation.policy_log_probs)
         reference, _ = work.padded(operation.reference_log_probs)
         kl = kl_estimate(own, reference, operation.kl_estimator)

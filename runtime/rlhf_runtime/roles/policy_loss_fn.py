@@ -107,6 +107,7 @@ class PolicyLossFn:
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
         if inputs.reference_log_probs is not None:
+            assert self._loss.kl_estimator is not None
             kl = kl_estimate(log_probs, inputs.reference_log_probs, self._loss.kl_estimator)
             losses = losses + self._loss.kl_coefficient * kl
             self._record("kl", kl, inputs)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result
 
@@ -52,7 +52,7 @@ def infer(
 
     index = inputs.index.find(rows)
     packing = engine.packing(micro_batch_tokens)
-    parts = cut(columns[PROMPTS], responses, index.groups, packing)
+    parts = pack_micro_batches(columns[PROMPTS], responses, index.groups, packing)
     engine.infer(parts, reading, consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)
 
@@ -82,7 +82,7 @@ def infer_scores(
         scores[part.rows] = outputs.values.cpu()
 
     packing = engine.packing(micro_batch_tokens)
-    parts = cut(prompts, responses, groups, packing, np.unique(first))
+    parts = pack_micro_batches(prompts, responses, groups, packing, np.unique(first))
     engine.infer([replace(part, predictors=part.ends) for part in parts], ReadValues(), consume)
     # Duplicates get the score of their first row.
     return scores[torch.from_numpy(first)]

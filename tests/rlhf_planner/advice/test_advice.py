@@ -16,7 +16,7 @@ from rlhf_flow.errors import DoesNotFit, PlanError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.advice import advice as advice_module
 from rlhf_planner.advice.advice import Advice, advice
-from rlhf_planner.feasibility import fit_job
+from rlhf_planner.feasibility import check_feasible
 from rlhf_planner.plan import make_plan, plan_job, resolve_shapes
 from rlhf_planner.problem.devices import GPU_MEMORY_BYTES
 
@@ -213,9 +213,9 @@ def test_a_refusal_tries_few_plans(job: Any, monkeypatch: pytest.MonkeyPatch) ->
 
     def counting(*arguments: Any) -> Any:
         tried.append(arguments)
-        return fit_job(*arguments)
+        return check_feasible(*arguments)
 
-    monkeypatch.setattr(advice_module, "fit_job", counting)
+    monkeypatch.setattr(advice_module, "check_feasible", counting)
     made = asked(job, LLAMA_70B, ppo=True, rollout={"maxResponseTokens": 130_048})
     with pytest.raises(DoesNotFit):
         make_plan(made, (pool(64),))

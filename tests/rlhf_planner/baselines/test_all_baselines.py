@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rlhf_planner.baselines.all import Baseline, baselines
+from rlhf_planner.baselines.all import baselines
+from rlhf_planner.baselines.rule import Baseline
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 
 from ..search.searched_jobs import gpus, ppo
@@ -29,8 +30,8 @@ def test_every_rule_has_a_plan_that_is_judged_like_all(job: Any, training: dict[
     rules = found(problem)
     assert [*rules] == ALL
     for each in rules.values():
-        assert each.fitted is not None
-        plan = fitted_plan(each.fitted)
+        assert each.job is not None
+        plan = build_plan(each.job)
         seconds = evaluate(problem, plan, hardware_of_pools(problem.pools)).step_seconds
         assert each.alternative.step_seconds == seconds
         fullest = max(memory.peak_bytes for memory in plan.memory)
@@ -53,7 +54,7 @@ def test_a_rule_with_nothing_to_place_apart_is_left_out(job: Any) -> None:
 
 def test_what_does_not_fit_says_so(job: Any) -> None:
     for each in found(ppo(job, gpus(2, 1, 5))).values():
-        assert each.fitted is None
+        assert each.job is None
         assert each.alternative.step_seconds is None
         assert each.alternative.fullest_bytes is None
 
@@ -71,7 +72,7 @@ def test_cuts_and_engines_of_the_manifest_stay(job: Any) -> None:
         "parallelism": {"tensor": 2},
     }
     for name, each in found(ppo(job, gpus(8), training=training, rollout=rollout)).items():
-        assert each.fitted is not None, name
-        meshes = each.fitted.placed.meshes.values()
+        assert each.job is not None, name
+        meshes = each.job.placed.meshes.values()
         assert {(mesh.tensor, mesh.pipeline) for mesh in meshes} == {(2, 1)}
-        assert each.fitted.engines["actor"].mesh.tensor == 2
+        assert each.job.engines["actor"].mesh.tensor == 2

@@ -15,11 +15,11 @@ from rlhf_planner.baselines.hybridflow import (
     Strategies,
     hybridflow_mapping,
     mapping_cost,
-    placed_alone,
     possible_cuts,
+    single_roles,
 )
 from rlhf_planner.baselines.rule import fits, symmetric_placements
-from rlhf_planner.bounds.time import LeastSeconds
+from rlhf_planner.bounds.time import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.problem.problem import PlanningProblem
@@ -52,12 +52,12 @@ def test_a_roles_strategy_is_the_fastest_of_its_cuts(job: Any) -> None:
     problem = ppo(job, gpus(8, 2), training=MEGATRON, model=EIGHT)
     strategies = Strategies(problem, H100)
     found = strategies.best("critic", 16, Cut(1, 1))
-    least = LeastSeconds(problem, {"pool": Links(H100, 8)})
+    least = CallTimeBounds(problem, {"pool": Links(H100, 8)})
     mesh = Mesh(pool="pool", data=16)
     seconds = {
         (t, p): sum(calls.values())
         for t, p in product((1, 2, 4, 8), (1, 2))
-        if (calls := least.of_model("critic", mesh, Cut(t, p))) is not None
+        if (calls := least.model_calls("critic", mesh, Cut(t, p))) is not None
     }
     assert found is not None and found.engine_tensor is None
     assert found.cut == min(seconds, key=lambda cut: seconds[cut])
@@ -85,10 +85,10 @@ def test_a_role_that_fits_nowhere_has_no_strategy(job: Any) -> None:
 
 
 @pytest.mark.parametrize("gibibytes", [24, 40])
-def test_the_least_allocation_fits_and_one_device_less_does_not(job: Any, gibibytes: int) -> None:
+def test_the_min_allocation_fits_and_one_device_less_does_not(job: Any, gibibytes: int) -> None:
     training = {**MEGATRON, "offload": "Never"}
     problem = ppo(job, gpus(8, 1, gibibytes), training=training, model="Qwen/Qwen3-4B")
-    found = Mapper(problem, H100).least_allocation(("actor",))
+    found = Mapper(problem, H100).min_allocation(("actor",))
     assert found is not None and found.num_devices > 1
 
     def fitting(devices: int) -> list[Cut]:
@@ -96,7 +96,7 @@ def test_the_least_allocation_fits_and_one_device_less_does_not(job: Any, gibiby
         return [
             cut
             for cut, placement in symmetric_placements(problem, ("actor",), mesh)
-            if fits(placed_alone(problem, placement))
+            if fits(single_roles(problem, placement))
         ]
 
     assert fitting(found.num_devices)[0] == found.cut
@@ -120,7 +120,7 @@ def naive_least_cost(problem: PlanningProblem, devices: int) -> float:
     costs = []
     for sets in partitions(["actor", "reference", "critic"]):
         for given in product(range(1, devices + 1), repeat=len(sets)):
-            least = [mapper.least_allocation(tuple(roles)) for roles in sets]
+            least = [mapper.min_allocation(tuple(roles)) for roles in sets]
             if sum(given) != devices or any(
                 each is None or each.num_devices > n for each, n in zip(least, given, strict=True)
             ):

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.plan import Mesh
 from rlhf_planner.baselines.rule import fits, megatron_heuristic, symmetric_placements
-from rlhf_planner.feasibility import place_job
+from rlhf_planner.feasibility import apply_placement
 from rlhf_planner.problem.problem import PlanningProblem
 
 from ..search.searched_jobs import gpus, ppo
@@ -53,13 +53,13 @@ def test_the_first_of_them_that_fits_is_taken(job: Any, gibibytes: int) -> None:
     fitting = [
         placement
         for _, placement in symmetric_placements(problem, problem.models, mesh)
-        if fits(place_job(problem, placement))
+        if fits(apply_placement(problem, placement))
     ]
     found = megatron_heuristic(problem)
     if not fitting:
         assert found is None
         return
     assert found is not None
-    assert found.placed.places == fitting[0]
-    assert all(role in found.placed.places for role in ("actor", "critic", "reference"))
+    assert found.placed.placement == fitting[0]
+    assert all(role in found.placed.placement for role in ("actor", "critic", "reference"))
     assert len({mesh.model_copy() for mesh in found.placed.meshes.values()}) == 1

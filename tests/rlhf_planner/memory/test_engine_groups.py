@@ -14,8 +14,8 @@ from rlhf_planner.memory.engine_groups import (
     engine_meshes,
     grouping_reason,
     groupings,
-    held_bytes,
     kept_bytes,
+    weight_bytes,
 )
 from rlhf_planner.problem.model_shapes import KNOWN_MODELS
 from rlhf_runtime.reshard.layout import Layout
@@ -106,7 +106,7 @@ def test_what_is_kept_is_what_a_reshard_does_not_send(name: str, tensor: int, ti
     source, sent = source_of(shape, model), {}
     for engines in groupings(model.mesh, tensor, 8):
         sent[engines] = 2 * moved(shape, source, engines.tensor_groups)
-        assert held_bytes(model, engines) - kept_bytes(model, engines) == sent[engines]
+        assert weight_bytes(model, engines) - kept_bytes(model, engines) == sent[engines]
     assert len(sent) == {2: 3, 4: 2, 8: 1}[tensor]
     best = min(sent, key=lambda engines: (sent[engines], engines.tensor_stride))
     assert chosen(model, tensor) == best

@@ -12,7 +12,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.overlap.fusable_calls import fusable_calls, obstacle
-from rlhf_planner.placement.transitions import beside_generation
+from rlhf_planner.placement.transitions import generation_call
 
 from .fused_jobs import APART, FREED, Unfused, mesh_of, unfused
 
@@ -104,7 +104,7 @@ def test_roles_that_are_loaded_or_offloaded_do_not() -> None:
     problem, plan = job = apart()
     critic = job.graph.call("critic.values")
     for method, kind in (("load", CallKind.LOAD), ("offload", CallKind.OFFLOAD)):
-        beside = beside_generation(critic, method, kind)
+        beside = generation_call(critic, method, kind)
         calls: list[CallPlan] = []
         for planned in plan.calls:
             update = {"call": beside.id, "kind": kind, "reads": (), "writes": ()}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan_estimate import PipelineFusion
-from rlhf_planner.cost.calls import planned_models
+from rlhf_planner.cost.calls import models_of_plan
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.evaluate import evaluate, with_estimate
 from rlhf_planner.memory.megatron import activation_bytes, micro_batch_bytes
@@ -101,7 +101,7 @@ def test_a_micro_batch_keeps_its_share_of_what_stages_hold(job: Any) -> None:
     for recompute in (False, True):
         actor = cut(2, 4, activationRecompute=recompute)
         found = ppo(job, actor, cut(2, 4))
-        model = planned_models(*found)["actor"]
+        model = models_of_plan(*found)["actor"]
         held = activation_bytes(model, 0) - activation_bytes(model, 3)
         assert held == 3 * micro_batch_bytes(model)
     assert MOST_MICRO_BATCHES >= 4

@@ -25,11 +25,11 @@ from rlhf_flow.errors import (
 )
 from rlhf_planner import plan as plan_module
 from rlhf_planner.placement.placement import (
-    CallPlace,
-    RolePlace,
+    CallPlacement,
+    RolePlacement,
     device_groups,
-    place_everywhere,
-    place_roles,
+    manual_placement,
+    meshes_placement,
 )
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.problem.devices import (
@@ -75,8 +75,8 @@ def mesh(first_rank: int, data: int, pool: str = "local", tensor: int = 1) -> Me
 
 @pytest.mark.parametrize("placement", [{}, {"type": "Colocated"}])
 def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, Any]) -> None:
-    found = place_roles(job(placement=placement).spec.placement, KINDS, [cpus(3)])
-    assert found == place_everywhere(dict.fromkeys(ROLES, mesh(0, 3)))
+    found = manual_placement(job(placement=placement).spec.placement, KINDS, [cpus(3)])
+    assert found == meshes_placement(dict.fromkeys(ROLES, mesh(0, 3)))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_groups_say_where_roles_are(
     actor: Mesh,
     critic: Mesh,
 ) -> None:
-    found = place_roles(placed(job, *given).spec.placement, KINDS, pools)
+    found = manual_placement(placed(job, *given).spec.placement, KINDS, pools)
     assert all(place.training == place.generation for place in found.values())
     meshes = {role: place.training.mesh for role, place in found.items()}
     assert meshes == {"actor": actor, "reference": actor, "critic": critic}
@@ -156,7 +156,7 @@ def test_groups_that_do_not_fit_the_roles_or_the_pools_are_refused(
     job: Any, given: list[dict[str, Any]], pools: list[Pool], message: str
 ) -> None:
     with pytest.raises(InvalidPlacement, match=message) as caught:
-        place_roles(placed(job, *given).spec.placement, KINDS, pools)
+        manual_placement(placed(job, *given).spec.placement, KINDS, pools)
     assert caught.value.exit_code is ExitCode.MANIFEST
 
 
@@ -164,20 +164,20 @@ SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[list[Pool], dict[str, RolePlace]]:
+def placements(draw: st.DrawFn) -> tuple[list[Pool], dict[str, RolePlacement]]:
     """Pools, and any roles in them, each of which may generate elsewhere than it is trained."""
     pools = [cpus(size, f"pool{index}") for index, size in enumerate(draw(SIZES))]
 
-    def place(pool: Pool) -> CallPlace:
+    def place(pool: Pool) -> CallPlacement:
         first = draw(st.integers(0, pool.num_devices - 1))
         count = draw(st.integers(1, pool.num_devices - first))
-        return CallPlace(mesh(first, count, pool.name))
+        return CallPlacement(mesh(first, count, pool.name))
 
     places = {}
     for role in range(draw(st.integers(0, 6))):
         pool = draw(st.sampled_from(pools))
         training = place(pool)
-        places[f"role{role}"] = RolePlace(
+        places[f"role{role}"] = RolePlacement(
             training, training if draw(st.booleans()) else place(pool)
         )
     return pools, places
@@ -185,7 +185,7 @@ def placements(draw: st.DrawFn) -> tuple[list[Pool], dict[str, RolePlace]]:
 
 @given(placements())
 def test_groups_are_all_devices_by_what_they_hold(
-    made: tuple[list[Pool], dict[str, RolePlace]],
+    made: tuple[list[Pool], dict[str, RolePlacement]],
 ) -> None:
     pools, places = made
     found = device_groups(pools, places)

@@ -15,7 +15,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.plan import resolve_shapes
 from rlhf_planner.problem.from_manifest import problem_of
-from rlhf_planner.problem.problem import FixedStrategy, ModelFacts, PlanningProblem, Workload
+from rlhf_planner.problem.problem import FixedStrategy, PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.shape import DecoderShape
 
 from ..conftest import make_job
@@ -118,7 +118,7 @@ def _pool(random: Random, name: str, device: Device, most_devices: int = 16) -> 
     )
 
 
-def _facts(random: Random, facts: ModelFacts, shapes: list[DecoderShape]) -> ModelFacts:
+def _facts(random: Random, facts: RoleSpec, shapes: list[DecoderShape]) -> RoleSpec:
     engines = list(TrainingEngineType)
     sizes = [None, None, 1, 2]
     is_cut = random.random() < 0.1

@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, Plan
-from rlhf_planner.feasibility import first_that_fits
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.feasibility import first_feasible
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 
 from ..conftest import make_job
@@ -28,7 +28,7 @@ def problem() -> PlanningProblem:
 
 @pytest.fixture(scope="module")
 def plan(problem: PlanningProblem) -> Plan:
-    return fitted_plan(first_that_fits(problem))
+    return build_plan(first_feasible(problem))
 
 
 def without(kind: CallKind) -> Change:

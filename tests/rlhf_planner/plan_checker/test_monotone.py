@@ -15,7 +15,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import PlanError
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import hardware_of_pools
-from rlhf_planner.feasibility import places_of
+from rlhf_planner.feasibility import requested_placement
 from rlhf_planner.plan import plan_problem
 from rlhf_planner.problem.problem import FixedStrategy, PlanningProblem
 from rlhf_planner.search.branch_and_bound import find_plan
@@ -49,12 +49,12 @@ def least_seconds(problem: PlanningProblem, hardware: Mapping[str, Hardware]) ->
     """Of the fastest plan, proved; infinite where none fits. None: it is not compared."""
     is_free = problem.fixed.placement.type is PlacementType.AUTO
     try:
-        family = tuple(placements(problem)) if is_free else (places_of(problem),)
+        family = tuple(placements(problem)) if is_free else (requested_placement(problem),)
     except (PlanError, ManifestError):
         return None
     if len(family) > MOST_PLACEMENTS or sum(p.num_devices for p in problem.pools) > MOST_DEVICES:
         return None
-    found = find_plan(problem, hardware, family, most_fitted=MOST_FITTED)
+    found = find_plan(problem, hardware, family, max_candidates=MOST_FITTED)
     return found.step_seconds if found.is_optimal else None
 
 
@@ -128,7 +128,7 @@ def test_what_is_left_to_the_planner_never_gives_slower_plans(seed: int) -> None
 def test_the_same_job_always_has_the_same_plan() -> None:
     for problem, _ in jobs(300, 20):
         try:
-            one, other = (plan_problem(replace(problem), most_fitted=3) for _ in range(2))
+            one, other = (plan_problem(replace(problem), max_candidates=3) for _ in range(2))
         except (PlanError, ManifestError):
             continue
         assert one == other

@@ -24,7 +24,7 @@ def test_plans_are_valid(seed: int) -> None:
     for number in range(JOBS_OF_A_SEED):
         problem = random_problem(random)
         try:
-            plan = plan_problem(problem, most_fitted=3)
+            plan = plan_problem(problem, max_candidates=3)
         except (PlanError, ManifestError):
             continue
         planned += 1

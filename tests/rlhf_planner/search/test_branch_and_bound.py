@@ -14,12 +14,12 @@ import pytest
 from rlhf_api.errors import ManifestError
 from rlhf_flow.errors import PlanError
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
-from rlhf_planner.feasibility import fit_job, place_job
+from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.plan import plan_problem
-from rlhf_planner.plan_builder import fitted_plan
+from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.branch_and_bound import PATIENCE, Found, find_plan
+from rlhf_planner.search.branch_and_bound import INFEASIBLE_FACTOR, SearchResult, find_plan
 from rlhf_planner.strategies.parallelism import Cut, with_layout
 from rlhf_planner.strategies.placements import Placement, placements
 
@@ -28,7 +28,7 @@ from .searched_jobs import gpus, ppo
 PLAIN = {"activationRecompute": False, "microBatchTokens": 2048}
 
 
-def search(problem: PlanningProblem, **options: Any) -> Found:
+def search(problem: PlanningProblem, **options: Any) -> SearchResult:
     return find_plan(problem, hardware_of_pools(problem.pools), **options)
 
 
@@ -44,18 +44,18 @@ def layouts(problem: PlanningProblem, placement: Placement) -> Iterator[Placemen
             )
 
 
-def least_of_all(problem: PlanningProblem) -> float:
-    """Seconds of the fastest plan: every one is fitted and estimated."""
-    hardware, least = hardware_of_pools(problem.pools), inf
+def min_step_seconds(problem: PlanningProblem) -> float:
+    """Seconds of the fastest plan: every one is checked and estimated."""
+    hardware, fastest = hardware_of_pools(problem.pools), inf
     for placement in placements(problem):
         for layout in layouts(problem, placement):
             with suppress(PlanError, ManifestError):
-                placed = place_job(problem, layout)
+                placed = apply_placement(problem, layout)
                 for choice in memory_choices(problem, placed.groups):
                     with suppress(PlanError):
-                        plan = fitted_plan(fit_job(placed, choice))
-                        least = min(least, evaluate(problem, plan, hardware).step_seconds)
-    return least
+                        plan = build_plan(check_feasible(placed, choice))
+                        fastest = min(fastest, evaluate(problem, plan, hardware).step_seconds)
+    return fastest
 
 
 @pytest.mark.parametrize("gibibytes", [16, 22, 80])
@@ -63,7 +63,7 @@ def test_it_is_the_fastest_of_all_plans(job: Any, gibibytes: int) -> None:
     problem = ppo(job, gpus(3, 1, gibibytes), training=PLAIN)
     found = search(problem)
     assert found.is_optimal
-    assert found.step_seconds == pytest.approx(least_of_all(problem), rel=1e-12)
+    assert found.step_seconds == pytest.approx(min_step_seconds(problem), rel=1e-12)
 
 
 def test_it_is_the_fastest_of_all_cuts(job: Any) -> None:
@@ -71,29 +71,29 @@ def test_it_is_the_fastest_of_all_cuts(job: Any) -> None:
     problem = ppo(job, gpus(2, 1, 40), training=training)
     found = search(problem)
     assert found.is_optimal
-    assert found.step_seconds == pytest.approx(least_of_all(problem), rel=1e-12)
+    assert found.step_seconds == pytest.approx(min_step_seconds(problem), rel=1e-12)
 
 
-def test_a_search_that_ends_early_says_how_far_it_may_be_from_the_fastest(job: Any) -> None:
+def test_a_search_that_ends_early_bounds_its_gap(job: Any) -> None:
     problem = ppo(job, gpus(3, 1, 24), training={"engine": "Megatron"})
-    best = search(problem, most_fitted=10**6)
+    best = search(problem, max_candidates=10**6)
     assert best.is_optimal
-    for most in (1, 5, 20):
-        early = search(problem, most_fitted=most)
+    for limit in (1, 5, 20):
+        early = search(problem, max_candidates=limit)
         assert early.bound_seconds <= best.step_seconds <= early.step_seconds
-        assert early.num_fitted <= PATIENCE * most + 1
+        assert early.num_candidates <= INFEASIBLE_FACTOR * limit + 1
 
 
-def test_it_always_finds_the_same(job: Any) -> None:
+def test_the_result_is_deterministic(job: Any) -> None:
     one, other = (search(ppo(job, gpus(4, 1, 24))) for _ in range(2))
     assert one.fitted is not None and other.fitted is not None
-    assert fitted_plan(one.fitted) == fitted_plan(other.fitted)
+    assert build_plan(one.fitted) == build_plan(other.fitted)
 
 
 def test_more_memory_never_gives_a_slower_plan(job: Any) -> None:
     seconds = []
     for gibibytes in (11, 12, 14, 16, 20, 24, 32, 48, 80):
-        found = search(ppo(job, gpus(4, 1, gibibytes)), most_fitted=10**6)
+        found = search(ppo(job, gpus(4, 1, gibibytes)), max_candidates=10**6)
         assert found.is_optimal
         seconds.append(found.step_seconds)
     assert seconds == sorted(seconds, reverse=True)
@@ -107,14 +107,14 @@ def test_more_bandwidth_never_gives_a_slower_plan(job: Any, rate: str) -> None:
     seconds = []
     for factor in (0.1, 0.5, 1.0, 4.0):
         faster = replace(hardware, **{rate: getattr(hardware, rate) * factor})
-        found = find_plan(problem, {"pool": faster}, most_fitted=10**6)
+        found = find_plan(problem, {"pool": faster}, max_candidates=10**6)
         assert found.is_optimal
         seconds.append(found.step_seconds)
     assert seconds == sorted(seconds, reverse=True)
 
 
 @pytest.mark.parametrize("tensor", [2, 4])
-def test_engines_of_a_given_size_are_where_there_is_room(job: Any, tensor: int) -> None:
+def test_engines_of_a_fixed_size_fit(job: Any, tensor: int) -> None:
     rollout = {
         "maxPromptTokens": 512,
         "maxResponseTokens": 512,
@@ -122,7 +122,7 @@ def test_engines_of_a_given_size_are_where_there_is_room(job: Any, tensor: int) 
     }
     found = search(ppo(job, gpus(6), rollout=rollout))
     assert found.fitted is not None
-    (engine,) = fitted_plan(found.fitted).generations
+    (engine,) = build_plan(found.fitted).generations
     assert engine.mesh.tensor == tensor and engine.mesh.num_devices % tensor == 0
 
 
@@ -132,13 +132,13 @@ def test_nodes_of_three_have_cuts_of_two_where_they_lie_within_one(job: Any) -> 
     placement = {"type": "Manual", "groups": groups}
     problem = ppo(job, gpus(3, 1, 40), training=training, placement=placement)
     plan = plan_problem(problem)
-    told = PLAIN | {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
-    same = plan_problem(ppo(job, gpus(3, 1, 40), training=told, placement=placement))
+    fixed = PLAIN | {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
+    same = plan_problem(ppo(job, gpus(3, 1, 40), training=fixed, placement=placement))
     assert plan.estimate is not None and same.estimate is not None
     assert plan.estimate.step_seconds <= same.estimate.step_seconds
 
 
-def test_what_is_decided_stays(job: Any) -> None:
+def test_fixed_choices_are_kept(job: Any) -> None:
     training = PLAIN | {"engine": "Megatron", "parallelism": {"tensor": 2, "pipeline": 1}}
     rollout = {
         "maxPromptTokens": 512,
@@ -147,12 +147,12 @@ def test_what_is_decided_stays(job: Any) -> None:
     }
     found = search(ppo(job, gpus(4), training=training, rollout=rollout))
     assert found.fitted is not None
-    plan = fitted_plan(found.fitted)
+    plan = build_plan(found.fitted)
     assert {(role.mesh.tensor, role.mesh.pipeline) for role in plan.roles if role.mesh} == {(2, 1)}
     assert {role.micro_batch_tokens for role in plan.roles if role.mesh} == {2048}
     assert [each.mesh.tensor for each in plan.generations] == [1]
 
 
-def test_where_nothing_fits_nothing_is_found(job: Any) -> None:
+def test_an_infeasible_problem_has_no_result(job: Any) -> None:
     found = search(ppo(job, gpus(2, 1, 4)))
     assert found.fitted is None and found.step_seconds == inf

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_planner.evaluate import hardware_of_pools
 from rlhf_planner.plan import plan_problem
-from rlhf_planner.search.neighbours import variants
+from rlhf_planner.search.neighbours import neighbours
 
 from .searched_jobs import gpus, ppo
 
@@ -18,10 +18,10 @@ PLAIN = {"activationRecompute": False, "microBatchTokens": 2048, "engine": "Mega
 @pytest.mark.parametrize("gibibytes", [24, 80])
 def test_no_other_choice_for_a_call_of_the_fastest_plan_is_faster(job: Any, gibibytes: int) -> None:
     problem = ppo(job, gpus(2, 1, gibibytes), training={"engine": "Megatron"})
-    plan = plan_problem(problem, most_fitted=10**6)
+    plan = plan_problem(problem, max_candidates=10**6)
     assert plan.search is not None and plan.search.is_optimal and plan.estimate is not None
     for call in ("actor.train", "actor.generate", "critic.train", "reference.log_probs"):
-        found = variants(problem, plan, hardware_of_pools(problem.pools), call)
+        found = neighbours(problem, plan, hardware_of_pools(problem.pools), call)
         assert found
         for each in found:
             slower = each.step_seconds is None or each.step_seconds >= plan.estimate.step_seconds
@@ -32,7 +32,9 @@ def test_each_choice_that_is_left_open_is_varied(job: Any) -> None:
     def names(training: dict[str, Any], call: str) -> set[str]:
         problem = ppo(job, gpus(2), training=training)
         plan = plan_problem(problem)
-        return {each.name for each in variants(problem, plan, hardware_of_pools(plan.pools), call)}
+        return {
+            each.name for each in neighbours(problem, plan, hardware_of_pools(plan.pools), call)
+        }
 
     assert names({}, "actor.train") >= {"micro-batches of 1024 tokens", "activations recomputed"}
     cuts = names(PLAIN, "actor.train")

@@ -11,13 +11,13 @@ from rlhf_api.spec.objective import PlacementObjective
 from rlhf_planner.search.pool_size import (
     WORST,
     FewestDevices,
-    LeastDeviceTime,
-    LeastStepTime,
+    MinDeviceTime,
+    MinStepTime,
     Objective,
     objective_of,
 )
 
-OBJECTIVES = st.sampled_from([LeastStepTime(), LeastDeviceTime(), FewestDevices(2.5)])
+OBJECTIVES = st.sampled_from([MinStepTime(), MinDeviceTime(), FewestDevices(2.5)])
 DEVICES = st.integers(1, 1024)
 SECONDS = st.floats(0.001, 1000.0) | st.just(inf) | st.just(2.5)
 

@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_flow.errors import DevicesUnknown, DoesNotFit
 from rlhf_planner.plan import plan_problem
-from rlhf_planner.search.branch_and_bound import WITHOUT_END
+from rlhf_planner.search.branch_and_bound import UNLIMITED
 
 from ..plan_checker.everything import check
 from .searched_jobs import gpus, ppo
@@ -19,7 +19,7 @@ from .searched_jobs import gpus, ppo
 def test_with_more_memory_no_proved_plan_is_slower(job: Any, training: dict[str, Any]) -> None:
     """Whatever the rules choose from which the search starts."""
     plans = [
-        plan_problem(ppo(job, gpus(2, 1, gibibytes), training=training), most_fitted=WITHOUT_END)
+        plan_problem(ppo(job, gpus(2, 1, gibibytes), training=training), max_candidates=UNLIMITED)
         for gibibytes in (40, 48, 80)
     ]
     seconds = [plan.estimate.step_seconds for plan in plans if plan.estimate is not None]

@@ -18,9 +18,9 @@ from rlhf_planner.evaluate import hardware_of_pools
 from rlhf_planner.plan import plan_problem
 from rlhf_planner.problem.devices import gpu_inventory, local_inventory
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.branch_and_bound import WITHOUT_END
-from rlhf_planner.search.pool_size import num_devices, sizes_of
-from rlhf_planner.search.pool_size_bounds import SizeBounds
+from rlhf_planner.search.branch_and_bound import UNLIMITED
+from rlhf_planner.search.pool_size import num_devices, pool_subsets
+from rlhf_planner.search.pool_size_bounds import PoolSizeBounds
 
 from ...depth import examples
 from ..conftest import make_job
@@ -44,8 +44,8 @@ def with_objective(problem: PlanningProblem, objective: dict[str, Any]) -> Plann
     return replace(problem, fixed=replace(problem.fixed, placement=changed))
 
 
-def planned(problem: PlanningProblem, most_fitted: int = WITHOUT_END) -> Plan:
-    plan = plan_problem(problem, most_fitted)
+def planned(problem: PlanningProblem, max_candidates: int = UNLIMITED) -> Plan:
+    plan = plan_problem(problem, max_candidates)
     assert plan.estimate is not None and plan.search is not None
     return plan
 
@@ -59,7 +59,7 @@ def step_seconds(plan: Plan) -> float:
 def seconds_of_all_sizes(problem: PlanningProblem) -> dict[tuple[Pool, ...], float]:
     """The shortest steps on every part of the pools that has a plan, each searched alone."""
     found = {}
-    for pools in sizes_of(problem.pools):
+    for pools in pool_subsets(problem.pools):
         with suppress(PlanError):
             found[pools] = step_seconds(planned(replace(problem, pools=pools)))
     return found
@@ -137,7 +137,7 @@ def test_what_no_size_reaches_is_refused_with_the_shortest_step(sized: Sized) ->
 
 def test_bounds_of_sizes_are_below_their_shortest_steps(sized: Sized) -> None:
     problem, seconds = sized
-    bounds = SizeBounds(problem, hardware_of_pools(problem.pools))
+    bounds = PoolSizeBounds(problem, hardware_of_pools(problem.pools))
     for pools, each in seconds.items():
         assert bounds.step_seconds(replace(problem, pools=pools)) <= each * (1 + 1e-12)
 
@@ -160,7 +160,7 @@ def test_a_plan_on_a_part_is_one_and_its_sizes_say_why(
         make_job, gpus(count, nodes, gibibytes, gpu), training=training, schedule=schedule
     )
     try:
-        plan = planned(with_objective(problem, DEVICE_TIME), most_fitted=20)
+        plan = planned(with_objective(problem, DEVICE_TIME), max_candidates=20)
     except DoesNotFit:
         return
     assert plan.search is not None
@@ -177,7 +177,7 @@ def test_a_plan_on_a_part_is_one_and_its_sizes_say_why(
     ]
     is_proved = min(least) >= min(products) * (1 - 1e-12)
     assert ("proved by" in plan.reasons[0]) == is_proved
-    assert len(plan.search.sizes) == len(sizes_of(problem.pools))
+    assert len(plan.search.sizes) == len(pool_subsets(problem.pools))
 
 
 def test_a_job_of_little_work_takes_one_device(job: Any) -> None:

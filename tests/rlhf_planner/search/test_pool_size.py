@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_planner.search.pool_size import (
-    MOST_SIZES,
+    MAX_SIZES,
     describe_pools,
     num_devices,
     pool_sizes,
-    sizes_of,
+    pool_subsets,
 )
 
 from .searched_jobs import gpus
@@ -57,19 +57,19 @@ def test_the_parts_of_a_part_are_parts_of_the_whole(per_node: int, nodes: int) -
 
 def test_of_several_pools_every_combination_but_none() -> None:
     pools = (gpus(2, name="a"), gpus(4, name="b"))
-    found = [{part.name: part.num_devices for part in parts} for parts in sizes_of(pools)]
+    found = [{part.name: part.num_devices for part in parts} for parts in pool_subsets(pools)]
     assert len(found) == 3 * 4 - 1 and found[-1] == {"a": 2, "b": 4}
     assert {"b": 4} in found and {"a": 1, "b": 2} in found and {} not in found
-    sizes = [num_devices(parts) for parts in sizes_of(pools)]
+    sizes = [num_devices(parts) for parts in pool_subsets(pools)]
     assert sizes == sorted(sizes)
-    assert describe_pools(sizes_of(pools)[-1]) == "1 x 2 of pool a and 1 x 4 of pool b"
+    assert describe_pools(pool_subsets(pools)[-1]) == "1 x 2 of pool a and 1 x 4 of pool b"
 
 
 def test_many_pools_are_compared_in_fewer_parts() -> None:
     """Every number is bounded, and everything that there is stays among them."""
     for count in range(1, 17):
         pools = tuple(gpus(8, 16, name=f"p{number}") for number in range(count))
-        sizes = sizes_of(pools)
-        assert len(sizes) <= MOST_SIZES
+        sizes = pool_subsets(pools)
+        assert len(sizes) <= MAX_SIZES
         assert sizes[-1] == pools
-    assert len(sizes_of((gpus(8, 16),))) == len(pool_sizes(gpus(8, 16)))
+    assert len(pool_subsets((gpus(8, 16),))) == len(pool_sizes(gpus(8, 16)))

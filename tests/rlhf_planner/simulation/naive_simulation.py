@@ -38,7 +38,7 @@ class NaiveRun:
         for run, begin in self.begins.items():
             if run not in self._ended and begin + self._tasks[run[1]].seconds == now:
                 self._ended.add(run)
-                for place in places_of(self._tasks[run[1]]):
+                for place in requested_placement(self._tasks[run[1]]):
                     self._queues[place].remove(run)
         return before != (len(self._sent), len(self.begins), len(self._ended))
 
@@ -51,7 +51,7 @@ class NaiveRun:
             for run in sent:
                 if run not in self._sent:
                     self._sent.append(run)
-                    for place in places_of(self._tasks[run[1]]):
+                    for place in requested_placement(self._tasks[run[1]]):
                         self._queues.setdefault(place, []).append(run)
 
     def _may_start(self, run: Run) -> bool:
@@ -60,11 +60,11 @@ class NaiveRun:
         inputs = {(iteration, source) for source in task.after}
         if iteration > 0:
             inputs |= {(iteration - 1, source) for source in task.after_previous}
-        is_next = all(self._queues[place][0] == run for place in places_of(task))
+        is_next = all(self._queues[place][0] == run for place in requested_placement(task))
         return is_next and self._ended.issuperset(inputs)
 
 
-def places_of(task: Task) -> set[tuple[str, int] | str]:
+def requested_placement(task: Task) -> set[tuple[str, int] | str]:
     """All that a task has to itself: single ranks, and its resource."""
     ranks: set[tuple[str, int] | str] = {
         (pool, rank) for pool, ranks in task.ranks for rank in ranks

@@ -11,7 +11,7 @@ from rlhf_flow.errors import FlowError
 from rlhf_planner.simulation.event_graph import Cause, PoolRanks, Task, event_graph, rank_groups
 
 from ...depth import examples
-from .naive_simulation import places_of
+from .naive_simulation import requested_placement
 from .random_tasks import steps
 
 
@@ -24,7 +24,7 @@ def ranks(first: int, end: int, pool: str = "a") -> tuple[PoolRanks, ...]:
 def test_every_rank_is_in_one_group_that_names_its_tasks(tasks: list[Task]) -> None:
     tasks_of_rank: dict[tuple[str, int], list[int]] = {}
     for number, task in enumerate(tasks):
-        for place in places_of(replace(task, resource=None)):
+        for place in requested_placement(replace(task, resource=None)):
             assert not isinstance(place, str)
             tasks_of_rank.setdefault(place, []).append(number)
     groups = rank_groups(tasks)

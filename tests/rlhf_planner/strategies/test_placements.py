@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_planner.strategies.placements import MAX_TENANTS, Placement, placements
+from rlhf_planner.strategies.placements import MAX_UNITS, Placement, placements
 
 from ..search.searched_jobs import gpus, ppo
 
@@ -38,7 +38,7 @@ def test_all_devices_are_used_and_sets_share_none(job: Any, count: int, nodes: i
 
 def test_larger_pools_are_shared_out_in_units_so_that_there_are_few_enough(job: Any) -> None:
     for nodes in (2, 16, 128):
-        found = list(placements(ppo(job, gpus(8, nodes)), most=500))
+        found = list(placements(ppo(job, gpus(8, nodes)), max_placements=500))
         assert 100 < len(found) < 700
         sizes = {len(ranks) for placement in found for ranks in ranges(placement)}
         assert all(size % min(sizes) == 0 for size in sizes)
@@ -64,5 +64,5 @@ def test_of_many_roles_the_last_are_together(job: Any) -> None:
     assert 500 < len(found) < 10_000
     for placement in found:
         meshes = {str(placement[role].training.mesh) for role in problem.models}
-        assert len(meshes) < MAX_TENANTS
+        assert len(meshes) < MAX_UNITS
     assert any(len({str(p.training.mesh) for p in each.values()}) > 3 for each in found)

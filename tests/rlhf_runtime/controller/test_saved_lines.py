@@ -57,7 +57,7 @@ def test_lines_of_any_number_of_ranks_are_in_the_order_of_rows(
     backend = backend_with(workers[:count])
     batch = prompts(workers[0], NUM_ROWS)
     lines = backend.run(call_of("actor", "write"), batch)
-    assert len(lines.columns[LINES].held[0].shards) == count
+    assert len(lines.columns[LINES].segments[0].shards) == count
     assert backend.run(saving("pairs"), lines).column_names == frozenset()
     assert len(backend.reports) == count, "saving is no order"
     backend.wait()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_api.calls import CallKind
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.step.columns import columns_read_by
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
@@ -86,6 +87,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
             "reward_valid",
             old_log_probs=OLD,
             kl_coefficient=0.2,
+            kl_estimator=KlEstimator.K3,
             reference_log_probs="reference_log_probs",
         ),
         "one row",

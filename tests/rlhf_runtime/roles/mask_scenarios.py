@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_api.calls import CallKind
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.columns import Kind, columns_read_by
 from rlhf_flow.step.operations import (
@@ -45,6 +46,8 @@ from .small_batch import (
     make_batch,
     masked,
 )
+
+REFERENCE = "reference_log_probs"
 
 
 def computing(columns: Mapping[str, Column], *operations: Operation) -> ModelCall:
@@ -131,7 +134,9 @@ def a_mask_may_be_made_in_the_same_call(world: World, folder: Path) -> None:
         ["response_mask"],
         scope=Scope.ROW,
     )
-    rewards = TokenRewards("reward_scores", 0.1, reference_log_probs="reference_log_probs")
+    rewards = TokenRewards(
+        "reward_scores", 0.1, KlEstimator.K1, reference_log_probs="reference_log_probs"
+    )
     found, metrics = computed(columns | {"given": mask}, world, make, rewards)
     expected, same = computed(columns | {"response_mask": mask}, world, rewards)
     assert all(map(np.array_equal, found["token_rewards"], expected["token_rewards"]))
@@ -145,12 +150,17 @@ def kept(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 TOKEN_OPERATIONS: tuple[tuple[str, Operation], ...] = (
     ("", TokenRewards("reward_scores")),
-    (", KL", TokenRewards("reward_scores", 0.1, reference_log_probs="reference_log_probs")),
+    (
+        ", KL",
+        TokenRewards(
+            "reward_scores", 0.1, KlEstimator.K1, reference_log_probs="reference_log_probs"
+        ),
+    ),
     ("", Gae(0.9, 0.8, values="critic_values")),
     ("", RewardsToGo(0.9)),
     ("", Whiten("reward_valid")),
     ("", AboveBaseline("reward_scores", "reward_valid")),
-    ("", PenalizedScores("reward_scores", 0.1, "reference_log_probs")),
+    ("", PenalizedScores("reward_scores", 0.1, REFERENCE, KlEstimator.K1)),
     ("", PenalizedAdvantages("returns")),
     *(
         (f", {each.value}", GroupAdvantages("reward_scores", "reward_valid", baseline=each))

@@ -100,6 +100,7 @@ class Plain:
                 losses = losses * corrections.clamp(max=loss.importance_cap)
             losses = losses - loss.entropy_coefficient * self.entropy(row)
             if with_reference:
+                assert loss.kl_estimator is not None
                 losses = losses + loss.kl_coefficient * self.kl(row, loss.kl_estimator)
             return losses
 

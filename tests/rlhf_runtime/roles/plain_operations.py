@@ -122,6 +122,7 @@ def kl_of(row: PlainRow, operation: TokenRewards | PenalizedScores) -> dict[int,
     for token in row.own:
         d = own[token] - reference[token]
         by = {KlEstimator.K1: d, KlEstimator.K2: d * d / 2, KlEstimator.K3: exp(-d) - 1 + d}
+        assert operation.kl_estimator is not None
         estimates[token] = by[operation.kl_estimator]
     return estimates
 

@@ -49,6 +49,7 @@ class Notes:
             difference = (at.row("actor_log_probs", row) - at.row("rollout_log_probs", row)).abs()
             self._add("actor/log_prob_difference_mean", difference)
             if self._with_reference:
+                assert loss.kl_estimator is not None
                 self._add("actor/kl", at.kl(row, loss.kl_estimator))
 
     def _add(self, name: str, values: torch.Tensor) -> None:

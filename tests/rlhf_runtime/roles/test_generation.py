@@ -174,7 +174,7 @@ def test_what_an_engine_cannot_compute_is_the_models_and_not_tried_again(
     if kind is UnsupportedModel:
         text = f"model of actor: got {type(error).__name__} at its first token: {error}; choose a"
         assert text in str(caught.value)
-        assert Restarts(FailurePolicy()).seconds_before(caught.value, -1) is None
+        assert Restarts(FailurePolicy()).next_delay(caught.value, -1) is None
 
 
 class CountingTokenizer:

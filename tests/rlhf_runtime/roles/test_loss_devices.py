@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_api.spec.policy_loss import LossAggregation, PolicyObjective
+from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import Loss, TokenOutputs
 from rlhf_runtime.numerics.losses import Denominators
@@ -38,7 +38,11 @@ def policy(**settings: Any) -> Callable[[MiniBatch, MetricAccumulator], Loss]:
 
 
 TRUSTED = {"old_log_probs": "actor_log_probs", "rejection_threshold": 2.0, "dual_clip": 3.0}
-WITH_KL = {"reference_log_probs": "reference_log_probs", "kl_coefficient": 0.1}
+WITH_KL = {
+    "reference_log_probs": "reference_log_probs",
+    "kl_coefficient": 0.1,
+    "kl_estimator": KlEstimator.K3,
+}
 LOSSES: dict[str, Callable[[MiniBatch, MetricAccumulator], Loss]] = {
     **{
         f"{objective.value}, {mode.value}": policy(objective=objective, aggregation=mode)
@@ -74,7 +78,7 @@ def mini_batch(has_mask: bool) -> MiniBatch:
 
 def parts_of(batch: MiniBatch) -> list[MicroBatch]:
     columns, packing = batch.columns, Packing(80, SequenceCost(64), share_prompts=True)
-    parts = cut(
+    parts = pack_micro_batches(
         columns["prompt_tokens"],
         columns["response_tokens"],
         batch.groups,

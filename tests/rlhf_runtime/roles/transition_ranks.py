@@ -24,7 +24,7 @@ from vllm.distributed import parallel_state
 
 from rlhf_api.plan import GraphName, Mesh, union_ranks
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_planner.memory.engine_groups import TrainedModel, held_bytes, kept_bytes
+from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes, weight_bytes
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -147,7 +147,7 @@ class Setting:
         """Of all ranks: what the planner chose these groups by."""
         shape = shape_from_config(self.model.config.to_dict(), "the model", "")
         trained = TrainedModel(shape, self.case.training, 4, self.case.engine, self.case.engines)
-        return held_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
+        return weight_bytes(trained, self.case.engines) - kept_bytes(trained, self.case.engines)
 
 
 def assert_groups_have_our_time_limit(world: World) -> None:

@@ -44,8 +44,8 @@ class TokenRewards(ColumnSettings):
     """The column of scores, such as reward_scores."""
     kl_coefficient: float = 0.0
     """Weight of the penalty; 0 reads no log-probabilities."""
-    kl_estimator: KlEstimator = KlEstimator.K1
-    """Estimator of KL(policy, reference)."""
+    kl_estimator: KlEstimator | None = None
+    """Estimator of KL(policy, reference); required for a penalty."""
     policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
     """The column of the policy's log-probabilities."""
     reference_log_probs: MaybeLogProbs = None
@@ -57,9 +57,10 @@ class TokenRewards(ColumnSettings):
         owner, coefficient = type(self).__name__, self.kl_coefficient
         is_weight = is_number(coefficient)
         check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
-        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        if self.kl_estimator is not None:
+            check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
         if coefficient > 0:
-            require_reference(owner, self.reference_log_probs)
+            check_kl_penalty(owner, self.reference_log_probs, self.kl_estimator)
         super().__post_init__()
 
     def unused(self) -> frozenset[str]:
@@ -89,7 +90,7 @@ class PenalizedScores(ColumnSettings):
     """Weight of the penalty."""
     reference_log_probs: LogProbs
     """The column of the reference's log-probabilities."""
-    kl_estimator: KlEstimator = KlEstimator.K1
+    kl_estimator: KlEstimator
     """Estimator of KL(policy, reference)."""
     policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
     """The column of the policy's log-probabilities."""
@@ -181,14 +182,23 @@ class WeightedSum(ColumnSettings):
         yield from super().inputs()
 
 
-def require_reference(owner: str, reference_log_probs: str | None) -> None:
-    """Refuse a KL penalty without the reference's log-probabilities.
+def check_kl_penalty(
+    owner: str, reference_log_probs: str | None, estimator: KlEstimator | None
+) -> None:
+    """Refuse a KL penalty without the reference's log-probabilities or without an estimator.
 
     Raises:
-        FlowError: none are named.
+        FlowError: one of them is missing.
     """
     if reference_log_probs is None:
         raise FlowError(
             f"{owner} has a KL penalty without a reference: got no reference_log_probs, allowed "
             "the column of a frozen role, such as reference_log_probs; name it"
+        )
+    # There is no default: built-in algorithms have different ones, which their settings decide.
+    if estimator is None:
+        members = ", ".join(f"KlEstimator.{member.name}" for member in KlEstimator)
+        raise FlowError(
+            f"{owner} has a KL penalty without an estimator: got no kl_estimator, allowed "
+            f"{members}; name one"
         )
