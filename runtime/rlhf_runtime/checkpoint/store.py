@@ -152,7 +152,7 @@ class CheckpointStore:
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
-            # After the rename a crash leaves either the old checkpoint or the new one.
+            # Rename last: a folder with a checkpoint's name is complete.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
             _sync_folder(self._root)
             return Checkpoint(f"{self.address}/{final}", record)

@@ -185,7 +185,8 @@ class CheckpointManager:
             f"the checkpoint of step {step} could not be written: {error}; older "
             "checkpoints are untouched"
         )
-        with suppress(StorageFailed):  # what stays is named as unfinished when the job goes on
+        # Leftovers are reported as unfinished when the job resumes.
+        with suppress(StorageFailed):
             self.store.abandon(step)
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error

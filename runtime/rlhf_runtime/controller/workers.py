@@ -286,13 +286,10 @@ class Workers:
 
     def _start_reward_host(self, name: str, count: int) -> Any:
         node = reward_hosts(self.plan)[name].number
-
         # The first host has all faults.
         faults = () if node else self._settings.faults
         # Slices of two roles, or of two passes.
-        max_concurrency = min(
-            MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
-        )  # of two roles, or passes
+        max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
         more = (name, Slice(node, count), faults)
         return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 
