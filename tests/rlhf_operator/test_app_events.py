@@ -162,7 +162,7 @@ def test_what_killed_a_pod_is_kept_for_the_look(
     assert looks(app, (type, child(KILLED))) == [SORT]
     ((key, problem),) = remembered
     assert key == SORT and problem.reason == "OutOfMemory"
-    assert problem.message.startswith("sort-1-worker of pool critics: container ray took more")
+    assert problem.message.startswith("sort-1-worker of pool critics: container ray used more")
 
 
 @pytest.mark.parametrize(

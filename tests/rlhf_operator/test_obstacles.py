@@ -56,7 +56,7 @@ def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
     assert world.phase() == (JobPhase.RUNNING, "HeadUnreachable")
     delete_but_never_end(world, head)
     world.wait(world.settings.wait_seconds)
-    assert f"{head} has still to end" in told(world)
+    assert f"{head} is still terminating" in told(world)
 
 
 def delete_but_never_end(world: World, pod: str) -> None:
@@ -222,7 +222,9 @@ def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> No
     before = world.kube.reads
     world.wait(60)
     assert world.phase() == (JobPhase.PROVISIONING, "NotStarting")
-    assert f"{pod} of pool a100: its node says: FailedMount: {words}" in world.status().message
+    assert (
+        f"{pod} of pool a100: its kubelet reports: FailedMount: {words}" in world.status().message
+    )
     assert world.kube.reads - before <= 3, "nothing is asked of pods that start in time"
     world.run_kuberay()
     world.wait(60)

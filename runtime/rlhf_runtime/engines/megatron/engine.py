@@ -109,12 +109,8 @@ class MegatronEngine(EngineBase):
         )
         self._no_gradients: Shrunk = []
         self._masters = None if self._gradients is None else MasterWeights(self._gradients)
-        load_model(
-            self.master_views(),
-            self.stage.architecture,
-            folder,
-            from_classifier=is_classifier(config),
-        )
+        views, architecture = self.master_views(), self.stage.architecture
+        load_model(views, architecture, folder, from_classifier=is_classifier(config))
         # Gradients take memory only during an update.
         self._free_gradients()
         self._write_parameters()
