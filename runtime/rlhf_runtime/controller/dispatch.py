@@ -21,7 +21,7 @@ from rlhf_runtime.controller.scoring import require_scores
 from rlhf_runtime.controller.worker_groups import SubmittedCall, WorkerGroup
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.errors import UnknownCall
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 
 class StepData(Protocol):
@@ -45,7 +45,7 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
-    poll: Hook = nothing
+    poll: Hook = noop
     """Called every few seconds while the driver waits for workers."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""

@@ -27,7 +27,7 @@ from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
@@ -60,7 +60,7 @@ class WorkerSettings:
     """None: an equal share of the node's cores."""
     faults: tuple[Fault, ...] = ()
     """Injected faults."""
-    require_folder: Hook = nothing
+    require_folder: Hook = noop
     """Raises if the run's folder was deleted."""
 
 
@@ -172,7 +172,7 @@ class Workers:
         Raises:
             RayFailed: Ray itself has died.
             NoProgress: a worker hangs.
-            RunFolderGone: the run's folder was deleted, moved or replaced.
+            RunFolderLost: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
         self._watch.poll()

@@ -1,4 +1,4 @@
-"""What a preflight has found."""
+"""Findings: the results of a preflight."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlhf_api.gathering import ErrorCollector
 
 @dataclass
 class Findings:
-    """Errors, and what else somebody may want to know."""
+    """Errors, facts and omissions of a preflight."""
 
     gathered: ErrorCollector = field(default_factory=ErrorCollector)
-    """What has to be mended first."""
+    """Errors, which prevent a run."""
     facts: list[str] = field(default_factory=list)
-    """What was found, one sentence each."""
+    """Results, one sentence each."""
     unchecked: list[str] = field(default_factory=list)
-    """What is left to workers, and why, one sentence each."""
+    """Checks that are left to workers, with the reason, one sentence each."""
 
     @contextmanager
     def about(self, *location: str | int) -> Iterator[None]:
-        """Keep what is raised inside as about a field of the manifest, unless it names another."""
+        """Collect an error of the body, located at a field of the manifest unless it names one."""
         with self.gathered.check():
             try:
                 yield
             except RlhfError as error:
-                for each in error.errors if isinstance(error, SeveralErrors) else [error]:
-                    each.at(*location)
+                for single in error.errors if isinstance(error, SeveralErrors) else [error]:
+                    single.at(*location)
                 raise

@@ -1,4 +1,4 @@
-"""How long a preflight may take, and what it leaves to workers."""
+"""The time limits of a preflight."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rlhf_runtime.rewards.pool import START_SECONDS
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds after which the rest is left to workers, which check everything when they start."""
+    """Seconds after which the rest is left to workers, which check everything at their start."""
 
     rows_seconds: float | None
-    """For the rows of a source. None: all are read, of builtin tasks, too, and of files that are
-    read as a whole."""
+    """Limit per source of rows. None: check all rows, also of builtin tasks and of files that
+    cannot be read row by row."""
     verifier_seconds: float
-    """For the import of a verifier's module."""
+    """Limit for the import of a verifier's module."""
 
 
-WHOLE_BYTES = 64 << 20
-"""Of a file that has to be read before its first row is there; of a larger one nothing is, where
-time matters: it costs several times as much memory, and no clock ends it."""
+MAX_UNSTREAMED_BYTES = 64 << 20
+"""Maximum size of a file that must be read completely before its first row, under a time limit."""
+# Parsing such a file takes several times its size in memory, and cannot be interrupted.
 
 QUICK = Limits(rows_seconds=2.0, verifier_seconds=10.0)
-"""Before a run."""
+"""Limits before a run."""
 THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS)
-"""Where somebody asks."""
+"""Limits of an explicit check."""
 
 
 class RowLimit:
-    """Ends batches of rows when some time is over, or when there are enough rows."""
+    """Ends an iteration over batches of rows after some time, or after enough rows."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class RowLimit:
     ) -> None:
         """
         Args:
-            seconds: from when the first batch is asked for. None: without an end.
-            enough: rows. None: there is no such number.
-            clock: gives seconds.
+            seconds: after the request of the first batch. None: no limit.
+            enough: number of rows. None: no limit.
+            clock: returns seconds.
         """
         self._clock = clock
         self._seconds = seconds
         self._enough = enough
         self.num_read = 0
-        """Rows of the batches that were given."""
+        """Rows so far."""
         self.is_late = False
-        """Whether there are rows that were not reached in time."""
+        """True if the time limit left rows out."""
 
     def __call__(self, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
-        """The batches that are reached; the first one always is."""
+        """The batches within the limits; always the first one."""
         begun = self._clock()
         for batch in batches:
             if self._enough is not None and self.num_read >= self._enough:

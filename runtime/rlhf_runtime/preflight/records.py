@@ -1,4 +1,4 @@
-"""Where a job keeps what it makes: checkpoints and trackers, as far as this machine tells."""
+"""Checks the storage of checkpoints and the trackers of a job."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rlhf_runtime.telemetry.trackers import require_installed
 
 
 def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
-    """Check the address of checkpoints, without looking there, and the libraries of trackers.
+    """Check the address of checkpoints, without access to it, and the libraries of trackers.
 
     Args:
         spec: of a job that runs on this machine.
-        findings: get what is wrong.
+        findings: collects errors.
     """
     storage = spec.checkpoint.storage
     if storage is not None and storage.uri is not None:

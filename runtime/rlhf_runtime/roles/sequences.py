@@ -47,6 +47,7 @@ def infer(
     values = torch.zeros(len(responses.values), dtype=torch.float32)
 
     def consume(outputs: TokenOutputs, part: MicroBatch) -> None:
+        # Micro-batches reorder rows; `tokens` are positions in the batch's column.
         values[part.tokens] = outputs.values.cpu()
 
     index = inputs.index.find(rows)
@@ -83,6 +84,7 @@ def infer_scores(
     packing = engine.packing(micro_batch_tokens)
     parts = pack_micro_batches(prompts, responses, groups, packing, np.unique(first))
     engine.infer([replace(part, predictors=part.ends) for part in parts], ReadValues(), consume)
+    # Duplicates get the score of their first row.
     return scores[torch.from_numpy(first)]
 
 

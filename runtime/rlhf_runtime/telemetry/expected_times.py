@@ -1,4 +1,4 @@
-"""Times that the plan expected, beside those that were measured. Pure."""
+"""Compares the times of the plan with the measured ones. Pure."""
 
 from __future__ import annotations
 
@@ -13,48 +13,47 @@ from rlhf_runtime.telemetry.metric_names import format_seconds
 from rlhf_runtime.telemetry.plan_table import table
 from rlhf_runtime.telemetry.records import Span, StepRecord
 
-TOLERATED = 1.5
-"""A time that is so many times as long or as short as expected was estimated wrong."""
+MAX_FACTOR = 1.5
+"""Tolerated ratio of measured and expected time, or its inverse."""
 STEP = "a step"
 ROUGH = "On CPUs expected times are no more than orders of magnitude."
 
 _Site = tuple[str, str]
-"""A role, or nobody, and the primitive: all that a span says of its call."""
+"""A role, or "", and a primitive, by which a span names its call."""
 
 
 @dataclass(frozen=True)
 class TimePair:
-    """What was expected and what was measured of calls of one name, or of a step."""
+    """Expected and measured time of a step, or of the calls of one name."""
 
     name: str
     expected_seconds: float
-    """Of all calls of this name in a step, or in one that has them where not every step does."""
+    """Sum of the calls of this name in a step that has them."""
     measured_seconds: float
-    """Of the slowest process, in the median of steps."""
+    """Time of the slowest process, median over steps."""
 
     @property
     def factor(self) -> float:
-        """How many times as long as expected; infinite where no time was expected."""
+        """Measured / expected; infinite if no time was expected."""
         if not self.expected_seconds:
             return float("inf") if self.measured_seconds else 1.0
         return self.measured_seconds / self.expected_seconds
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the estimate was off by more than is tolerated."""
-        return not 1 / TOLERATED <= self.factor <= TOLERATED
+        """True if the estimate was off by more than MAX_FACTOR."""
+        return not 1 / MAX_FACTOR <= self.factor <= MAX_FACTOR
 
 
 def time_pairs(
     plan: Plan, steps: Sequence[StepRecord], spans: Mapping[int, Sequence[Span]]
 ) -> tuple[TimePair, ...]:
-    """The step, then its calls in the order of the plan; empty where nothing was expected or
-    measured.
+    """The step, then its calls in the order of the plan; empty without an estimate or measurement.
 
     Args:
         plan: of the run.
-        steps: that ran under this plan.
-        spans: of some of them, by number.
+        steps: of this plan.
+        spans: of some steps, by number.
     """
     if plan.estimate is None or not steps:
         return ()
@@ -86,57 +85,52 @@ def times_table(plan: Plan, pairs: Sequence[TimePair]) -> str:
 
 
 def times_text(plan: Plan, pairs: Sequence[TimePair]) -> str:
-    """What was expected of a step, and where that was wrong, for a terminal; empty without pairs.
-
-    Args:
-        plan: of the run.
-        pairs: of it.
-    """
+    """Expected and measured step time, and wrong estimates, for a terminal; empty without pairs."""
     if not pairs:
         return ""
     step, *calls = pairs
-    lines = [_both(step)]
-    wrong = [f"  {_both(call)}" for call in calls if call.is_wrong]
+    lines = [_line(step)]
+    wrong = [f"  {_line(call)}" for call in calls if call.is_wrong]
     if plan.device is Device.CPU:
         lines.append(ROUGH)
     if wrong:
-        lines += [f"wrong by more than a factor of {TOLERATED}:", *wrong]
+        lines += [f"wrong by more than a factor of {MAX_FACTOR}:", *wrong]
     return "\n".join(lines)
 
 
-def _both(pair: TimePair) -> str:
+def _line(pair: TimePair) -> str:
     expected, measured = map(format_seconds, (pair.expected_seconds, pair.measured_seconds))
     return f"{pair.name}: expected {expected}, measured {measured} ({pair.factor:.2f} times)"
 
 
 def _expected(plan: Plan) -> dict[_Site, float]:
-    """Seconds of all calls of a name in a step. Those of a region that not every step runs count
-    only where every call of the name is in one, as in a step that runs it: the median of steps does
-    not have them otherwise."""
+    """Expected seconds of the calls of a name in a step."""
+    # Calls that only some steps run are not in the median step. They count only if all calls of the
+    # name are such calls; then the expected time is that of a step that runs them.
     assert plan.estimate is not None
     seconds = plan.estimate.seconds_by_call
-    of_every_step: dict[_Site, float] = defaultdict(float)
-    of_some_steps: dict[_Site, float] = defaultdict(float)
+    in_every_step: dict[_Site, float] = defaultdict(float)
+    in_some_steps: dict[_Site, float] = defaultdict(float)
     for call in plan.calls:
         if call.graph is GraphName.STEP and call.call in seconds:
-            found = of_every_step if call.expected_count >= 1 else of_some_steps
+            target = in_every_step if call.expected_count >= 1 else in_some_steps
             runs = max(1.0, call.expected_count)
-            found[call.role or "", call.method] += seconds[call.call] * runs
+            target[call.role or "", call.method] += seconds[call.call] * runs
     sites = dict.fromkeys((call.role or "", call.method) for call in plan.calls)
-    both = of_some_steps | of_every_step
+    both = in_some_steps | in_every_step
     return {site: both[site] for site in sites if site in both}
 
 
 def _measured(steps: Iterable[Sequence[Span]]) -> dict[_Site, float]:
-    """The median over steps of the seconds of the process that takes longest."""
-    of_steps: dict[_Site, list[float]] = defaultdict(list)
+    """Seconds of the slowest process, median over steps."""
+    by_site: dict[_Site, list[float]] = defaultdict(list)
     for spans in steps:
-        of_processes: dict[_Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        by_process: dict[_Site, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for span in spans:
-            of_processes[span.role, span.call][span.process] += span.seconds
-        for site, seconds in of_processes.items():
-            of_steps[site].append(max(seconds.values()))
-    return {site: median(seconds) for site, seconds in of_steps.items()}
+            by_process[span.role, span.call][span.process] += span.seconds
+        for site, seconds in by_process.items():
+            by_site[site].append(max(seconds.values()))
+    return {site: median(seconds) for site, seconds in by_site.items()}
 
 
 def _name(site: _Site) -> str:

@@ -9,30 +9,29 @@ from pathlib import Path
 from typing import Any
 
 
-class FileGone(OSError):
-    """What is appended to is not there any more, or something else is in its place."""
+class FileLost(OSError):
+    """The file to append to was deleted or replaced."""
 
 
 class JsonLinesWriter:
-    """Appends objects, each on disk at once; removes the cut-off last line of an earlier writer.
+    """Appends objects, each on disk at once; removes the cut-off last line of an earlier writer."""
 
-    The file is opened for each: what is written through an open file whose name somebody has
-    deleted, or given to another, would be lost without a word.
-    """
+    # Every write opens the file: data written through an open handle of a deleted or replaced file
+    # would be lost without an error.
 
     def __init__(self, path: Path) -> None:
         _drop_partial_line(path)
         self.path = path
-        self._lock = threading.RLock()  # one thread may look while another writes
+        self._lock = threading.RLock()  # one thread may check while another writes
         with path.open("ab") as file:
             self._end = file.tell()
         self._knows_size = True
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one object, or nothing of it.
+        """Append an object completely or not at all.
 
         Raises:
-            FileGone: the file was deleted, or another one is in its place.
+            FileLost: the file was deleted or replaced.
             OSError: the disk is full.
         """
         text = json.dumps(line, allow_nan=False, separators=(", ", ": "))
@@ -41,12 +40,12 @@ class JsonLinesWriter:
             self._append(rest)
 
     def _append(self, rest: memoryview) -> None:
-        self.require_own()
-        self._knows_size = False  # until all of it is on the disk, or none
+        self.require_unchanged()
+        self._knows_size = False  # until the complete line is on the disk, or nothing of it
         with self.path.open("r+b", buffering=0) as file:
             file.seek(self._end)
             try:
-                while rest:  # a nearly full disk takes a part
+                while rest:  # a nearly full disk may write a part
                     rest = rest[file.write(rest) :]
             except OSError:
                 file.truncate(self._end)
@@ -55,11 +54,11 @@ class JsonLinesWriter:
             end = file.tell()
         self._end, self._knows_size = end, True
 
-    def require_own(self) -> None:
-        """Find out whether the file is still the one that was written.
+    def require_unchanged(self) -> None:
+        """Check that the file is unchanged since the last write.
 
         Raises:
-            FileGone: it was deleted, or one of another size is in its place.
+            FileLost: it was deleted, or replaced by one of another size.
         """
         with self._lock:
             self._compare_size()
@@ -69,11 +68,11 @@ class JsonLinesWriter:
             size = self.path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             missing = self.path if self.path.parent.is_dir() else self.path.parent
-            raise FileGone(f"no {missing.absolute()} any more") from None
+            raise FileLost(f"no {missing.absolute()} any more") from None
         except OSError:
-            return  # a network's trouble may pass; if not, writing tells
+            return  # a network error may pass; if not, the next write fails
         if self._knows_size and size != self._end:
-            raise FileGone(
+            raise FileLost(
                 f"another {self.path.absolute()}, of {size} bytes instead of {self._end}"
             )
 
@@ -89,7 +88,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The object on a line, or None where it is damaged."""
+    """The object of a line. None: it is damaged."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -1,6 +1,6 @@
 """Progress on a terminal: a few lines that keep themselves up to date.
 
-Notices scroll by above them. What the lines say is kept in `live_view`; here is only the terminal.
+Notices scroll by above them. `live_view` builds the lines; this module only draws them.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class LiveProgress:
         self._view.saved(step)
 
     def resumed(self, step: int, address: str) -> None:
-        """Print from which checkpoint the run goes on."""
+        """Print the checkpoint from which the run resumes."""
         self.notice(resumed_text(step))
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """Print why workers are started again."""
+        """Print the cause of a restart."""
         self.notice(restart_text(number, seconds, reason, message))
 
     def notice(self, text: str) -> None:
@@ -85,7 +85,7 @@ class LiveProgress:
         self._console.print(summary_table(summary, files))
 
     def close(self) -> None:
-        """Draw once more and give the terminal back."""
+        """Draw once more and release the terminal."""
         if self._open:
             self._open = False
             self._view.stop()

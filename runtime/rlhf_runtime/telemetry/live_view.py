@@ -1,4 +1,4 @@
-"""What the live display shows: state from records, turned into a few lines of text."""
+"""LiveView: the lines of the live display, built from records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlhf_runtime.telemetry.records import (
     StepRecord,
     WarmStartRecord,
 )
-from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD
+from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH
 
 LABEL_WIDTH = 11
 BAR_WIDTH = 28
@@ -35,11 +35,11 @@ SHOWN = {
     "length": "response/length_mean",
     "tokens/s": "throughput/tokens_per_second",
 }
-"""Metrics of the last step beside its reward, by what they are called on the line."""
+"""Further metrics of the last step, by their labels."""
 
 
 class LiveView:
-    """Collects what the lines show; `render` is called from the terminal's drawing thread."""
+    """State of the lines. The drawing thread of the terminal calls `render`."""
 
     def __init__(self) -> None:
         self._run: RunRecord | None = None
@@ -83,11 +83,11 @@ class LiveView:
         self._saved = step
 
     def stop(self) -> None:
-        """Nothing is under way any more: the next drawing is the last one."""
+        """The run is over: the next drawing is the last one."""
         self._stopped = True
 
     def render(self) -> RenderableType:
-        """The lines as they are now."""
+        """The current lines."""
         run = self._run
         if run is None:
             return Text("")
@@ -142,7 +142,7 @@ class LiveView:
             text.append(f"{record.metrics[REWARD_MEAN]:.3f} ", style="bold green")
             text.append(sparkline(self._rewards, SPARKLINE_WIDTH) + "   ", style="green")
         named = ("KL",) if REWARD_MEAN in record.metrics else ("loss", "accuracy", "KL")
-        shown = {each: role_metric(record.metrics, each.lower()) for each in named} | SHOWN
+        shown = {label: role_metric(record.metrics, label.lower()) for label in named} | SHOWN
         for label, name in shown.items():
             if name is not None and name in record.metrics:
                 value = format_value(record.metrics[name], describe(name).format)
@@ -153,8 +153,8 @@ class LiveView:
     def _evaluation_text(self) -> Text:
         steps = sorted(self._evaluations)
         first, last = self._evaluations[steps[0]], self._evaluations[steps[-1]]
-        names = (EXACT_MATCH, HELD_OUT_REWARD, EVALUATION_LENGTH)
-        name = next((each for each in names if each in last.metrics), HELD_OUT_REWARD)
+        names = (EXACT_MATCH, EVALUATION_REWARD, EVALUATION_LENGTH)
+        name = next((metric for metric in names if metric in last.metrics), EVALUATION_REWARD)
         value = last.metrics.get(name, math.nan)
         text = Text()
         text.append(f"{describe(name).title.lower()} ", style="dim")

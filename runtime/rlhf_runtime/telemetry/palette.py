@@ -1,4 +1,4 @@
-"""Which colour stands for which call or phase, the same in every chart.
+"""The colours of calls and phases, equal in all charts.
 
 Colours are indices into the page's palette, which is safe for colour-blind readers in light and
 dark (after Paul Tol's bright scheme).
@@ -12,9 +12,9 @@ NUM_COLOURS = 8
 """Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7."""
 
 OTHER = "other"
-"""What is left of a step besides its phases."""
+"""The rest of a step, outside of its phases."""
 
-KNOWN = {
+FIXED_COLOURS = {
     "generate": 0,
     "train": 1,
     "score": 2,
@@ -32,19 +32,19 @@ KNOWN = {
     "evaluate": 6,
     OTHER: 6,
 }
-"""Calls and phases with a colour of their own."""
+"""Calls and phases with a fixed colour."""
 
 
 def colours(names: Iterable[str]) -> dict[str, int]:
-    """A colour for each name: its own, else the free ones in turn, in order of appearance."""
+    """A colour for each name: its fixed one, else the unused ones in turn, in order of names."""
     ordered = list(dict.fromkeys(names))
-    taken = {KNOWN[name] for name in ordered if name in KNOWN}
-    free = [colour for colour in range(NUM_COLOURS) if colour not in taken] or [7]
+    used = {FIXED_COLOURS[name] for name in ordered if name in FIXED_COLOURS}
+    free = [colour for colour in range(NUM_COLOURS) if colour not in used] or [7]
     chosen: dict[str, int] = {}
     unknown = 0
     for name in ordered:
-        if name in KNOWN:
-            chosen[name] = KNOWN[name]
+        if name in FIXED_COLOURS:
+            chosen[name] = FIXED_COLOURS[name]
         else:
             chosen[name] = free[unknown % len(free)]
             unknown += 1

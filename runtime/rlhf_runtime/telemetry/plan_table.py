@@ -1,4 +1,4 @@
-"""The plan as tables: which call runs where, what memory it needs, and why. Pure."""
+"""The plan as tables: devices of calls, roles, memory and reasons. Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def plan_tables(plan: Plan) -> str:
     """Calls, roles, memory and reasons of a plan."""
-    calls = [[c.call, c.graph.value, c.kind.value, _where(c)] for c in plan.calls]
+    calls = [[c.call, c.graph.value, c.kind.value, _devices(c)] for c in plan.calls]
     roles = [
         [
             role.role,
-            _head(role),
+            _model(role),
             _use(role),
             f"{role.num_parameters:,}" if role.num_parameters else "–",
             role.precision.value if role.precision else "–",
@@ -50,7 +50,7 @@ def plan_tables(plan: Plan) -> str:
     )
 
 
-def _head(role: RolePlan) -> str:
+def _model(role: RolePlan) -> str:
     match role.head:
         case ModelHead.LM:
             return "language model"
@@ -62,10 +62,10 @@ def _head(role: RolePlan) -> str:
 
 def _use(role: RolePlan) -> str:
     uses = [("trained", role.is_trained), ("generates", role.generates)]
-    return ", ".join(name for name, is_so in uses if is_so) or "read"
+    return ", ".join(name for name, is_used in uses if is_used) or "read"
 
 
-def _where(call: CallPlan) -> str:
+def _devices(call: CallPlan) -> str:
     if call.mesh is None:
         return call.off_rank_process
     mesh = call.mesh
@@ -73,13 +73,14 @@ def _where(call: CallPlan) -> str:
     cut = " × ".join(f"{name} {size}" for name, size in axes if size > 1 or name == "data")
     groups = f" in groups {describe_groups(mesh)}" if mesh.tensor_stride > 1 else ""
     source = call.source_mesh
+    # A call that copies weights may read them on other devices.
     is_elsewhere = source is not None and source.ranks != mesh.ranks
     origin = f"{describe_devices(source.ranks, source.pool)} to " if is_elsewhere and source else ""
     return f"{origin}{describe_devices(mesh.ranks, mesh.pool)}: {cut}{groups}"
 
 
 def _memory(plan: Plan, memory: MemoryPlan) -> str:
-    where = "" if len(plan.memory) == 1 else f": {describe_devices(memory.ranks, memory.pool)}"
+    devices = "" if len(plan.memory) == 1 else f": {describe_devices(memory.ranks, memory.pool)}"
     capacity = max(memory.capacity_bytes, 1)
     rows = "".join(
         f'<li><span>{escape(str(peak.phase))}</span><span class="meter"><i class="b0" '
@@ -88,7 +89,7 @@ def _memory(plan: Plan, memory: MemoryPlan) -> str:
         for peak in memory.peaks
     )
     total = format_bytes(memory.capacity_bytes)
-    title = f"<h3>Memory of one device{escape(where)}</h3>"
+    title = f"<h3>Memory of one device{escape(devices)}</h3>"
     return f'{title}<ul class="bars">{rows}</ul><p class="note">Planned peaks, of {total}.</p>'
 
 

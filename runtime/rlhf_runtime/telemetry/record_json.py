@@ -35,19 +35,19 @@ KINDS: dict[str, type[Record]] = {
     "unscored": UnscoredRecord,
     "end": EndRecord,
 }
-"""The `kind` of a line in metrics.jsonl, and what it holds."""
+"""The record of every `kind` of line in metrics.jsonl."""
 
-_KIND_OF = {record: kind for kind, record in KINDS.items()}
+_KIND_NAMES = {record: kind for kind, record in KINDS.items()}
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """The object of one line of metrics.jsonl; a step's spans are left to the timeline."""
+    """The object of a line of metrics.jsonl, without spans, which are in timeline.jsonl."""
     values = {
         field.name: _plain(getattr(record, field.name))
         for field in dataclasses.fields(record)
         if field.name != "spans"
     }
-    return {"kind": _KIND_OF[type(record)], **values}
+    return {"kind": _KIND_NAMES[type(record)], **values}
 
 
 def from_json(line: Mapping[str, Any]) -> Record:
@@ -61,7 +61,7 @@ def from_json(line: Mapping[str, Any]) -> Record:
     values = {key: value for key, value in line.items() if key in fields}
     for key in ("metrics", "phases"):
         if key in values:
-            # One string for each name, however many steps: long runs have millions of values.
+            # Interned names: long runs have millions of values.
             values[key] = {intern(name): float(value) for name, value in values[key].items()}
     for key in ("seconds", "started", "finished"):
         if key in values:
@@ -107,5 +107,5 @@ def _plain(value: Any) -> Any:
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with numbers that JSON lacks written as strings."""
+    """A mapping with NaN and infinities as strings."""
     return {key: _plain(value) for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Records put in order: what a run knows about itself, while it runs and when it is read back."""
+"""RecordLog: collects the records of a run, during the run and from its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RecordLog:
         self._startup: StartupRecord | None = None
         self._warm_start: dict[int, WarmStartRecord] = {}
         self._steps: dict[int, StepRecord] = {}
-        self._steps_of_last_start: set[int] = set()
+        self._last_start_steps: set[int] = set()
         self._evaluations: dict[int, EvaluationRecord] = {}
         self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
@@ -37,7 +37,7 @@ class RecordLog:
         self._damaged = 0
 
     def add(self, record: Record | None) -> None:
-        """Take in one record; None stands for a line that could not be read."""
+        """Add a record. None: a line that could not be read."""
         match record:
             case None:
                 self._damaged += 1
@@ -45,8 +45,8 @@ class RecordLog:
                 self._runs.append(record)
                 self._end = None
                 self._resumed_from = 0
-                self._steps_of_last_start.clear()
-                self._seen(record.workers_started)
+                self._last_start_steps.clear()
+                self._extend_command(record.workers_started)
             case ResumedRecord():
                 self._resumed_from = record.step
             case StartupRecord():
@@ -56,24 +56,24 @@ class RecordLog:
             case StepRecord():
                 self._repeated += record.step in self._steps
                 self._steps[record.step] = dataclasses.replace(record, spans=())
-                self._steps_of_last_start.add(record.step)
-                self._seen(record.finished)
+                self._last_start_steps.add(record.step)
+                self._extend_command(record.finished)
             case EvaluationRecord():
                 self._evaluations[record.step] = record
             case UnscoredRecord():
                 self._unscored[record] = None  # once, though the step was repeated
             case EndRecord():
                 self._end = record
-                self._seen(record.finished)
+                self._extend_command(record.finished)
 
-    def _seen(self, time: float) -> None:
-        """The command that was started last lived at a time."""
+    def _extend_command(self, time: float) -> None:
+        """Note that the last command was alive at a time."""
         if self._runs:
             started = self._runs[-1].started
             self._ended[started] = max(self._ended.get(started, started), time)
 
     def records(self) -> RunRecords:
-        """Everything so far, in order of steps."""
+        """All records so far, in order of steps."""
         return RunRecords(
             runs=tuple(self._runs),
             total_seconds=math.fsum(end - start for start, end in self._ended.items()),
@@ -81,9 +81,7 @@ class RecordLog:
             startup=self._startup,
             warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
             steps=tuple(self._steps[step] for step in sorted(self._steps)),
-            steps_of_last_start=tuple(
-                self._steps[step] for step in sorted(self._steps_of_last_start)
-            ),
+            last_start_steps=tuple(self._steps[step] for step in sorted(self._last_start_steps)),
             evaluations=tuple(self._evaluations[step] for step in sorted(self._evaluations)),
             unscored=tuple(self._unscored),
             end=self._end,

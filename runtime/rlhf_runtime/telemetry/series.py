@@ -18,7 +18,7 @@ def finite(points: Sequence[Point]) -> list[Point]:
 def thin(points: Sequence[Point], limit: int) -> list[Point]:
     """At most about `limit` points that keep every peak: each bucket's smallest and largest.
 
-    A bucket that holds a value that is not finite keeps one such point as well, so that gaps stay
+    A bucket with a value that is not finite also keeps one such point, so that gaps stay
     visible. The first and the last point are kept.
     """
     if len(points) <= limit:
@@ -37,18 +37,18 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
 
 
 def runs(points: Sequence[Point]) -> list[list[Point]]:
-    """The stretches of neighbouring finite points: a line is drawn through each."""
-    found: list[list[Point]] = [[]]
+    """Split points at those that are not finite: each run is drawn as one line."""
+    result: list[list[Point]] = [[]]
     for point in points:
         if math.isfinite(point[1]):
-            found[-1].append(point)
-        elif found[-1]:
-            found.append([])
-    return [run for run in found if run]
+            result[-1].append(point)
+        elif result[-1]:
+            result.append([])
+    return [run for run in result if run]
 
 
 def smooth(points: Sequence[Point]) -> list[Point]:
-    """The centred running mean of the finite points; it does not lag behind them.
+    """The centred running mean of the finite points.
 
     Its window is a tenth of the series, at least five points, and is cut off at both ends.
     """
