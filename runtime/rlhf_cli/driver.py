@@ -37,11 +37,10 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_own_phase, require_targets
 from rlhf_runtime.patience import Patience
-from rlhf_runtime.preflight.limits import QUICK
+from rlhf_runtime.preflight.findings import QUICK
 from rlhf_runtime.telemetry.progress import ProgressGroup, make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.status_board import StatusBoard
-from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
 from rlhf_runtime.telemetry.status_server import StatusServer
 
 LINGER_SECONDS = 60.0

@@ -14,18 +14,22 @@ from html import escape
 from typing import Any
 
 from rlhf_runtime.telemetry.metric_names import Format, format_value
-from rlhf_runtime.telemetry.scales import (
+from rlhf_runtime.telemetry.plots import (
     EXTENT,
+    Point,
     Scale,
     byte_label,
     byte_ticks,
+    finite,
     fit_scale,
     integer_ticks,
     nice_ticks,
+    runs,
+    smooth,
     step_scale,
+    thin,
     tick_label,
 )
-from rlhf_runtime.telemetry.series import Point, finite, runs, smooth, thin
 
 SMOOTH_FROM = 30
 """Minimum points of a series that is drawn faintly, with its running mean on top."""

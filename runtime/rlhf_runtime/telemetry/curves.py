@@ -17,9 +17,8 @@ from rlhf_runtime.telemetry.metric_names import (
     describe,
     parse_metric_name,
 )
-from rlhf_runtime.telemetry.palette import OTHER, colours
+from rlhf_runtime.telemetry.plots import OTHER, Point, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
-from rlhf_runtime.telemetry.series import Point
 from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH
 from rlhf_runtime.telemetry.timeline_chart import process_order
 

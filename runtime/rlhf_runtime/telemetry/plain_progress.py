@@ -13,8 +13,7 @@ from typing import TextIO
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.metric_names import role_metric
-from rlhf_runtime.telemetry.notices import restart_text, resumed_text
-from rlhf_runtime.telemetry.pace import Pace
+from rlhf_runtime.telemetry.progress_text import Pace, restart_text, resumed_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from rlhf_runtime.telemetry.metric_names import format_seconds
+from rlhf_runtime.telemetry.plots import Scale, nice_ticks
 from rlhf_runtime.telemetry.records import Span, StepRecord
-from rlhf_runtime.telemetry.scales import Scale, nice_ticks
 
 MAX_LANES = 4
 """Maximum number of lanes for concurrent calls of a process."""
