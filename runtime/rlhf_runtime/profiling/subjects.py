@@ -15,13 +15,13 @@ from rlhf_planner.problem.profile import BlockShape
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_sizing.shape import DecoderShape
 
-# Maximum number of measured layers. Several are needed: otherwise the weights of a layer would still
-# be in the caches when it runs again.
+# Maximum number of measured layers. Several are needed: otherwise the weights of a layer would
+# still be in the caches when it runs again.
 MAX_LAYERS = 3
 # Approximate limit of the state of those layers.
 MODEL_BYTES = 4 << 30
-# Maximum parameters of a small block, and the number of such blocks that are measured. A small block
-# takes less time than the rest of a decoding step: it takes more of them to see their time.
+# Maximum parameters of a small block, and the number of such blocks that are measured. A small
+# block takes less time than the rest of a decoding step: it takes more of them to see their time.
 SMALL_BLOCK, SMALL_LAYERS = 1 << 20, 9
 
 
