@@ -13,6 +13,7 @@ CLOSE_SECONDS = 0.05
 def serve_in_thread(server: BaseServer, name: str) -> None:
     """Serve until `stop_serving`, or until the process ends."""
     serve = partial(server.serve_forever, CLOSE_SECONDS)
+    # A daemon thread does not keep an ending process alive.
     threading.Thread(target=serve, name=name, daemon=True).start()
 
 

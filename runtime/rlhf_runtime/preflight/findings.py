@@ -31,6 +31,7 @@ class Findings:
             try:
                 yield
             except RlhfError as error:
+                # Users see several errors at once, each with its own field.
                 for single in error.errors if isinstance(error, SeveralErrors) else [error]:
                     single.at(*location)
                 raise
@@ -87,6 +88,7 @@ class RowLimit:
             if self._enough is not None and self.num_read >= self._enough:
                 return
             is_over = self._seconds is not None and self._clock() >= begun + self._seconds
+            # Without any row there would be nothing to check.
             if is_over and self.num_read:
                 self.is_late = True
                 return

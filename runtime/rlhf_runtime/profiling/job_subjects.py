@@ -64,6 +64,7 @@ def _role_subjects(
             tensor=tensor,
             computes=computes,
             generates=generates,
+            # A sequence is never split: the longest one may exceed the limit.
             micro_batch_tokens=max(tokens, longest),
             max_sequences=min(rollout.max_concurrent_sequences, MAX_SEQUENCES),
             max_positions=max_positions(read_object(folder / CONFIG_FILE)) or POSITIONS,

@@ -94,11 +94,13 @@ def rank_config(
 ) -> dict[str, Any]:
     """The changes of the config for one rank's part: fewer and narrower layers."""
     changes: dict[str, Any] = {"num_hidden_layers": num_layers}
+    # Models that mix kinds of layers list the kind of each.
     if isinstance(config.get("layer_types"), list):
         types = config["layer_types"]
         changes["layer_types"] = [types[layer % len(types)] for layer in range(num_layers)]
     if tensor > 1:
         changes |= {
+            # Rounded up: the largest part determines the time.
             "num_attention_heads": -(-shape.num_attention_heads // tensor),
             "num_key_value_heads": key_value_heads_per_rank(shape, tensor),
             "head_dim": shape.head_dim,

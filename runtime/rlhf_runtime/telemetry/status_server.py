@@ -21,6 +21,7 @@ from rlhf_runtime.telemetry.status_board import StatusBoard
 # Time limit of a client's request.
 REQUEST_SECONDS = 10.0
 
+# Maximum bytes of a request's body; an acknowledgement is much shorter.
 LONGEST_BODY = 4096
 # Either one: the proxy of the API server does not pass the first on.
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
@@ -64,6 +65,7 @@ class StatusServer:
             self._server = None
 
     def _bind(self, host: str, port: int) -> str:
+        # The server creates a handler per request: only its class can carry arguments.
         handler = type("Bound", (_Handler,), {"board": self._board, "token": self._token})
         try:
             self._server = _Server((host, port), handler)
@@ -90,6 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
     token: str
     timeout = REQUEST_SECONDS
     server_version = "rlhf"
+    # Clients need not know the version of Python.
     sys_version = ""
 
     def do_GET(self) -> None:
@@ -110,6 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _acknowledge(self) -> None:
         body = self._json_body()
         submission, sequence = body.get("submissionId"), body.get("sequence")
+        # isinstance(True, int) is true in Python.
         if not isinstance(submission, str) or type(sequence) is not int:
             self._answer(HTTPStatus.BAD_REQUEST)
         elif self.board.acknowledge(submission, sequence):
@@ -123,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         values = [self.headers.get(name, "").encode() for name in TOKEN_HEADERS]
         # Compare all values, in constant time.
         matches = [hmac.compare_digest(value, expected) for value in values]
+        # An empty token admits nobody.
         if any(matches) and self.token:
             return True
         self._answer(HTTPStatus.UNAUTHORIZED)
@@ -135,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {}
         try:
             value = json.loads(self.rfile.read(int(length)))
+        # Deeply nested JSON exceeds Python's recursion limit.
         except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
