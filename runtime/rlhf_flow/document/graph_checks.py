@@ -16,11 +16,12 @@ from rlhf_flow.step.flow import RESERVED
 from rlhf_flow.step.roles import Model, Roles, find_primitive
 from rlhf_flow.trace.graph import PRETRAINING, PROMPTS
 
+# Calls by their ids.
 Calls = Mapping[str, ModelCall]
-"""Calls by their ids."""
 
+# Methods of the flow itself.
 WITHOUT_ROLE = {"compute": CallKind.COMPUTE, "save": CallKind.SAVE}
-"""Methods of the flow itself."""
+# The field of a manifest with the options of each kind of call.
 OPTIONS = {
     CallKind.GENERATE: "generate",
     CallKind.TRAIN: "train",
@@ -28,7 +29,6 @@ OPTIONS = {
     CallKind.COPY: "weights_of",
     CallKind.SAVE: "folder",
 }
-"""The field of a manifest with the options of each kind of call."""
 
 
 def check_roles_and_regions(stored: AlgorithmGraph) -> None:

@@ -35,11 +35,11 @@ from rlhf_flow.step.operations import (
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
 
+# Operations with metrics, which are of use even if nothing reads their columns.
 _MEASURING = (PassAtK, WeightedSum)
-"""Operations with metrics, which are of use even if nothing reads their columns."""
 
+# Operations that need several responses to a prompt.
 _COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
-"""Operations that need several responses to a prompt."""
 
 
 def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithms.dapo import Dapo
 from rlhf_flow.algorithms.evaluation import Evaluation
-from rlhf_flow.algorithms.policy_algorithm import JobSettings
-from rlhf_flow.algorithms.policy_gradient import PolicyGradient
+from rlhf_flow.algorithms.policy_gradient import JobSettings, PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.algorithms.preferences import Dpo, OnlineDpo, RewardModel
 from rlhf_flow.algorithms.remax import ReMax
@@ -22,8 +21,8 @@ from rlhf_flow.algorithms.supervised import Supervised
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.trace.entrypoints import build_custom
 
+# Builds an algorithm from the settings of its type and from the job.
 Builder = Callable[[Any, JobSettings], Algorithm]
-"""Builds an algorithm from the settings of its type and from the job."""
 
 ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.PPO: Ppo,

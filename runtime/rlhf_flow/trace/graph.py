@@ -13,11 +13,11 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.roles import Roles
 
+# Source of the columns of a step's prompts.
 PROMPTS = "prompts"
-"""Source of the columns of a step's prompts."""
 
+# Source of the columns of data.pretraining.
 PRETRAINING = "pretraining"
-"""Source of the columns of data.pretraining."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.columns import ALLOWED_NAMES, RESPONSE_TOKENS, Kind, is_name
 from rlhf_flow.trace.graph import RowCount
 
+# Attributes of a batch that a step may use, in addition to `|`.
 METHODS = ("broadcast", "column_names", "concat", "rename", "select")
-"""Attributes of a batch that a step may use, in addition to `|`."""
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
