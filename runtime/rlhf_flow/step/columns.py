@@ -347,7 +347,7 @@ class ColumnSettings:
     @property
     def counts_tokens(self) -> bool:
         """True if it reads or writes a number per response token."""
-        # Such a number must not exist for masked tokens, so the response mask applies.
+        # Masked tokens must not count in such numbers, so the response mask applies.
         inputs = (kind for column in self.inputs() if column.reads for kind in column.reads.kinds)
         outputs = (column.kind for column in self.outputs())
         return not PER_TOKEN.isdisjoint({*inputs, *outputs})

@@ -116,9 +116,8 @@ class Role:
     head: ClassVar[ModelHead | None] = None
     """ModelHead of its model. None: it has no model."""
 
-    # Private: public attributes are primitives, and another name is refused by __getattr__.
-
     def __init__(self, name: str, flow: Caller) -> None:
+        # Private, because public names are primitives; __getattr__ refuses all others.
         self._name = name
         self._flow = flow
 
@@ -321,7 +320,7 @@ Roles = Mapping[str, type[Role]]
 
 def find_primitive(kind: type[Role], method: str) -> Primitive | None:
     """The primitive of a method, internal ones included. None: the kind of role has no such."""
-    # A manifest's graph contains internal ones, although no step can call them.
+    # A manifest's graph contains internal ones, although a step never names them.
     internal = (_SCORES_OF_TEXTS,) if issubclass(kind, ScalarModel) else ()
     primitives = (*kind.primitives, *internal)
     return next((primitive for primitive in primitives if primitive.method == method), None)
