@@ -213,7 +213,6 @@ def column_spec(name: str) -> ColumnSpec | None:
     if name in COLUMNS:
         return COLUMNS[name]
     role = column_role(name)
-    # Neither a standard column nor one of a role.
     if role == name:
         return None
     spec = _ROLE_COLUMNS[name.removeprefix(f"{role}_")]
