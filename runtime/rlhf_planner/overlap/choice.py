@@ -202,8 +202,8 @@ def apply_requested_fusion(problem: PlanningProblem, plan: Plan) -> Plan:
     if rows >= num_rows > 1:
         raise NotOffered(
             f"all responses of a step would be left from the beginning: got "
-            f"rollout.stageFusionThreshold {rows}, allowed 1 to {num_rows - 1} of the {num_rows} that "
-            "a step has; lower it"
+            f"rollout.stageFusionThreshold {rows}, allowed 1 to {num_rows - 1} of the {num_rows} "
+            "that a step has; lower it"
         )
     fusion = Fusion(generate.id, mesh, rows, calls)
     fused = fused_plan(plan, graph, fusion)
