@@ -157,7 +157,7 @@ class Runner:
         """This rank's micro-batches of each mini-batch."""
         import numpy as np
 
-        from rlhf_runtime.engines.packing import cut
+        from rlhf_runtime.engines.packing import pack_micro_batches
 
         prompts, responses, groups = _rows(job, self._work.model.shape.vocab_size)
         size = job.prompts // mini_batches
@@ -170,7 +170,11 @@ class Runner:
                 and groups[number] % job.ranks == self._parallel.rank
             ]
             rows = np.asarray(chosen, dtype=np.int64)
-            found.append(cut(prompts, responses, groups, engine.packing(job.micro_batch), rows))
+            found.append(
+                pack_micro_batches(
+                    prompts, responses, groups, engine.packing(job.micro_batch), rows
+                )
+            )
         return found
 
     def _rounds(self, call: Callable[[], object]) -> list[float]:

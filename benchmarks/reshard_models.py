@@ -10,7 +10,7 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.memory.engine_groups import TrainedModel, engine_meshes
 from rlhf_runtime.reshard.accounting import tensor_parallel_pieces
 from rlhf_runtime.reshard.layout import Layout, Piece
-from rlhf_runtime.reshard.slices import cut
+from rlhf_runtime.reshard.slices import shard_slice
 from rlhf_sizing.shape import DecoderShape
 
 ELEMENT_BYTES = 4
@@ -100,7 +100,7 @@ def training_layout(llama: Llama, mesh: Mesh) -> Layout:
 def rows_of(llama: Llama, rank: int, ranks: int) -> Iterator[Piece]:
     """FSDP2: every tensor cut by rows."""
     for name, shape in llama.shapes.items():
-        yield Piece(name, cut(shape, 0, rank, ranks))
+        yield Piece(name, shard_slice(shape, 0, rank, ranks))
 
 
 def generation_layout(

@@ -37,6 +37,7 @@ def exactly_one(fields: Sequence[str]) -> Rule:
     """
     names = [to_camel(field) for field in fields]
     present = [f"has({member('self', name)})" for name in names]
+    # CEL has no join: each name adds its own ` and `, depending on the fields before it.
     listed = [
         f"({has} ? {_joint(present[:index], name)} : '')"
         for index, (name, has) in enumerate(zip(names, present, strict=True))
@@ -59,8 +60,8 @@ def _set_fields(model: Contract, fields: Sequence[str]) -> list[str]:
     return [field for field in fields if getattr(model, field) is not None]
 
 
+# CEL: the name, preceded by ` and ` if an earlier field is set.
 def _joint(before: Sequence[str], name: str) -> str:
-    """CEL: the name, preceded by ` and ` if an earlier field is set."""
     if not before:
         return text(name)
     return f"({' || '.join(before)} ? {text(' and ' + name)} : {text(name)})"

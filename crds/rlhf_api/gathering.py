@@ -19,6 +19,7 @@ class ErrorCollector:
         """Collect an error that is raised inside."""
         try:
             yield
+        # Flat: a collection never contains another one.
         except SeveralErrors as several:
             self.errors += several.errors
         except RlhfError as error:

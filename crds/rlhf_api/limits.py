@@ -47,6 +47,7 @@ def describe_keys(schema: Schema) -> str:
     keys = schema.get("propertyNames")
     if keys is None:
         return ""
+    # pydantic states the pattern of a map's keys by patternProperties.
     patterns = [*schema.get("patternProperties", {}), None]
     return _text({**keys, "pattern": patterns[0]})
 

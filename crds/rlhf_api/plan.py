@@ -17,7 +17,7 @@ from rlhf_api.calls import EFFECTS, TRANSITIONS, CallId, CallKind, Phase
 from rlhf_api.plan_estimate import PlanSearch, StepEstimate
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_memory import ENGINE_MEMORY, Bytes, MemoryPlan
-from rlhf_api.plan_versions import upgraded_from_2
+from rlhf_api.plan_versions import upgrade_from_version_2
 from rlhf_api.spec.hardware import HardwareSpec
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
@@ -306,10 +306,11 @@ class Plan(Contract):
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
         is_old = isinstance(data, dict) and data.get("version") == 2
-        return upgraded_from_2(data) if is_old else data
+        return upgrade_from_version_2(data) if is_old else data
 
     @model_validator(mode="after")
     def _check_calls_and_meshes(self) -> Plan:
+        # Each of these would be a fault of the planner, or a plan that was edited by hand.
         sites = [(call.graph, call.call) for call in self.calls]
         if len(set(sites)) != len(sites):
             raise ValueError("the same call site twice in one graph: plan the job again")
@@ -367,6 +368,7 @@ class Plan(Contract):
         generation = self.generation(role)
         assert generation is not None
         memory = self.device_memory(generation.mesh.pool, generation.mesh.ranks.start)
+        # An engine's memory is what its role uses in its own Generate phase.
         generates = Phase(role=role, kind=CallKind.GENERATE)
         return sum(
             item.bytes

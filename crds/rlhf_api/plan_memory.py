@@ -106,6 +106,7 @@ class MemoryPlan(Contract):
 
     @model_validator(mode="after")
     def _check_sums(self) -> MemoryPlan:
+        # Stored for readers of the JSON, and checked so that the two cannot disagree.
         peaks = phase_peaks(self.items)
         if peaks != self.peaks:
             got, expected = (

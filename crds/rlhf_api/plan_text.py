@@ -1,4 +1,4 @@
-"""Parts of a plan for people, on one line each."""
+"""Parts of a plan as text for people, one line each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def describe_groups(engines: Mesh) -> str:
 
 
 def describe_item(item: MemoryItem) -> str:
-    """What an item is, such as `actor Optimizer`."""
+    """Name of an item, such as `actor Optimizer`."""
     return f"{item.role or 'process'} {item.what.value}"
 
 

@@ -1,4 +1,5 @@
-"""Plans of older versions, as JSON objects, upgraded: runs that have ended keep theirs."""
+"""Upgrades of stored plans, as JSON objects. Runs that have ended keep the version they were made
+with."""
 
 from __future__ import annotations
 
@@ -10,12 +11,11 @@ from rlhf_api.spec.resources import Device
 KV_BLOCK_TOKENS_2 = {Device.CPU.value: 32, Device.GPU.value: 16}
 
 
-def upgraded_from_2(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan of version 2 in version 3.
+def upgrade_from_version_2(plan: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade a plan of version 2 to version 3.
 
-    Version 2 lacks `passesAhead`, which was 0 for a step that repeats calls and else 1, and each
-    generation's `kvBlockTokens`, which followed from the device. Anything else that is wrong with
-    the plan stays, and is refused when its fields are read.
+    Version 2 lacks `passesAhead`, which was 0 for a step that repeats calls and otherwise 1, and
+    each generation's `kvBlockTokens`, which followed from the device.
     """
     try:
         device = plan["pools"][0]["device"]
@@ -23,5 +23,6 @@ def upgraded_from_2(plan: dict[str, Any]) -> dict[str, Any]:
         block = {"kvBlockTokens": KV_BLOCK_TOKENS_2[device]}
         generations = [block | generation for generation in plan["generations"]]
     except (KeyError, IndexError, TypeError, AttributeError):
+        # Other faults stay: the models refuse them with a message.
         return plan
     return plan | {"version": 3, "passesAhead": 0 if repeats else 1, "generations": generations}

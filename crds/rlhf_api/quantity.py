@@ -59,6 +59,7 @@ def quantity_value(quantity: str) -> int:
     parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
     assert parts is not None, f"not a quantity: {quantity}"
     amount, exponent, unit = parts.groups()
+    # Fractions: floats would round large amounts.
     scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit]
     return min(ceil(Fraction(amount) * scale), MAX_AMOUNT)
 
@@ -69,5 +70,6 @@ def guess_quantity(text: str) -> str | None:
     if parts is None:
         return None
     amount, unit, binary = parts.groups()
+    # Kubernetes writes k for 1000 and Ki for 1024.
     letter = "k" if unit in "kK" and not binary else unit.upper()
     return f"{amount}{letter}{binary.lower()}"

@@ -50,6 +50,7 @@ class Rule:
     """The fault, if the condition does not hold."""
     do: str
     """The fix."""
+    # Python checks every rule too: a manifest is checked before it reaches any cluster.
     check: Callable[[Any], Iterable[Violation]] = _no_violations
     """The same condition in Python: yields the violations of a model. Default: only the API server
     can check the rule."""
@@ -78,6 +79,7 @@ class Rule:
         """The rule as an entry of x-kubernetes-validations."""
         entry = {"rule": self.holds, "message": self._message("")}
         if self.got:
+            # Split the message at the value, which CEL inserts between both parts.
             before, _, after = self._message(_PLACEHOLDER).partition(_PLACEHOLDER)
             entry["messageExpression"] = f"{text(before)} + {self.got} + {text(after)}"
         if self.field:

@@ -18,6 +18,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.stream import stream
 
+# A server that is down does not block its callers for long; a busy one may take longer to answer.
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 # Largest number of objects in one page of a list.
@@ -145,6 +146,7 @@ class ApiServer:
             NoAnswer: there is no response.
         """
         parameters = {name: value for name, value in (query or {}).items() if value}
+        # An absent option is written as an empty value by callers.
         url = self.address + path + ("?" + urlencode(parameters) if parameters else "")
         credentials = self._credentials()
         try:
@@ -242,6 +244,7 @@ def pages(ask: Callable[[Query], Page], query: Query) -> Iterator[Page]:
     Args:
         ask: sends one request for the list.
     """
+    # The server returns a token with each page, and none with the last.
     following = ""
     while True:
         page = ask({**query, "limit": str(PAGE_SIZE), "continue": following})

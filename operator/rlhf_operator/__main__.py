@@ -80,6 +80,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
     namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
     answers, metrics = LastAnswer(), Metrics()
+    # One connection per thread: more would never be used at the same time.
     kube = RemoteKube.connect(kubeconfig, config.reconcile_workers)
     kube.on_answer = answers.record
     kube.on_request = metrics.count_request
@@ -113,7 +114,9 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     )
     app = App(config, cached, reconciler, in_cluster=kubeconfig is None)
     metrics.set_sources(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
+    # A replica on standby is ready: else a rolling update would wait for it for ever.
     health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.is_standby)
+    # In a thread of its own, so that it answers while the event loop is busy.
     stop_serving = serve(config.port, metrics.registry, health)
     try:
         asyncio.run(_run_and_close(app, leadership, client, threads))
@@ -137,7 +140,7 @@ def _key(
         return key_in_file(file)
     if namespace is None:
         raise BadConfig(
-            "the operator's own namespace is not known: set POD_NAMESPACE or operatorNamespace, or "
+            "the operator's own namespace is unknown: set POD_NAMESPACE or operatorNamespace, or "
             "outside of a cluster --key-file"
         )
     return key_in_cluster(kube, namespace, config.key_secret.name)
@@ -169,6 +172,7 @@ async def _run_or_stand_by(
 async def _lead(app: App, leadership: Leadership, threads: FairThreadPool, stop: Stop) -> None:
     """Run while this replica holds the Lease, then give the Lease back."""
     renewing = asyncio.create_task(keep_leading(leadership, stop))
+    # Losing the Lease stops the work at once: another replica may act.
     renewing.add_done_callback(lambda _: stop.set())
     try:
         await app.run(stop)
@@ -179,7 +183,7 @@ async def _lead(app: App, leadership: Leadership, threads: FairThreadPool, stop:
         try:
             await asyncio.to_thread(leadership.release)
         except KubeError as error:
-            log.warning("the Lease %s cannot be given back: %s", leadership.name, error)
+            log.warning("the Lease %s cannot be released: %s", leadership.name, error)
 
 
 if __name__ == "__main__":

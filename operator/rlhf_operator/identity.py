@@ -51,6 +51,7 @@ def key_in_cluster(kube: Kube, namespace: str, name: str) -> bytes:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": name, "namespace": namespace},
+                # Another key would make the tokens of all running clusters invalid.
                 "immutable": True,
                 "data": {FIELD: key},
             }
@@ -62,7 +63,7 @@ def key_in_cluster(kube: Kube, namespace: str, name: str) -> bytes:
     if len(stored) < SIZE:
         raise BadConfig(
             f"Secret {namespace}/{name}: got {len(stored)} bytes in its key {FIELD!r}, allowed at "
-            f"least {SIZE}: delete it, and the operator makes a good one"
+            f"least {SIZE}: delete it, and the operator creates a valid one"
         )
     return stored
 
@@ -81,7 +82,7 @@ def key_in_file(file: Path) -> bytes:
     if len(key) < SIZE:
         raise BadConfig(
             f"{file}: got {len(key)} bytes, allowed at least {SIZE}: delete it, and the operator "
-            "makes a good one"
+            "creates a valid one"
         )
     return key
 

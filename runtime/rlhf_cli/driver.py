@@ -35,13 +35,12 @@ from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, Ra
 from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
-from rlhf_runtime.faults import parse_fault, require_at_home, require_targets
+from rlhf_runtime.faults import parse_fault, require_own_phase, require_targets
 from rlhf_runtime.patience import Patience
-from rlhf_runtime.preflight.limits import QUICK
-from rlhf_runtime.telemetry.progress import Both, make_progress
+from rlhf_runtime.preflight.findings import QUICK
+from rlhf_runtime.telemetry.progress import ProgressGroup, make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.status_board import StatusBoard
-from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
 from rlhf_runtime.telemetry.status_server import StatusServer
 
 LINGER_SECONDS = 60.0
@@ -120,7 +119,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     job = require_one_job(read_jobs(start.file), start.file)
     board.update(total_steps=job.spec.schedule.steps)
     folder = RunFolder(start.output)
-    progress = Both(make_progress(sys.stderr), StatusProgress(board))
+    progress = ProgressGroup(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
     cluster = RunTarget(
         pools=lambda: inventory_from_pools(job.spec.resources.node_pools),
@@ -131,7 +130,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     with preflight(job, cluster, QUICK) as ready:
         graphs, plan = ready.planned
         require_targets(faults, plan.num_devices)
-        require_at_home(faults)
+        require_own_phase(faults)
         # Only from here on: a job that is refused writes nothing into the run's folder.
         log.keep_at(folder.path / DRIVER_LOG)
         with _locked(

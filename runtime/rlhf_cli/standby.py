@@ -14,7 +14,7 @@ from rlhf_planner.plan import local_device
 from rlhf_runtime.errors import ForkServerFailed
 from rlhf_runtime.forkserver.client import OwnForkServer, retire, wait_until_ready
 from rlhf_runtime.forkserver.standby import describe_other_servers, is_listening, name_for
-from rlhf_runtime.hooks import nothing
+from rlhf_runtime.hooks import noop
 
 POLL_SECONDS = 0.2
 """Interval at which the server is checked."""
@@ -50,7 +50,7 @@ def serve_standby() -> None:
         )
     with suppress(KeyboardInterrupt), closing(server):
         try:
-            if not wait_until_ready(name, nothing):
+            if not wait_until_ready(name, noop):
                 raise ForkServerFailed(
                     "the libraries of workers were not imported: got the end of the process that "
                     f"imports them; free memory, or run {sys.executable} -c 'import torch, "

@@ -34,8 +34,8 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed, StorageFailed
-from rlhf_runtime.faults import DRIVER, Fault, announce, never_struck
-from rlhf_runtime.telemetry.errors import CannotRecord, RunFolderGone
+from rlhf_runtime.faults import DRIVER, Fault, announce, pending_faults
+from rlhf_runtime.telemetry.errors import CannotRecord, RunFolderLost
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
@@ -110,15 +110,15 @@ def train(task: TrainingTask) -> None:
         if not finished:
             # Supervision ended before the job did: a signal has stopped it after a step.
             raise KeyboardInterrupt
-        for fault in never_struck(task.faults, settings.logs):
+        for fault in pending_faults(task.faults, settings.logs):
             journal.notice(
                 f"--inject {fault.name} did not happen: no process entered {fault.phase.value} in "
                 f"step {fault.step}"
             )
         journal.end(Outcome.SUCCEEDED)
-    except RunFolderGone as error:
+    except RunFolderLost as error:
         trackers.close()  # nothing else can be written
-        raise RunFolderGone(f"{error}; {remaining_checkpoints_text(store)}") from error
+        raise RunFolderLost(f"{error}; {remaining_checkpoints_text(store)}") from error
     except BaseException as error:
         with suppress(CannotRecord):  # the error itself matters more
             journal.end(*classify_ending(error))
@@ -190,7 +190,7 @@ def _worker_settings(task: TrainingTask) -> WorkerSettings:
         python_path=task.python_path,
         timeout_seconds=COLLECTIVE_SECONDS,
         faults=task.faults,
-        require_folder=task.folder.require_there,
+        require_folder=task.folder.require_intact,
     )
 
 

@@ -1,1 +1,1 @@
-"""How a plan runs: controller, worker groups, engines."""
+"""Runs a plan: controller, worker groups, engines."""

@@ -2,13 +2,13 @@
 
 RlhfError
 └── RuntimeFailure
-    ├── UnsupportedModel      the model cannot be carried between the engines        exit 3
+    ├── UnsupportedModel      the engines cannot exchange the model                  exit 3
     ├── GenerationFailed      vLLM ended a request abnormally                        exit 4
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
     ├── NotLoaded             a role's weights are on the host                       exit 1
     ├── WorkerLost            a worker died                                          exit 4
     ├── NoProgress            a worker hangs                                         exit 4
-    ├── WorkerRaised          a worker raised what is no RlhfError                   exit 1
+    ├── WorkerRaised          a worker raised no RlhfError                           exit 1
     ├── TrainingDiverged      no update was finite for many steps                    exit 3
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation or protocol raised                  exit 3
@@ -23,7 +23,7 @@ RlhfError
     ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
     ├── ModelNotSaved         the trained model could not be written                 exit 4
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
-    ├── StorageTaken          another run saves its checkpoints there                exit 2
+    ├── StorageInUse          another run saves its checkpoints there                exit 2
     ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
     ├── CannotExport          no model can be made of a checkpoint, or not there     exit 2
     ├── ProfilingFailed       layers could not be measured on this machine           exit 4
@@ -46,14 +46,14 @@ class RuntimeFailure(RlhfError):
 
 
 class UnsupportedModel(RuntimeFailure):
-    """An engine cannot compute the model, or its weights cannot be carried between two."""
+    """An engine cannot compute the model, or engines cannot exchange its weights."""
 
     reason = "UnsupportedModel"
     exit_code = ExitCode.USER
 
 
 class GenerationFailed(RuntimeFailure):
-    """vLLM ended a request in a way that gives no response."""
+    """vLLM ended a request without a response."""
 
     reason = "GenerationFailed"
     exit_code = ExitCode.RETRIABLE
@@ -67,7 +67,7 @@ class StaleWeights(RuntimeFailure):
 
 
 class NotLoaded(RuntimeFailure):
-    """Weights and optimizer of a role are on the host where they are needed on the device."""
+    """Weights and optimizer of a role are on the host, but needed on the device."""
 
     reason = "NotLoaded"
     exit_code = ExitCode.BUG
@@ -88,7 +88,7 @@ class NoProgress(RuntimeFailure):
 
 
 class WorkerRaised(RuntimeFailure):
-    """A worker raised an error that is nobody's fault but this software's."""
+    """A worker raised an unexpected error: a bug of this software."""
 
     reason = "WorkerRaised"
     exit_code = ExitCode.BUG
@@ -109,14 +109,14 @@ class OutOfMemory(RuntimeFailure):
 
 
 class UserCodeFailed(RuntimeFailure):
-    """A custom operation or protocol raised, or did not give what it promised."""
+    """A custom operation or protocol raised, or returned an invalid result."""
 
     reason = "UserCodeFailed"
     exit_code = ExitCode.USER
 
 
 class NotEnoughResources(RuntimeFailure):
-    """The machine lacks shared memory, or devices that the plan counts on."""
+    """The machine lacks shared memory, or devices of the plan."""
 
     reason = "NotEnoughResources"
     exit_code = ExitCode.RETRIABLE
@@ -130,7 +130,7 @@ class RayFailed(RuntimeFailure):
 
 
 class ForkServerFailed(RuntimeFailure):
-    """`rlhf standby` cannot hold the workers' libraries in memory."""
+    """`rlhf standby` cannot keep the workers' libraries in memory."""
 
     reason = "ForkServerFailed"
     exit_code = ExitCode.RETRIABLE
@@ -144,14 +144,14 @@ class RayUnreachable(RuntimeFailure):
 
 
 class NodesMissing(RuntimeFailure):
-    """The cluster has had fewer nodes than the plan needs for too long."""
+    """The cluster had fewer nodes than the plan needs for too long."""
 
     reason = "NodesMissing"
     exit_code = ExitCode.RETRIABLE
 
 
 class DirtyCluster(RuntimeFailure):
-    """What an earlier driver has left in the cluster does not go away."""
+    """Workers of an earlier driver do not end."""
 
     reason = "DirtyCluster"
     exit_code = ExitCode.RETRIABLE
@@ -165,7 +165,7 @@ class ProfilingFailed(RuntimeFailure):
 
 
 class UnknownCall(RuntimeFailure):
-    """A step made a call that the plan does not have."""
+    """A step made a call that is not in the plan."""
 
     reason = "UnknownCall"
     exit_code = ExitCode.BUG
@@ -179,7 +179,7 @@ class CheckpointFailed(RuntimeFailure):
 
 
 class StorageUnusable(RuntimeFailure):
-    """Checkpoints cannot be kept at the address that the manifest gives."""
+    """Checkpoints cannot be stored at the manifest's address."""
 
     reason = "StorageUnusable"
     exit_code = ExitCode.MANIFEST
@@ -201,14 +201,14 @@ def model_not_saved(folder: Path, error: Exception) -> ModelNotSaved:
 
 
 class StorageFailed(RuntimeFailure):
-    """The place of the checkpoints cannot be reached, read or written."""
+    """The storage of checkpoints cannot be reached, read or written."""
 
     reason = "StorageFailed"
     exit_code = ExitCode.RETRIABLE
 
 
-class StorageTaken(RuntimeFailure):
-    """Another run has begun to save its checkpoints at the same address."""
+class StorageInUse(RuntimeFailure):
+    """Another run saves its checkpoints at the same address."""
 
     reason = "StorageTaken"
     exit_code = ExitCode.MANIFEST
@@ -222,21 +222,21 @@ class FolderInUse(RuntimeFailure):
 
 
 class FolderUnusable(RuntimeFailure):
-    """The output folder cannot be made or written."""
+    """The output folder cannot be created or written."""
 
     reason = "FolderUnusable"
     exit_code = ExitCode.MANIFEST
 
 
 class CannotResume(RuntimeFailure):
-    """The job cannot go on: its manifest changed where it must not."""
+    """The job cannot resume: a fixed field of its manifest has changed."""
 
     reason = "CannotResume"
     exit_code = ExitCode.MANIFEST
 
 
 class CannotExport(RuntimeFailure):
-    """There is no such checkpoint or role, it is damaged, or the model cannot be put there."""
+    """No such checkpoint or role, a damaged one, or the model cannot be written there."""
 
     reason = "CannotExport"
     exit_code = ExitCode.MANIFEST

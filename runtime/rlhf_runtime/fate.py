@@ -1,8 +1,7 @@
-"""Processes that the kernel ends with the one that started them, even by SIGKILL, even while they
-hang or are frozen.
+"""Ends a process with its parent, by the kernel: even if it hangs or is frozen.
 
-As a program it does nothing until its raylet ends. Standard library only, and started without site
-packages: a start of Ray waits for it.
+As a program it idles until its raylet ends. It uses the standard library only and starts without
+site packages, because a start of Ray waits for it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import signal
 import sys
 
 RAYLET = "RAY_RAYLET_PID"
-"""Where Ray tells everything that a raylet starts who that is."""
+"""Environment variable with the raylet's process number, which Ray sets."""
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with(owner_pid: int) -> None:
-    """End this process when the thread that started it ends; at once if that has happened.
+    """End this process when the thread that started it ends, or at once if it has ended.
 
-    Only Linux offers it; elsewhere only an owner that is gone already is noticed.
-
-    owner_pid: the process that started this one.
+    Args:
+        owner_pid: the process that started this one.
     """
+    # Only Linux supports this; elsewhere only an owner that has already ended is noticed.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != owner_pid:
@@ -31,11 +30,9 @@ def end_with(owner_pid: int) -> None:
 
 
 def end_with_raylet() -> None:
-    """End this process, which Ray has started, with the raylet of its node.
-
-    One that another program has started for the raylet is left to Ray's own way, which takes a
-    thread that runs.
-    """
+    """End this process, which Ray has started, with the raylet of its node."""
+    # A process that another program has started for the raylet is left to Ray, whose check needs a
+    # running thread.
     raylet = int(os.environ[RAYLET])
     if os.getppid() == raylet or not _lives(raylet):
         end_with(raylet)
@@ -52,7 +49,7 @@ def _lives(process: int) -> bool:
 
 
 def idle_command() -> list[str]:
-    """Words of a command that a raylet starts, and that does nothing until the raylet ends."""
+    """The command line of a process that idles until its raylet ends."""
     return [sys.executable, "-I", "-S", __file__]
 
 

@@ -1,7 +1,7 @@
-"""Faults on purpose: `rlhf run --inject kill:rank=1,phase=train,step=3`.
+"""Fault injection: `rlhf run --inject kill:rank=1,phase=train,step=3`.
 
-Whoever enters the phase strikes, once in the life of a run's folder. Workers find each other by the
-files in which each leaves its process number, so all of it works on one machine only.
+A fault happens once in the life of a run's folder, when a process enters its phase. Processes find
+each other by files with process numbers, so it works on one machine only.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ DRIVER, REWARD = "driver", "reward"
 
 
 class FaultAction(StrEnum):
-    """What happens to the target."""
+    """The effect on the target."""
 
     KILL = "kill"
-    """It gets SIGKILL."""
+    """SIGKILL."""
     FREEZE = "freeze"
-    """It gets SIGSTOP: it lives and does nothing."""
+    """SIGSTOP: the process lives and does nothing."""
     HANG = "hang"
-    """It enters the phase and never comes back. Only who has the phase can hang in it."""
+    """The phase never ends. Only a process with that phase can be the target."""
     RAISE = "raise"
-    """It raises an error that nobody expects. As hang, only in a phase of its own."""
+    """An unexpected error. Only a process with that phase can be the target."""
     EXHAUST = "exhaust"
-    """It runs out of memory. As hang, only in a phase of its own."""
+    """Out of memory. Only a process with that phase can be the target."""
 
 
 BY_SIGNAL = (FaultAction.KILL, FaultAction.FREEZE)
-"""Actions that any process can be the target of."""
+"""Actions on any process."""
 
 
 class Phase(StrEnum):
-    """Where a fault strikes: a call, or a part of the start or of a call."""
+    """A call, or a part of the start or of a call."""
 
     START = "start-up"
     GENERATE = "generate"
@@ -55,55 +55,55 @@ class Fault:
 
     action: FaultAction
     target: str
-    """`driver`, `reward` (of several hosts the first), or a rank's number."""
+    """`driver`, `reward` (the first host), or a rank's number."""
     phase: Phase
     step: int
     """The training step; the start-up is step 0."""
 
     @property
-    def is_at_home(self) -> bool:
-        """Whether the target has the phase."""
+    def is_own_phase(self) -> bool:
+        """True if the target itself runs the phase."""
         return self.target != DRIVER and (self.target == REWARD) == (self.phase is Phase.SCORE)
 
     @property
     def name(self) -> str:
-        """As on the command line, fit for a file's name."""
+        """A file name of the fault."""
         return f"{self.action.value}-{self.target}-{self.phase.value}-{self.step}"
 
 
 def parse_fault(text: str) -> Fault:
-    """A fault from the command line.
+    """Parse a fault of the command line.
 
     Raises:
-        OverrideError: the text is none.
+        OverrideError: the text is no fault.
     """
     action, _, rest = text.partition(":")
-    given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
-    target = given.pop("rank", None)
+    options = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    target = options.pop("rank", None)
     for name in (DRIVER, REWARD):
-        if given.get(name) == "":
-            target, _ = name, given.pop(name)
+        if options.get(name) == "":
+            target, _ = name, options.pop(name)
     try:
-        phase = Phase(given.pop("phase"))
-        step = 0 if phase is Phase.START else int(given.pop("step"))
+        phase = Phase(options.pop("phase"))
+        step = 0 if phase is Phase.START else int(options.pop("step"))
         fault = Fault(FaultAction(action), "" if target is None else target, phase, step)
-        is_known = fault.target in (DRIVER, REWARD) or fault.target.isdigit()
-        is_known = is_known and (fault.action in BY_SIGNAL or fault.is_at_home)
-        is_known = is_known and (step > 0 or phase in (Phase.START, Phase.SAVE))
+        is_valid = fault.target in (DRIVER, REWARD) or fault.target.isdigit()
+        is_valid = is_valid and (fault.action in BY_SIGNAL or fault.is_own_phase)
+        is_valid = is_valid and (step > 0 or phase in (Phase.START, Phase.SAVE))
     except (KeyError, ValueError):
-        is_known = False
-    if given or not is_known:
+        is_valid = False
+    if options or not is_valid:
         raise OverrideError(
             f"not a fault: got {text!r}, allowed ACTION:TARGET,phase=PHASE,step=N with ACTION "
             f"{_words(FaultAction)}, TARGET rank=N, reward or driver, PHASE {_words(Phase)}; only "
-            f"{' and '.join(BY_SIGNAL)} strike who does not have the phase; write for "
+            f"{' and '.join(BY_SIGNAL)} affect processes without the phase; write for "
             "example kill:rank=1,phase=train,step=3"
         )
     return fault
 
 
 def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
-    """Check that ranks that faults are for exist.
+    """Check that the ranks of faults exist.
 
     Raises:
         OverrideError: one does not.
@@ -116,49 +116,49 @@ def require_targets(faults: Sequence[Fault], num_ranks: int) -> None:
             )
 
 
-def require_at_home(faults: Sequence[Fault]) -> None:
-    """Check that faults strike only who has their phase: others may be on another node.
+def require_own_phase(faults: Sequence[Fault]) -> None:
+    """Check that every target runs its phase: others may be on another node.
 
     Raises:
         OverrideError: one does not.
     """
     for fault in faults:
-        if not fault.is_at_home:
+        if not fault.is_own_phase:
             raise OverrideError(
-                f"a fault that another process would have to strike: got {fault.name}, allowed in "
+                f"a fault of a process without the phase: got {fault.name}, allowed in "
                 "a cluster those whose target has the phase; delete the pod instead"
             )
 
 
-def never_struck(faults: Sequence[Fault], folder: Path) -> list[Fault]:
-    """Those that have not struck so far.
+def pending_faults(faults: Sequence[Fault], folder: Path) -> list[Fault]:
+    """The faults that have not happened.
 
     Args:
-        faults: all of them.
-        folder: where those that have struck are noted.
+        faults: of the run.
+        folder: with a file per fault that has happened.
     """
-    return [fault for fault in faults if not _note_of(fault, folder).exists()]
+    return [fault for fault in faults if not _mark_path(fault, folder).exists()]
 
 
-def _note_of(fault: Fault, folder: Path) -> Path:
+def _mark_path(fault: Fault, folder: Path) -> Path:
     return folder / f"{fault.name}.struck"
 
 
 def announce(folder: Path, process: str) -> None:
-    """Leave this process's number where those who strike look for it."""
+    """Write this process's number to a file, so that others can send it signals."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{process}.pid").write_text(str(os.getpid()))
 
 
 class Faults:
-    """The faults of a run, as one process sees them."""
+    """Injects the faults of a run in one process."""
 
     def __init__(self, faults: Sequence[Fault], folder: Path, process: str) -> None:
         """
         Args:
-            faults: all of them.
-            folder: where processes leave their numbers, and faults that they have struck.
-            process: this one: `reward` or a rank's number.
+            faults: of the run.
+            folder: for process numbers and marks of faults.
+            process: `reward` or a rank's number.
         """
         self._faults = tuple(faults)
         self._folder = folder
@@ -167,27 +167,25 @@ class Faults:
             announce(folder, process)
 
     def enter(self, phase: Phase, step: int = 0) -> None:
-        """Say that this process begins a phase; what is to strike there strikes."""
+        """Begin a phase, and inject its faults."""
         for fault in self._faults:
-            if (fault.phase, fault.step) == (phase, step) and self._strikes(fault):
-                self._strike(fault)
+            if (fault.phase, fault.step) == (phase, step) and self._claims(fault):
+                self._inject(fault)
 
-    def _strikes(self, fault: Fault) -> bool:
-        """Whether this process is the one that does it, for the first time.
-
-        Who has the phase strikes itself; others are struck by rank 0, or by the host of rewards
-        where the phase is that one's.
-        """
+    def _claims(self, fault: Fault) -> bool:
+        """True if this process has to inject a fault, for the first time."""
+        # A target with the phase does it itself. Otherwise rank 0 does, or the reward host in its
+        # own phase.
         other = REWARD if fault.phase is Phase.SCORE else "0"
-        if self._process != (fault.target if fault.is_at_home else other):
+        if self._process != (fault.target if fault.is_own_phase else other):
             return False
         try:
-            _note_of(fault, self._folder).touch(exist_ok=False)
+            _mark_path(fault, self._folder).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if fault.action is FaultAction.RAISE:
             raise ZeroDivisionError(f"injected: {fault.name}")
         if fault.action is FaultAction.EXHAUST:

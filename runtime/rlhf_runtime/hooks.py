@@ -1,12 +1,12 @@
-"""What is called back while something goes on, without arguments or an answer."""
+"""Callbacks during long operations, without arguments or result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Hook = Callable[[], None]
-"""A tick of progress, or a look after workers; what it raises ends what goes on."""
+"""Reports progress or checks workers; an exception ends the operation."""
 
 
-def nothing() -> None:
-    """The hook of those who do not care."""
+def noop() -> None:
+    """Do nothing."""

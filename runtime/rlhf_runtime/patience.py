@@ -1,4 +1,4 @@
-"""Waiting for what others bring or take away: bounded, and told. The clock is the caller's."""
+"""Bounded waits that report the obstacle. The clock is an argument."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long something is waited for, and who hears of it."""
+    """The limits of a wait, and its callbacks."""
 
     seconds: float
-    """The longest wait."""
+    """Maximum wait."""
     tell: Callable[[str], None]
-    """Told what is in the way, whenever that changes."""
-    check_stop: Hook = nothing
-    """Called before every look; what it raises ends the wait."""
+    """Reports the obstacle, whenever it changes."""
+    check_stop: Hook = noop
+    """Called before every poll; an exception ends the wait."""
     pause_seconds: float = 1.0
-    """From one look to the next."""
+    """Interval of polls."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def until_free(self, obstacle: Callable[[], str]) -> str:
-        """Wait until nothing is in the way.
+        """Wait until there is no obstacle.
 
         Args:
-            obstacle: says what is in the way, in a line; empty: nothing is.
+            obstacle: returns the obstacle in a line; empty: there is none.
 
         Returns:
-            What is in the way still; empty if nothing is.
+            The last obstacle; empty: there is none.
         """
-        deadline, told = self.clock() + self.seconds, ""
+        deadline, reported = self.clock() + self.seconds, ""
         while True:
             self.check_stop()
-            found = obstacle()
-            if not found or self.clock() >= deadline:
-                return found
-            if found != told:
-                told = found
-                self.tell(found)
+            current = obstacle()
+            if not current or self.clock() >= deadline:
+                return current
+            if current != reported:
+                reported = current
+                self.tell(current)
             self.sleep(self.pause_seconds)

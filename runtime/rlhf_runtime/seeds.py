@@ -1,4 +1,4 @@
-"""Every source of randomness derives from the job's seed. Pure, and independent of ranks."""
+"""Derives all random seeds from the job's seed. Pure, and independent of ranks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def sample_seeds(
 ) -> list[int]:
     """One seed per response, non-negative and below 2**63.
 
-    Depends on the job's seed, the call, the step, the prompt and the sample's number only: not on
-    the rank that generates, nor on the order of requests.
+    A seed depends only on the job's seed, the call, the step, the prompt and the sample's number.
 
     Args:
-        call: which call of which graph samples; two calls of a step draw different responses.
+        call: id of the call and its graph; two calls of a step draw different responses.
     """
+    # Neither the rank nor the order of requests may matter: results are equal on any placement.
     digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7])
     mixed = mix(job_seed, digest, step, prompt_ids, sample_indexes) >> _WORD(1)
     seeds: list[int] = mixed.tolist()

@@ -1,4 +1,4 @@
-"""Servers in threads of their own, which close fast."""
+"""Servers in background threads that close fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from socketserver import BaseServer
 
 CLOSE_SECONDS = 0.05
-"""How often a server looks whether it is to close: its close takes up to as long."""
+"""Interval in which a server checks for its close: the maximum time of a close."""
 
 
 def serve_in_thread(server: BaseServer, name: str) -> None:
@@ -17,6 +17,6 @@ def serve_in_thread(server: BaseServer, name: str) -> None:
 
 
 def stop_serving(server: BaseServer) -> None:
-    """Serve no more, and give the port back."""
+    """Stop to serve, and release the port."""
     server.shutdown()
     server.server_close()

@@ -1,4 +1,4 @@
-"""What the system says of a user's file or folder, told as an error of what is in it."""
+"""Raises operating system errors about a user's file as errors of its content."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from rlhf_api.errors import RlhfError
 
 
 @contextmanager
-def unreadable_as(kind: type[RlhfError], what: str, place: str | Path) -> Iterator[None]:
-    """Raise what the system says inside as an error of that kind.
+def unreadable_as(kind: type[RlhfError], label: str, path: str | Path) -> Iterator[None]:
+    """Raise an OSError of the body as an error of another kind.
 
     Args:
         kind: of the error.
-        what: is read, as the message names it.
-        place: its path.
+        label: of the file in the message.
+        path: of the file.
 
     Raises:
-        kind: the system does not let it be read.
+        kind: the file cannot be read.
     """
     try:
         yield
     except OSError as error:
         raise kind(
-            f"{what} cannot be read: got {place} ({error.strerror or error}), allowed one that "
+            f"{label} cannot be read: got {path} ({error.strerror or error}), allowed one that "
             "this user can read; correct its path or permissions, or copy it again"
         ) from error

@@ -1,4 +1,4 @@
-"""The user's own functions: found by their entry points, and what they raise is told as theirs."""
+"""Imports and calls the user's functions; their exceptions become UserCodeFailed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlhf_runtime.errors import UserCodeFailed
 T = TypeVar("T")
 
 
-def load(what: str, entrypoint: str) -> Any:
-    """What an entry point names.
+def load(label: str, entrypoint: str) -> Any:
+    """Import the object of an entry point.
 
     Args:
-        what: it is, for messages.
+        label: of the object, for messages.
         entrypoint: `package.module:name`.
 
     Raises:
@@ -27,28 +27,29 @@ def load(what: str, entrypoint: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
         raise UserCodeFailed(
-            f"{what} {entrypoint} cannot be imported: got {type(error).__name__}: {error}; correct "
-            f"it\n{traceback.format_exc()}"
+            f"{label} {entrypoint} cannot be imported: got {type(error).__name__}: {error}; "
+            f"correct it\n{traceback.format_exc()}"
         ) from None
 
 
-def call(named: str, function: Callable[..., T], *arguments: Any, **parameters: Any) -> T:
-    """What a function returns.
+def call(label: str, function: Callable[..., T], *arguments: Any, **parameters: Any) -> T:
+    """Call a user's function.
 
     Args:
-        named: the function, for messages.
-        function: the user's.
-        arguments: its own.
-        parameters: its own.
+        label: of the function, for messages.
+        function: of the user.
+        arguments: of the call.
+        parameters: of the call.
 
     Raises:
         UserCodeFailed: it raises; the message has its traceback.
     """
     try:
         return function(*arguments, **parameters)
-    except Exception as error:  # whatever the user's code raises is the user's to read
+    except Exception as error:  # a user's code may raise anything
+        # The first frame is this one.
         raised = error.__traceback__.tb_next if error.__traceback__ else None
         text = "".join(traceback.format_exception(type(error), error, raised))
         raise UserCodeFailed(
-            f"{named} raised {type(error).__name__}: {error}; correct it\n{text}"
+            f"{label} raised {type(error).__name__}: {error}; correct it\n{text}"
         ) from None

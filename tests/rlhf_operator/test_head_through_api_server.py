@@ -165,7 +165,7 @@ def test_a_driver_is_led_from_outside(
 
 def test_a_pod_without_an_address_is_unreachable(way: Way, kubectl: Kubectl) -> None:
     pretend_pod(kubectl, way.namespace, "job-2-head")
-    with pytest.raises(HeadUnreachable, match="the API server does not pass it on"):
+    with pytest.raises(HeadUnreachable, match="the API server could not proxy the request"):
         way.head("job-2-head").submissions()
 
 

@@ -111,7 +111,7 @@ def test_a_lost_worker_is_the_drivers_affair(team: Team) -> None:
 def test_a_pod_that_no_node_takes_is_told(team: Team) -> None:
     team.submit(small("homeless", resources=pool(nodeSelector=NOWHERE), startDeadlineSeconds=5))
     team.wait_for_condition("homeless", READY, "False", "Unschedulable")
-    assert "no node takes it" in team.status("homeless").message
+    assert "no node fits" in team.status("homeless").message
     wait_until(lambda: "Unschedulable" in team.events("homeless"), SECONDS, "an event")
     team.wait_for("Failed", "homeless")
     assert team.status("homeless").reason == "StartDeadlineExceeded"

@@ -45,7 +45,7 @@ def test_without_our_definition_it_says_what_to_install(
 ) -> None:
     done = run_to_end(cluster.kubeconfig, tmp_path, "--key-file", str(tmp_path / "key"))
     assert done.returncode == 4
-    assert "does not know rlhfjobs.rlhf-operator.dev/v1alpha1: apply" in done.stderr
+    assert "has no kind rlhfjobs.rlhf-operator.dev/v1alpha1: apply" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -55,7 +55,7 @@ def test_which_pool_waits_for_what_is_told(world: World) -> None:
     for pod in critics:
         find_no_room(world, pod)
     world.settle()
-    waits = f"{critics[0]} of pool critics: no node takes it: 0/4 nodes"
+    waits = f"{critics[0]} of pool critics: no node fits: 0/4 nodes"
     assert ready(world) == f"3 of 6 pods are ready, of pool critics 1 of 4; {waits}; and 2 more"
     assert world.status().message == ready(world) and waits in world.told("Unschedulable")
 

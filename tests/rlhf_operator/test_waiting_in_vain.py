@@ -65,7 +65,7 @@ def test_nothing_is_started_by_a_manifest_that_cannot_be_read_any_more(world: Wo
     world.head().end(4)
     world.wait(60)
     assert world.phase()[0] is JobPhase.FAILED
-    assert "manifest cannot be read" in (world.status().message or "")
+    assert "manifest is not readable" in (world.status().message or "")
     assert world.clusters() == [] and world.head().submitted == ["sort-1-0"]
 
 

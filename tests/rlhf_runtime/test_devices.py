@@ -11,7 +11,7 @@ import torch
 
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.devices import to_device
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut, empty_micro_batch
+from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, pack_micro_batches
 from rlhf_sizing.costs import SequenceCost
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -21,7 +21,9 @@ def micro_batch() -> MicroBatch:
     """Of three rows, of which two share their prompt."""
     prompts = pack([[1, 2, 3], [1, 2, 3], [4]], np.int32)
     responses = pack([[5], [6, 7], [8, 9]], np.int32)
-    (made,) = cut(prompts, responses, np.array([0, 0, 1]), Packing(100, SequenceCost(8), True))
+    (made,) = pack_micro_batches(
+        prompts, responses, np.array([0, 0, 1]), Packing(100, SequenceCost(8), True)
+    )
     return made
 
 

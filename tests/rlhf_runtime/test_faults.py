@@ -16,8 +16,8 @@ from rlhf_runtime.faults import (
     FaultAction,
     Faults,
     Phase,
-    never_struck,
     parse_fault,
+    pending_faults,
     require_targets,
 )
 
@@ -77,7 +77,7 @@ def test_a_rank_strikes_itself_once(tmp_path: Path) -> None:
         rank.enter(Phase.TRAIN, 3)
     rank.enter(Phase.TRAIN, 3)
     Faults([fault], tmp_path, "1").enter(Phase.TRAIN, 3)
-    assert never_struck([fault, KILL], tmp_path) == [KILL]
+    assert pending_faults([fault, KILL], tmp_path) == [KILL]
 
 
 @pytest.mark.parametrize(

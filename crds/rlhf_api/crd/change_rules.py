@@ -44,8 +44,8 @@ def change_rules(spec: Schema) -> list[Rule]:
     ]
 
 
+# Patterns below a section, without its name.
 def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
-    """Patterns below a section, without its name."""
     parts = [pattern.split(".") for pattern in patterns]
     return [names[1:] for names in parts if names[0] == section]
 
@@ -60,6 +60,7 @@ def _unchanged(schema: Schema, path: _Pattern, new: str = "self", old: str = "ol
     """CEL: the values at a path are unchanged; `*` stands for every key of a map or entry of a
     list."""
     name, rest = path[0], path[1:]
+    # Only lists with keys: entries of other lists cannot be paired.
     if name == "*" and "items" in schema:
         return _for_entries(schema, new, old, _unchanged(schema["items"], rest, "entry", "before"))
     if name == "*":
@@ -74,8 +75,8 @@ def _unchanged(schema: Schema, path: _Pattern, new: str = "self", old: str = "ol
     return f"!has({mine}) || !has({others}) || ({condition})"
 
 
+# CEL: a condition holds for every entry of a list and the earlier entry with its key.
 def _for_entries(schema: Schema, new: str, old: str, condition: str) -> str:
-    """CEL: a condition holds for every entry of a list and the earlier entry with its key."""
     (key,) = schema["x-kubernetes-list-map-keys"]
     other = f"{member('before', key)} != {member('entry', key)}"
     return f"{new}.all(entry, {old}.all(before, {other} || ({condition})))"
@@ -101,6 +102,7 @@ def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Itera
     if "x-kubernetes-list-map-keys" in schema:
         # CEL compares such lists without their order, which may not change either.
         (key,) = schema["x-kubernetes-list-map-keys"]
+        # So the order of their keys is compared as well.
         names = f"map(entry, {member('entry', key)})"
         yield f"{new}.{names} == {old}.{names}"
     if not but:
@@ -108,14 +110,17 @@ def _equal(schema: Schema, new: str, old: str, but: Sequence[_Pattern]) -> Itera
     elif "additionalProperties" in schema:
         inner = [pattern[1:] for pattern in but]
         values = _equal(schema["additionalProperties"], f"{new}[key]", f"{old}[key]", inner)
+        # The same keys on both sides, and equal values for each.
         yield f"{old}.all(key, key in {new})"
         yield f"{new}.all(key, key in {old} && {' && '.join(values)})"
     elif "items" in schema:
         inner = [pattern[1:] for pattern in but]
         values = _equal(schema["items"], "entry", "before", inner)
+        # The order of keys is equal by the first condition; compare entry by entry.
         yield _for_entries(schema, new, old, " && ".join(values))
     else:
         for name in schema["properties"]:
+            # A field that may change as a whole needs no condition.
             if [name] not in but:
                 inner = [pattern[1:] for pattern in but if pattern[0] == name]
                 yield _same(schema, new, old, name, inner)

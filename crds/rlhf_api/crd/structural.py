@@ -120,14 +120,14 @@ class _Writer:
         return _with_rules(written, _key_rules(schema) if "type" in entry else [])
 
 
+# The reference to the enumeration of a field that also accepts other words.
 def _open_enumeration(schema: Schema) -> str | None:
-    """The reference to the enumeration of a field that also accepts other words."""
     references = [option["$ref"] for option in schema.get("anyOf", []) if "$ref" in option]
     return references[0] if references else None
 
 
+# All subclasses of a model, by class name.
 def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
-    """All subclasses of a model, by class name."""
     models: dict[str, type[Contract]] = {}
     for model in base.__subclasses__():
         models |= {model.__name__: model, **_models_below(model)}
@@ -163,8 +163,8 @@ def _limits(schema: Schema) -> Schema:
     return limits
 
 
+# Limits on the size of a text, list or map, and the pattern of a text.
 def _bounds(schema: Schema) -> Schema:
-    """Limits on the size of a text, list or map, and the pattern of a text."""
     texts = ("format", "pattern", "minLength", "maxLength")
     sizes = ("minItems", "maxItems", "minProperties", "maxProperties")
     return {word: schema[word] for word in (*texts, *sizes) if word in schema}

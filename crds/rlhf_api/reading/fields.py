@@ -86,6 +86,7 @@ def contract() -> FieldDoc:
 
 def field_tree(model: type[Contract]) -> FieldDoc:
     """The tree of fields of a model."""
+    # From the JSON schema, so that pydantic's limits and the explained ones cannot differ.
     schema = model.model_json_schema(by_alias=True)
     return _Reader(schema.get("$defs", {})).read("", "", schema, required=True)
 
@@ -180,8 +181,8 @@ def _type_name(kind: FieldKind, schema: Schema, element: FieldDoc | None) -> str
     return names.get(kind) or str(kind)
 
 
+# The default as a manifest writes it. Objects show {}, since their fields show their own.
 def _default(schema: Schema, kind: FieldKind) -> Any:
-    """The default as a manifest writes it. Objects show {}, since their fields show their own."""
     default = schema.get("default")
     return {} if kind == "object" and default is not None else default
 

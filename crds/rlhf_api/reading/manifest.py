@@ -45,6 +45,7 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     seen: dict[tuple[str | None, str], int] = {}
     for document in documents:
         job, errors = validate_document(apply_overrides(document.value, overrides))
+        # Problems that exist without the overrides belong to the file, others to an override.
         before = validate_document(document.value)[1] if errors and overrides else errors
         problems += [
             _locate(error, document, source_name, overrides, is_new=error not in before)
@@ -139,6 +140,7 @@ def decode(content: bytes, source_name: str) -> str:
     Raises:
         ManifestError: they are too many, or not UTF-8.
     """
+    # UTF-8 has at most four bytes for a character.
     if len(content) > _MAX_BYTES:
         raise _unreadable(
             source_name,
@@ -147,6 +149,7 @@ def decode(content: bytes, source_name: str) -> str:
             do="check that it is the right file",
         )
     try:
+        # Editors on Windows may write a byte order mark.
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1

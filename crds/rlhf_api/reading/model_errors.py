@@ -73,6 +73,7 @@ def format_value(value: Any) -> str:
     """Format a value for a message: on one line, and shortened if it is long."""
     if value is None:
         return "nothing"
+    # Quotes only where blanks, control characters or types would be invisible.
     plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
     text = value if plain else json.dumps(value)
     if len(text) <= _MAX_VALUE_CHARACTERS:
@@ -119,8 +120,8 @@ def _missing(location: FieldPath) -> Problem:
     )
 
 
+# A sentence as the end of another one. Names such as RLHFJob keep their capitals.
 def _uncapitalized(sentence: str) -> str:
-    """A sentence as the end of another one. Names such as RLHFJob keep their capitals."""
     text = sentence.rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 

@@ -25,6 +25,7 @@ def apply_overrides(document: Any, overrides: Sequence[str]) -> Any:
         OverrideError: a text is no PATH=VALUE, or its path leads through a value that is no map.
         SeveralErrors: several overrides fail.
     """
+    # The caller also validates the original document.
     result = copy.deepcopy(document) if overrides else document
     errors = ErrorCollector()
     for override in overrides:
@@ -84,6 +85,7 @@ def _parse_path(override: str) -> tuple[FieldPath, int]:
     while match := _SEGMENT.match(override, position):
         name, bracketed = match.groups()
         segment = (name or bracketed).strip()
+        # A short number is an index of a list; in a map it is converted back to a key.
         segments.append(int(segment) if segment.isdecimal() and len(segment) < 9 else segment)
         position = match.end()
     return tuple(segments), position

@@ -31,10 +31,12 @@ def read_status(raw: Any) -> RLHFJobStatus:
         # Last first: a deletion moves the later items of a list.
         last_first = sorted(locations, key=_order, reverse=True)
         is_smaller = any([_drop(document, location) for location in last_first])
+    # Nothing could be dropped: begin with an empty status.
     return RLHFJobStatus()
 
 
 def _order(location: FieldPath) -> list[str]:
+    # Padded: indices of lists then sort by number, as text.
     return [str(part).zfill(20) for part in location]
 
 
@@ -56,6 +58,7 @@ def _drop(document: Any, location: FieldPath) -> bool:
             parents.append(parents[-1][part])
     except (KeyError, IndexError, TypeError):
         pass  # pydantic's locations may end with a part that the document lacks, such as [key]
+    # From the inside out. A required field takes its object with it in the next round.
     for parent, part in reversed(list(zip(parents, location, strict=False))):
         try:
             del parent[part]

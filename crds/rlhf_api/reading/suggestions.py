@@ -36,6 +36,7 @@ _ADVICE = {
 
 def suggest(key: str, parent: FieldDoc) -> str:
     """Advise on a key that an object does not have; empty if there is no advice."""
+    # People write snake_case or kebab-case, too; type names stay as they are.
     camel = to_camel(key.replace("-", "_")) if not key[:1].isupper() else key
     advice = _ADVICE.get(f"{parent.path}.{camel}" if parent.path else camel)
     if advice:

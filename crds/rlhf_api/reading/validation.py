@@ -84,6 +84,6 @@ def _problems(document: Any, details: list[ErrorDetails]) -> list[Problem]:
     return list(unique.values())
 
 
+# True if a list is too short only because pydantic does not count its invalid entries.
 def _is_long_enough(error: ErrorDetails) -> bool:
-    """True if a list is too short only because pydantic does not count its invalid entries."""
     return len(error["input"]) >= int(error["ctx"]["min_length"])

@@ -75,9 +75,11 @@ def _edited(text: str, root: Node, path: FieldPath, value: Any) -> str:
     if entry is not None and _is_alias(entry):
         raise CannotEdit(f"{path_text(path)} is an alias: write out what it repeats")
     line_break = "\r\n" if "\r\n" in text else "\n"
+    # Keep the style of the mapping around the field.
     if not parent.flow_style:
         return _in_block(text, parent, entry, name, value, line_break)
     outer = parents[-2] if len(parents) > 1 else None
+    # A nested value on one line would be unreadable, so a one-line {} becomes a block.
     is_nested = any(isinstance(member, dict | list) for member in _members(value))
     holder = _holder(outer, parent)
     if is_nested and holder is not None and "\n" not in _slice(text, parent):
@@ -93,6 +95,7 @@ def _child(node: Node, segment: str | int, path: FieldPath) -> Node:
     """
     if isinstance(node, SequenceNode) and isinstance(segment, int):
         child: Node = node.value[segment]
+        # PyYAML's node of an alias is the anchored node, which begins earlier in the text.
         is_repeated = child.start_mark.index < node.start_mark.index
     else:
         entry = next(entry for entry in node.value if entry[0].value == segment)
@@ -102,8 +105,8 @@ def _child(node: Node, segment: str | int, path: FieldPath) -> Node:
     return child
 
 
+# True if the value is an alias: it begins before its key.
 def _is_alias(entry: Entry) -> bool:
-    """True if the value is an alias: it begins before its key."""
     key, value = entry
     return bool(value.start_mark.index < key.end_mark.index)
 
@@ -119,6 +122,7 @@ def _in_block(
         return text[:start] + line_break.join(lines).lstrip(" ") + text[end:]
     position = _next_line(text, _end(text, parent.value[-1]))
     written = "".join(line + line_break for line in lines)
+    # The last line of a file may lack its line break.
     if position and not text[:position].endswith("\n"):
         written = line_break + written
     return text[:position] + written + text[position:]
@@ -161,9 +165,8 @@ def _as_block(
     return before + written + rest[comment.end() if comment else 0 :]
 
 
+# The entry of a block mapping whose value is this node; None if the parent is no such mapping.
 def _holder(outer: Node | None, node: MappingNode) -> Entry | None:
-    """The entry of a block mapping whose value is this node; None if the parent is no such
-    mapping."""
     if not isinstance(outer, MappingNode) or outer.flow_style:
         return None
     entries: list[Entry] = outer.value
@@ -186,12 +189,13 @@ def _end_of(text: str, node: Node) -> int:
     if isinstance(node, MappingNode):
         return _end(text, node.value[-1])
     last = node.value[-1]
+    # The end of an alias in a list is unknown; the end of the list is behind it.
     is_alias = last.start_mark.index < node.start_mark.index
     return int(node.end_mark.index) if is_alias else _end_of(text, last)
 
 
+# Start of the next line; the position itself if it starts a line.
 def _next_line(text: str, position: int) -> int:
-    """Start of the next line; the position itself if it starts a line."""
     if position == 0 or text[position - 1] == "\n":
         return position
     line_end = text.find("\n", position)
@@ -202,8 +206,8 @@ def _slice(text: str, node: Node) -> str:
     return text[node.start_mark.index : node.end_mark.index]
 
 
+# Indentation of the line on which a node begins.
 def _indentation(text: str, node: Node) -> int:
-    """Indentation of the line on which a node begins."""
     line = text[node.start_mark.index - node.start_mark.column : node.start_mark.index]
     return len(line) - len(line.lstrip(" "))
 
@@ -230,6 +234,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    # PyYAML quotes by YAML 1.1, which reads fewer numbers than 1.2: 1e-6 would stay unquoted.
     style = None if isinstance(plain_scalar(text), str) else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -94,6 +94,7 @@ _FIELDS = {
 }
 
 
+# Python names are those of AlgorithmType in lower case; wire names keep DPO, RLHF and the like.
 def _alias(name: str) -> str:
     return name if name in ("type", "graph") else _FIELDS[AlgorithmType[name.upper()]]
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
 
 
+# The built-in algorithms whose settings satisfy a predicate.
 def _kinds(predicate: Callable[[type[AlgorithmSettings]], bool]) -> tuple[AlgorithmType, ...]:
-    """The built-in algorithms whose settings satisfy a predicate."""
     return tuple(kind for kind, settings in SETTINGS.items() if predicate(settings))
 
 
@@ -63,6 +63,7 @@ def _has_rewards(spec: RLHFJobSpec) -> list[Violation]:
 
 def _has_reward_and_cost(spec: RLHFJobSpec) -> list[Violation]:
     roles = sorted({reward.role for reward in spec.rewards})
+    # No rewards at all is the violation of another rule.
     has_both = {"reward", "cost"} <= set(roles)
     is_safe = spec.algorithm.type is AlgorithmType.SAFE_RLHF
     return violation_if(is_safe and bool(roles) and not has_both, f"only {', '.join(roles)}")

@@ -31,8 +31,8 @@ _SHAPE = "self.models['actor'].shape"
 _PARALLELISM = "self.models[role].training.parallelism"
 
 
+# CEL: a size of a role's parallelism; 1 if the planner chooses it.
 def _ranks(size: str) -> str:
-    """CEL: a size of a role's parallelism; 1 if the planner chooses it."""
     field = f"{_PARALLELISM}.{size}"
     return f"(has({field}) ? {field} : 1)"
 

@@ -225,6 +225,7 @@ class PretrainingData(DataSource):
     @property
     def texts(self) -> str | None:
         """Column with complete texts. None: rows are prompts with answers."""
+        # Rules exclude textField in these cases.
         if self.answer_field is not None or self.builtin is not None:
             return None
         return self.text_field or "text"

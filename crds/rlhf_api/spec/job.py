@@ -140,6 +140,7 @@ class RLHFJobSpec(Contract):
     def has_model_for(self, role: str) -> bool:
         """True if the manifest describes the role's model, or the actor's, whose weights it then
         starts from."""
+        # Without an entry of its own a role starts from the actor.
         return role in self.manifest_models or "actor" in self.models
 
     def model_for(self, role: str) -> ModelSpec:

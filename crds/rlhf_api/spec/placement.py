@@ -150,6 +150,7 @@ def _roles_are_unique(spec: RLHFJobSpec) -> Iterator[Violation]:
     seen: set[tuple[str, RoleCalls | None]] = set()
     for number, group in enumerate(spec.placement.groups):
         for index, role in enumerate(group.roles):
+            # None stands for all kinds that no other group names.
             calls = {(role, kind) for kind in dict.fromkeys(group.calls or (None,))}
             if calls & seen:
                 yield Violation(role, ("placement", "groups", number, "roles", index))
@@ -179,6 +180,8 @@ def _groups_lie_in_their_pools(spec: RLHFJobSpec) -> Iterator[Violation]:
     pools = spec.resources.node_pools
     for number, group in enumerate(spec.placement.groups):
         named = [pool for pool in pools if pool.name == group.pool]
+        # A group without a pool is in the only one; several pools without a name are another
+        # rule's.
         for pool in named if group.pool is not None or len(pools) != 1 else pools:
             last = group.first_device + (group.devices or 1) - 1
             if last >= pool.num_devices:

@@ -172,6 +172,7 @@ class PolicyLossSettings(AlgorithmSettings):
         """The aggregation in force."""
         if self.loss_aggregation is not None:
             return self.loss_aggregation
+        # A ratio per response belongs to a mean per response, as in the GSPO paper.
         if self.objective is PolicyObjective.GSPO:
             return LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN
         return LossAggregation.TOKEN_MEAN

@@ -66,4 +66,5 @@ class ScheduleSpec(Contract):
     @property
     def updates_per_epoch(self) -> int:
         """Optimizer steps in one pass over a step's batch."""
+        # Rounded up: a remainder makes one more update.
         return -(-self.prompts_per_step // (self.mini_batch_prompts or self.prompts_per_step))

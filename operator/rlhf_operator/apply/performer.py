@@ -74,6 +74,7 @@ class Performer:
             case RestoreOwnedObjects(manifest):
                 self._restore(self._owned_objects(job, owner, manifest))
             case DeleteCluster(name, uid):
+                # By uid: another object of this name stays.
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
             case DeletePod(name, uid):
                 self.kube.delete(Kind.POD, job.namespace, name, uid)
@@ -125,7 +126,7 @@ class Performer:
             if was_missing:
                 metadata = manifest["metadata"]
                 log.warning(
-                    "%s %s was deleted, and is made again",
+                    "%s %s was deleted, and is created again",
                     manifest["kind"],
                     metadata["name"],
                     extra={"job": f"{metadata['namespace']}/{metadata['labels'][JOB_LABEL]}"},
@@ -183,6 +184,7 @@ def event_manifest(job: ObservedJob, event: JobEvent, now: datetime) -> Mapping[
         "eventTime": time,
         "reportingController": f"{API_VERSION.partition('/')[0]}/operator",
         "reportingInstance": REPORTER,
+        # Required by events.k8s.io, though kubectl does not show it.
         "action": "Reconcile",
         "reason": event.reason,
         "type": "Warning" if event.is_warning else "Normal",

@@ -63,6 +63,7 @@ class FairSemaphore:
             if line:
                 self._waiting[namespace] = line  # to the end of the round
             if not turn.cancelled():
+                # The number of holders stays: the slot goes from this task to that one.
                 turn.set_result(None)
                 return
         self._holders -= 1

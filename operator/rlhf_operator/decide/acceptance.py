@@ -19,7 +19,9 @@ def find_refusal(observed: Observed) -> Refusal | None:
     if observed.job.problem is not None or job is None:
         return observed.job.problem
     result = observed.plan or PlanResult()
+    # The number of pods that share the claim depends on the plan.
     run = cluster_job(job, result.plan)
+    # The planner's refusal comes after the simple checks: it may be a consequence of them.
     refusal = (
         _check_defaults(job)
         or _check_code(job, observed.lacks_code)
@@ -77,7 +79,7 @@ def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
         return Refusal(
             "CodeNotFound",
             f"the ConfigMap {code_config_map(job)} of spec.code does not exist in this namespace: "
-            "make it (kubectl create configmap NAME --from-file=FOLDER), or name another one",
+            "create it (kubectl create configmap NAME --from-file=FOLDER), or name another one",
         )
     return None
 
@@ -97,7 +99,7 @@ def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:
         return Refusal(
             "ClaimNotFound",
             f"the persistentVolumeClaim {name} of spec.checkpoint.storage does not exist in this "
-            "namespace: make it, or name another one",
+            "namespace: create it, or name another one",
         )
     if not claim.is_shared:  # the head and the workers may be on different nodes
         return Refusal(

@@ -40,9 +40,9 @@ def record_refused_action(
         case DeletePod(name):
             _stall(draft, reason, f"delete the pod {name}: {error}")
         case RemoveFinalizer():
-            _stall(draft, reason, f"take the finalizer off the job: {error}")
+            _stall(draft, reason, f"remove the finalizer from the job: {error}")
         case _:
-            message = f"Kubernetes refuses what the job needs: {error}"
+            message = f"Kubernetes refuses an object of the job: {error}"
             draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
     return draft.status
 

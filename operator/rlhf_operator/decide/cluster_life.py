@@ -47,8 +47,9 @@ def follow_cluster(draft: Draft) -> None:
     elif observed.is_deleting:
         _lose(draft, cluster, "it is being deleted")
         draft.requeue_after(draft.settings.poll_seconds)
+    # This operator cannot compute the token that the head accepts.
     elif observed.has_other_key:
-        _lose(draft, cluster, "the key that its token was made from is no more")
+        _lose(draft, cluster, "the operator's key from which its token derives was replaced")
     elif observed.is_suspended:
         _await_admission(draft, cluster)
     else:
@@ -67,9 +68,9 @@ def _recreate(draft: Draft, cluster: ClusterStatus) -> None:
     """Handle a cluster that does not exist: it was never created, or somebody deleted it."""
     pods = draft.observed.cluster_pods(cluster.name)
     if draft.observed.cluster(cluster.name) is not None:
-        _lose(draft, cluster, "another one has its name, which this job does not own")
+        _lose(draft, cluster, "another RayCluster that this job does not own has its name")
     elif cluster.head_pod_uid is not None:
-        _lose(draft, cluster, "it is gone")
+        _lose(draft, cluster, "it was deleted")
     elif remaining_pods(draft.snapshot, pods):
         draft.requeue_when_lost(pods)
         draft.requeue_after(draft.settings.poll_seconds)
@@ -96,11 +97,11 @@ def _await_admission(draft: Draft, cluster: ClusterStatus) -> None:
         cluster = cluster.model_copy(update={"head_pod_uid": None})
         draft.set(start_time=None, cluster=cluster)
     if not cluster.admitted:
-        message = f"{_queue_name(draft)} has not let the cluster in yet"
+        message = f"{_queue_name(draft)} has not admitted the cluster yet"
         draft.set_phase(JobPhase.PENDING, "Queued", message)
         draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Queued", message)
     else:
-        message = "the cluster was suspended by a queue or a person; it goes on when let in again"
+        message = "a queue or a person has suspended the cluster; admitted again, the job continues"
         draft.set_phase(JobPhase.SUSPENDED, "Evicted", message, is_warning=True)
         draft.set_condition(
             ConditionType.CLUSTER_READY, ConditionStatus.UNKNOWN, "Evicted", message
@@ -117,6 +118,7 @@ def _queue_name(draft: Draft) -> str:
 
 
 def _set_admitted(draft: Draft, cluster: ClusterStatus) -> ClusterStatus:
+    # Tells a later suspension, an eviction, from one that a queue has not admitted yet.
     if not cluster.admitted:
         cluster = cluster.model_copy(update={"admitted": True})
         draft.set(cluster=cluster)
@@ -140,11 +142,13 @@ def _run(draft: Draft, cluster: ClusterStatus, observed: ObservedCluster) -> Non
         draft.requeue_after(draft.settings.poll_seconds)
     elif is_backing_off(draft.snapshot):
         draft.requeue_when_due()
+    # An unreadable manifest starts nothing.
     elif draft.observed.job.job is None:
         draft.requeue_after(draft.settings.wait_seconds)
     elif lost := lost_pods(draft.snapshot, pods):
         draft.requeue_when_lost(pods)
         names = (pod.name for pod in lost)
+        # KubeRay never replaces a pod whose deletion cannot finish, so only a new cluster helps.
         restart_or_fail(draft, node_lost(names, draft.settings.lost_pod_seconds))
     else:
         draft.requeue_when_lost(pods)
@@ -166,7 +170,8 @@ def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
     end_driver(draft)
     draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
     restart_or_fail(
-        draft, Failure("HeadLost", "the head pod is gone, and with it the driver; it is made again")
+        draft,
+        Failure("HeadLost", "the head pod and its driver are lost; KubeRay creates another pod"),
     )
 
 
@@ -197,6 +202,7 @@ def _set_cluster_ready(draft: Draft, cluster: ObservedCluster, is_ready: bool) -
     reason = problem.reason if problem else "Provisioning"
     if problem and problem is recent:
         message = f"{message}; lately: {problem.message}"
+    # An event per reason, not per message: messages change with every pod.
     before = draft.snapshot.condition(ConditionType.CLUSTER_READY)
     if problem and (before is None or before.reason != reason):
         draft.record_event(reason, problem.message, is_warning=True)

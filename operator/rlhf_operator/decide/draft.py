@@ -53,6 +53,7 @@ class Draft:
     def __init__(self, observed: Observed, settings: Settings, now: datetime) -> None:
         self.observed = observed
         self.settings = settings
+        # The status has whole seconds: a finer time would differ from the one read back.
         self.now = now.astimezone(UTC).replace(microsecond=0)
         self.status: RLHFJobStatus = observed.job.status
         self.actions: list[Action] = []
@@ -114,6 +115,7 @@ class Draft:
             reason=reason,
             message=_shorten(message),
         )
+        # In a fixed order, so that equal conditions are equal lists and cause no write.
         others = [other for other in self.status.conditions if other.type is not type]
         order = list(ConditionType)
         self.set(conditions=tuple(sorted([*others, condition], key=lambda c: order.index(c.type))))
@@ -152,6 +154,7 @@ class Draft:
         # A change of GPU time alone is no reason to write: it changes with every reconcile.
         if self.status != self.observed.job.status:
             self._add_gpu_seconds()
+        # `model_copy` does not validate: check the limits of the contract here.
         status = RLHFJobStatus.model_validate(self.status.model_dump())
         return Decision(
             status,
@@ -167,6 +170,7 @@ class Draft:
         cluster = self.observed.cluster(name)
         if cluster is None or not cluster.is_owned or cluster.is_suspended:
             return 0
+        # With an unreadable manifest the last number stays, as the cluster does.
         return self.observed.job.num_gpus if self.observed.job.job else self.status.gpus
 
     def _add_gpu_seconds(self) -> None:

@@ -30,6 +30,7 @@ DIRTY_CLUSTER = "DirtyCluster"
 def follow_driver(draft: Draft, driver: DriverStatus) -> None:
     """Follow a driver that may be running."""
     head = draft.observed.head
+    # No event reports progress: the head must be asked.
     draft.requeue_after(draft.settings.poll_seconds)
     if head.state is HeadState.REFUSED:
         if head.refused_seconds >= draft.settings.refused_seconds:
@@ -44,13 +45,16 @@ def follow_driver(draft: Draft, driver: DriverStatus) -> None:
             draft.requeue_after(1.0)
         else:
             restart_or_fail(
-                draft, Failure("HeadLost", "Ray on the head pod was started again: the driver died")
+                draft,
+                Failure(
+                    "HeadLost", "Ray on the head pod was restarted: the driver has ended with it"
+                ),
             )
     elif is_head_dead(draft.snapshot, driver.attempt):
         restart_or_fail(draft, head_dead(head.unanswered_seconds))
     elif is_progress_stale(draft.snapshot):
         # Includes a head that was not asked because its pod is not ready.
-        message = "the head does not answer the operator; the job may train on, unseen"
+        message = "the head does not answer the operator; the job may still train"
         draft.set_phase(JobPhase.RUNNING, "HeadUnreachable", message, is_warning=True)
 
 
@@ -65,6 +69,7 @@ def _follow_submission(
         return
     final = _final_report(driver, report)
     if final is not None:
+        # Soon: the driver ends at once then, and its devices are idle until that is observed.
         draft.do(AcknowledgeReport(driver.submission_id, final.sequence))
         draft.requeue_after(1.0)
     elif is_driver_frozen(draft.snapshot):
@@ -112,14 +117,16 @@ def _failure(submission: Submission, code: int | None, final: StatusReport | Non
     if final is not None and final.reason is not None:
         message = final.message or f"the driver ended with exit code {code}"
         is_dirty = final.reason == DIRTY_CLUSTER
+        # The driver's own reason is better than what the exit code tells.
         return Failure(_valid_reason(final.reason), message, code, needs_new_workers=is_dirty)
     if code == ExitCode.INTERRUPTED:
-        return Failure("Interrupted", "somebody else told the driver to save and end", code)
+        return Failure("Interrupted", "the driver was asked by somebody else to save and end", code)
+    # Ray reports a signal as -N, a shell as 128+N.
     if code is not None and (code < 0 or code > 128):
         signal = -code if code < 0 else code - 128
         return Failure(
             "DriverKilled",
-            f"the driver was ended by signal {signal}"
+            f"the driver was killed by signal {signal}"
             + (": the head's memory may be too small" if signal == 9 else ""),
             128 + signal,
         )
@@ -143,11 +150,13 @@ def stop_driver(draft: Draft) -> None:
         draft.set(driver=driver)
     state = draft.snapshot
     exists = draft.observed.cluster(cluster.name) is not None
+    # A driver that does not end in time is given up: its cluster is deleted or replaced.
     if is_stop_overdue(state) or not (exists and has_current_head(state, cluster)):
         end_driver(draft)
     else:
         _request_stop(draft, driver)
     if not is_driver_gone(draft.snapshot):
+        # More often than usual: devices are idle while a driver ends.
         draft.requeue_after(min(2.0, draft.settings.poll_seconds))
 
 

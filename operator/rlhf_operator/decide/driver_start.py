@@ -22,15 +22,16 @@ def start_driver(draft: Draft, cluster: ClusterStatus) -> None:
         if head.refused_seconds >= draft.settings.refused_seconds:
             restart_or_fail(draft, head_refused(head.message))
         else:
-            _wait(draft, "HeadRefused", f"the head does not take the token yet ({head.message})")
+            _wait(draft, "HeadRefused", f"the head refuses the token so far ({head.message})")
     elif is_head_dead(draft.snapshot, cluster.attempt):
         restart_or_fail(draft, head_dead(head.unanswered_seconds))
     elif head.state is not HeadState.ANSWERED:
         message = f"the head does not answer yet ({head.message})"
         _wait(draft, "HeadUnreachable", message)
+    # Two drivers would write to the same run folder.
     elif running and is_stop_overdue(draft.snapshot):
         message = (
-            f"the driver before, {running[0]}, does not end, and a driver never runs beside it"
+            f"the previous driver, {running[0]}, does not end, and two drivers never run at once"
         )
         restart_or_fail(draft, Failure("DriverStuck", message, needs_new_cluster=True))
     elif running:
@@ -46,7 +47,7 @@ def _stop_running(draft: Draft, running: list[str]) -> None:
     if driver is not None and driver.stop_time is None:
         draft.set(driver=driver.model_copy(update={"stop_time": draft.now}))
     draft.do(*(StopDriver(id) for id in running))
-    _wait(draft, "WaitingForOldDriver", f"the driver before, {running[0]}, saves and ends first")
+    _wait(draft, "WaitingForOldDriver", f"the previous driver, {running[0]}, saves and ends first")
 
 
 def phase_before_driver(state: Snapshot) -> JobPhase:

@@ -45,7 +45,7 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
     """Schedule the next start after a failure that ended the driver, or fail the job."""
     end_driver(draft, failure.exit_code)
     if draft.observed.job.job is None:
-        obstacle = "it cannot be started again: its manifest cannot be read any more"
+        obstacle = "it cannot be restarted: its manifest is not readable any more"
         fail(draft, failure.reason, f"{failure.message} ({obstacle})")
         return
     policy = draft.observed.job.job.spec.failure_policy
@@ -54,6 +54,7 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
         obstacle = f" ({verdict.obstacle})" if verdict.obstacle else ""
         fail(draft, failure.reason, failure.message + obstacle)
         return
+    # Restarts in place are faster, but a broken cluster would fail every one of them.
     new_cluster = failure.needs_new_cluster or is_cluster_exhausted(draft.snapshot)
     seconds = _add_restart(draft, policy, verdict.counts, new_cluster)
     draft.count_restart(Restart("clusters" if new_cluster else "drivers", failure.reason))

@@ -32,7 +32,7 @@ class Failure:
 
 def head_refused(answer: str) -> Failure:
     """Return the failure of a head that refuses this operator's token."""
-    message = f"the cluster's head does not take this operator's token ({answer})"
+    message = f"the cluster's head refuses this operator's token ({answer})"
     return Failure("HeadRefused", message, needs_new_cluster=True)
 
 
@@ -44,7 +44,7 @@ def head_dead(seconds: float) -> Failure:
 
 def driver_frozen(seconds: float) -> Failure:
     """Return the failure of a driver that runs and reports nothing."""
-    message = f"the driver has told nothing new for {seconds:.0f} s, not even that it waits"
+    message = f"the driver has reported nothing for {seconds:.0f} s, not even a heartbeat"
     return Failure("DriverFrozen", message)
 
 
@@ -72,6 +72,7 @@ def decide_restart(failure: Failure, policy: FailurePolicy, restarts: RestartSta
         return Verdict(False)
     if action is FailureAction.RESTART_IGNORING_LIMIT:
         return Verdict(True, counts=False)
+    # Restarts with a new checkpoint in between are not limited: the job makes progress.
     if restarts.since_checkpoint >= policy.max_restarts:
         return Verdict(
             False,

@@ -262,6 +262,7 @@ class Observed:
     @property
     def own_pods(self) -> tuple[ObservedPod, ...]:
         """Pods of the job's clusters, by owner: anybody may write a label."""
+        # Owned by name: a pod of a RayCluster that does not exist any more still counts.
         attempts = range(1, self.job.status.attempts + 1)
         names = {self.job.cluster_name(attempt) for attempt in attempts}
         return tuple(pod for pod in self.pods if pod.owner_name in names)

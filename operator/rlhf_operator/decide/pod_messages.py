@@ -25,8 +25,8 @@ def describe_pods(pods: Sequence[ObservedPod], desired: Mapping[str, int]) -> st
     ending = sorted(pod.name for pod in pods if pod.is_deleting)
     if ending and ready <= num_workers:
         parts.append(
-            f"{ending[0]} has still to end: where its node is lost, delete the node, or the pod by "
-            "force"
+            f"{ending[0]} is still terminating: if its node is lost, delete the node, or the pod "
+            "by force"
         )
     return "; ".join(parts)
 

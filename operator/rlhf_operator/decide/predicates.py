@@ -122,6 +122,7 @@ def lacks_kuberay(state: Snapshot) -> bool:
 def has_name_conflict(state: Snapshot) -> bool:
     """True if a RayCluster that the job does not own has the next cluster's name."""
     name = state.observed.job.cluster_name(state.status.attempts + 1)
+    # Own clusters are leftovers, which precede this in the table.
     return state.observed.cluster(name) is not None
 
 

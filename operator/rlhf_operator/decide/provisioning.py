@@ -19,7 +19,7 @@ def await_leftovers(draft: Draft) -> None:
         draft.requeue_when_lost(draft.observed.own_pods)
     # While restarting, the failure's reason is worth more than this one.
     if draft.status.phase is not JobPhase.RESTARTING:
-        message = "waiting until the pods of the cluster before are gone"
+        message = "waiting until the pods of the previous cluster are deleted"
         draft.set_phase(JobPhase.PROVISIONING, "WaitingForOldPods", message)
     draft.requeue_after(draft.settings.poll_seconds)
 
@@ -45,7 +45,7 @@ def await_plan(draft: Draft) -> None:
 def await_kuberay(draft: Draft) -> None:
     """Wait until KubeRay is installed."""
     _accept(draft)
-    message = f"this cluster does not know RayClusters: install KubeRay {KUBERAY} or newer"
+    message = f"this cluster has no kind RayCluster: install KubeRay {KUBERAY} or newer"
     draft.set_phase(JobPhase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
     draft.requeue_after(draft.settings.wait_seconds)
     release(draft)
@@ -63,7 +63,7 @@ def await_name(draft: Draft) -> None:
     _accept(draft)
     name = draft.observed.job.cluster_name(draft.status.attempts + 1)
     message = (
-        f"a RayCluster named {name} is there that this job does not own: delete it, or give "
+        f"a RayCluster named {name} exists that this job does not own: delete it, or give "
         "the job another name"
     )
     draft.set_phase(JobPhase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
@@ -80,11 +80,11 @@ def create_cluster(draft: Draft) -> None:
     cluster = ClusterStatus(name=name, attempt=attempt, manifest_digest=draft.observed.job.digest)
     draft.set(attempts=attempt, cluster=cluster, restarts=restarts)
     phase = JobPhase.RESTARTING if restarts.clusters else JobPhase.PROVISIONING
-    draft.set_phase(phase, "Provisioning", f"making the RayCluster {name}")
+    draft.set_phase(phase, "Provisioning", f"creating the RayCluster {name}")
     draft.set_condition(
-        ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod is there yet"
+        ConditionType.CLUSTER_READY, ConditionStatus.FALSE, "Provisioning", "no pod exists yet"
     )
-    # GPUs are counted later, once a queue has admitted the cluster.
+    # `gpus` stays 0 until a queue has admitted the cluster.
     draft.set(artifacts=_artifacts(draft))
     _report_lost_pods(draft)
     draft.do(AddFinalizer(), CreateCluster(attempt))
@@ -94,7 +94,7 @@ def create_cluster(draft: Draft) -> None:
 def set_accepted(draft: Draft, refusal: Refusal | None) -> None:
     """Set the condition Accepted. None: the manifest can run."""
     if refusal is None:
-        message = "the manifest can be run"
+        message = "the manifest can run"
         draft.set_condition(ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", message)
         return
     draft.set_condition(
@@ -144,7 +144,7 @@ def _report_lost_pods(draft: Draft) -> None:
     if pods:
         draft.record_event(
             "NodeLost",
-            f"the pod {pods[0].name} cannot end, as its node is lost: nothing waits for it. Delete "
-            "the node, or the pod by force",
+            f"the pod {pods[0].name} cannot end, as its node is lost; nothing waits for it. "
+            "Delete the node, or the pod by force",
             is_warning=True,
         )

@@ -60,18 +60,25 @@ Predicate = Callable[[Snapshot], bool]
 Transition = Callable[[Draft], None]
 
 TRANSITIONS: Sequence[tuple[Predicate, Transition]] = (
+    # The finalizer keeps a deleted job until its clusters are gone, whatever its phase.
     (is_deleting, delete_and_release),
+    # Final phases are never left.
     (has_ended, clean_up),
+    # Before the deadline: the time of a suspended job does not run.
     (is_suspension_requested, suspend),
     (is_past_deadline, fail_past_deadline),
+    # Before the cluster is followed: an outdated one gets no further driver.
     (is_outdated, replace_outdated),
+    # A driver that was asked to stop cannot be called back: wait for its end, then start another.
     (is_driver_stopping, await_stopped_driver),
     (has_cluster, follow_cluster),
     # Without a cluster: check, plan, and create the next one when nothing of the last one is left.
     (has_leftovers, await_leftovers),
+    # After leftovers: old clusters are deleted even if the new manifest is refused.
     (is_refused, reject),
     (lacks_plan, await_plan),
     (lacks_kuberay, await_kuberay),
+    # After the checks and the plan: a bad edit is reported during the back-off, too.
     (is_backing_off, await_backoff),
     (has_name_conflict, await_name),
     (always, create_cluster),
@@ -89,6 +96,7 @@ def reconcile(observed: Observed, settings: Settings, now: datetime) -> Decision
     state = draft.snapshot
     transition = next(transition for predicate, transition in TRANSITIONS if predicate(state))
     transition(draft)
+    # Last: it depends on the actions that the transition has requested.
     refresh_stalled(draft)
     return draft.decision()
 

@@ -32,6 +32,7 @@ MAX_RESTARTS = 10**9
 def record_report(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
     """Write a driver's new report into the status; return the driver's new status."""
     last = driver.sequence
+    # A head may serve the report of an earlier driver, or the same report again.
     if report.submission_id != driver.submission_id or (
         last is not None and report.sequence <= last
     ):
@@ -105,6 +106,7 @@ def _progress(report: StatusReport, state: Snapshot) -> ProgressStatus:
         percent=min(100, report.percent),
         seconds_remaining=report.seconds_remaining,
         tokens_per_second=_to_int32(report.tokens_per_second),
+        # Decimals are strings in the status: CRDs discourage floating-point numbers.
         reward=_decimal(report.metrics, REWARD_MEAN),
         metrics=_shown_metrics(report.metrics),
         last_report_time=state.now,

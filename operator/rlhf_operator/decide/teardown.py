@@ -19,7 +19,7 @@ def suspend(draft: Draft) -> None:
             ConditionType.SUSPENDED,
             ConditionStatus.UNKNOWN,
             "Stopping",
-            "the driver saves and ends; then the cluster is given back",
+            "the driver saves and ends; then the cluster is deleted",
         )
         return
     if has_ended(draft.snapshot):  # the driver finished all steps while it was to stop
@@ -29,8 +29,9 @@ def suspend(draft: Draft) -> None:
         draft.requeue_after(draft.settings.poll_seconds)
         return
     _reset_cluster(draft)
+    # The deadline starts again with the next driver.
     draft.set(start_time=None)
-    message = "spec.suspend is true: it holds no cluster, and goes on when that is false"
+    message = "spec.suspend is true: the job has no cluster, and continues when that is false"
     draft.set_phase(JobPhase.SUSPENDED, "Requested", message)
     release(draft)
 
@@ -42,8 +43,8 @@ def fail_past_deadline(draft: Draft) -> None:
     fail(
         draft,
         "DeadlineExceeded",
-        f"it ran for longer than activeDeadlineSeconds, {limit}; what it reached is saved: a job "
-        "with a later deadline and the same storage goes on from there",
+        f"it ran for longer than activeDeadlineSeconds, {limit}; its progress is saved: a job "
+        "with a later deadline and the same storage continues from there",
     )
     clean_up(draft)
 
@@ -53,9 +54,7 @@ def replace_outdated(draft: Draft) -> None:
 
     A manifest can change while the job is suspended or about to be.
     """
-    message = (
-        "the manifest has changed: the driver saves and ends, a cluster of the new one follows"
-    )
+    message = "the manifest has changed: the driver saves and ends, then a new cluster starts"
     draft.set_phase(JobPhase.RESTARTING, "ManifestChanged", message)
     stop_driver(draft)
     if is_driver_gone(draft.snapshot):
@@ -70,7 +69,7 @@ def await_stopped_driver(draft: Draft) -> None:
     """
     driver, cluster = draft.status.driver, draft.status.cluster
     assert driver is not None and cluster is not None
-    message = f"the driver before, {driver.submission_id}, saves and ends first"
+    message = f"the previous driver, {driver.submission_id}, saves and ends first"
     draft.set_phase(JobPhase.RESTARTING, "WaitingForOldDriver", message)
     stop_driver(draft)
     if is_driver_gone(draft.snapshot) and not has_ended(draft.snapshot):
@@ -81,15 +80,17 @@ def clean_up(draft: Draft) -> None:
     """After the job's end: stop the driver, keep the cluster for its time, then delete it."""
     end = draft.status.completion_time or draft.now
     draft.set(completion_time=end)
+    # -1: no status was written yet.
     if draft.status.observed_generation not in (-1, draft.observed.job.generation):
         draft.record_event(
             "JobHasEnded",
-            "of a job that has ended nothing can be changed but how long its cluster is kept: to "
-            "train on from its checkpoints, make a new job with the same storage and subPath",
+            "a job that has ended can only change ttlSecondsAfterFinished: to "
+            "continue from its checkpoints, create a new job with the same storage and subPath",
         )
     if draft.status.cluster is None and not draft.observed.clusters:
         release(draft)
         return
+    # A driver may still run: after the deadline, or while it lingers for its acknowledgement.
     stop_driver(draft)
     if not is_driver_gone(draft.snapshot):
         return

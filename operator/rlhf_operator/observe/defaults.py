@@ -17,6 +17,7 @@ def select_defaults(
         job: as written by the user.
         pinned: defaults in force since the job's acceptance; a later chart does not change them.
     """
+    # Without pinning, an upgrade of the chart would replace the clusters of running jobs.
     kept, spec = pinned or DefaultsStatus(), job.spec
     pools = kept.node_pools or (() if spec.resources.node_pools else chart.node_pools)
     workers = [pool.resources for pool in spec.resources.node_pools or pools]

@@ -54,6 +54,7 @@ class HeadDurations:
         pod = observed.head_pod(status.name)
         uid = pod.uid if pod else None
         record = self._records.get(key)
+        # Another head pod is another process: its durations begin now.
         if record is None or record.pod != uid:
             record = self._records[key] = _HeadRecord(uid, now, not_refused=now)
         if head.state is HeadState.ANSWERED:

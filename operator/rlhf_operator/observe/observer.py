@@ -105,6 +105,7 @@ class Observer:
             other_release=self.releases.other(clusters),
             has_kuberay=self.has_kuberay,
         )
+        # A job with a cluster keeps the plan in its status.
         if job.job is not None and observed.other_release is None and _needs_cluster(job):
             return observed.with_plan(self.planner.plan(job.job, on_planned))
         return observed
@@ -138,7 +139,9 @@ class Observer:
             for pod in slow[:SHOWN_PROBLEMS]:
                 warnings = self.kube.warnings(key[0], pod.uid)
                 if warnings:
-                    problems[pod.uid] = PodProblem("NotStarting", f"its node says: {warnings[-1]}")
+                    problems[pod.uid] = PodProblem(
+                        "NotStarting", f"its kubelet reports: {warnings[-1]}"
+                    )
             self._explained[key] = self.clock(), problems
         return tuple(replace(pod, problem=pod.problem or problems.get(pod.uid)) for pod in pods)
 
@@ -179,6 +182,7 @@ class Observer:
         if job.status.cluster is None or job.status.phase in FINAL_PHASES:
             self._restored.pop(key, None)
             return False
+        # Restoring makes requests for every job: rarely, unless pods may be waiting for an object.
         is_healthy = key not in self._refused and all(pod.is_ready for pod in pods)
         interval = self.owned_objects_seconds if is_healthy else self.restore_seconds
         if now - self._restored.setdefault(key, now) < interval:

@@ -59,6 +59,7 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> ObservedJob:
         defaults: the chart's; only those pinned in the status apply to a job that has some.
     """
     metadata = raw["metadata"]
+    # Without fields of the API server, such as uid, which the contract does not have.
     kept = {
         name: metadata[name]
         for name in ("name", "namespace", "labels", "annotations")
@@ -148,7 +149,7 @@ def find_pods_refusal(cluster: Raw) -> PodProblem | None:
             reason = str(condition.get("reason", ""))
             detail = " ".join(str(condition.get("message", "")).removeprefix(reason).split())
             if reason.startswith("FailedCreate"):
-                return PodProblem("PodsRefused", f"Kubernetes does not take its pods: {detail}")
+                return PodProblem("PodsRefused", f"Kubernetes refuses its pods: {detail}")
     return None
 
 
@@ -157,6 +158,7 @@ def parse_pod(raw: Raw) -> ObservedPod:
     metadata, status = raw["metadata"], _map(raw.get("status"))
     labels, owners = _map(metadata.get("labels")), _maps(metadata.get("ownerReferences"))
     conditions = _maps(status.get("conditions"))
+    # The owner decides, not the label, which anybody may write.
     owner = next((owner for owner in owners if owner.get("controller")), {})
     is_of_cluster = owner.get("kind") == "RayCluster"
     is_head = labels.get("ray.io/node-type") == "head"
@@ -192,10 +194,10 @@ def find_pod_problem(raw: Raw) -> PodProblem | None:
     """Return why a pod does not run, by the kubelet's and the scheduler's status."""
     status = _map(raw.get("status"))
     if status.get("reason") == "Evicted":
-        return PodProblem("Evicted", f"its node put it out: {status.get('message', '')}")
+        return PodProblem("Evicted", f"its node has evicted it: {status.get('message', '')}")
     for condition in _maps(status.get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return PodProblem("Unschedulable", f"no node takes it: {condition.get('message', '')}")
+            return PodProblem("Unschedulable", f"no node fits: {condition.get('message', '')}")
     return next(_container_problems(status), None)
 
 
@@ -205,13 +207,14 @@ def _container_problems(status: Raw) -> Iterator[PodProblem]:
         waiting, ended = _map(state.get("waiting")), _map(state.get("terminated"))
         reason, detail = str(waiting.get("reason", "")), waiting.get("message", "")
         before = _map(_map(container.get("lastState")).get("terminated"))
+        # Also after a restart of the container, as long as it is not ready again.
         if "OOMKilled" in (ended.get("reason"), before.get("reason")) and not container.get(
             "ready"
         ):
             yield PodProblem(
                 "OutOfMemory",
-                f"container {name} took more memory than its limit and was ended: "
-                "raise resources of its pool (or of the head)",
+                f"container {name} used more memory than its limit and was killed: "
+                "raise the resources of its pool (or of the head)",
             )
         elif reason in IMAGE_REASONS:
             yield PodProblem("ImagePull", f"image {container.get('image')}: {reason}: {detail}")

@@ -83,15 +83,15 @@ class Planner:
         unknown = find_unknown(job)
         if unknown:
             return PlanResult(unknown=unknown)
+        # Equal jobs share a future, so that a plan is made once, whoever asks.
         with self._lock:
             future = self._future(job)
         if not future.done():
             future.add_done_callback(lambda _: on_planned())
             return None
         error = future.exception()
-        if (
-            error is not None
-        ):  # its process died: other jobs with this plan must be able to try again
+        if error is not None:
+            # Its process died. Other jobs with this plan must be able to try again.
             self._forget(job)
             return PlanResult(unknown=f"the planner failed ({error}); the driver plans")
         return future.result()
@@ -107,6 +107,7 @@ class Planner:
             self._plans[key] = self._submit(job)
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
+        # Least recently used first.
         self._plans.move_to_end(key)
         return self._plans[key]
 

@@ -83,7 +83,7 @@ class RayHeads:
         assert cluster is not None, "drivers live on clusters"
         pod = observed.head_pod(cluster.name)
         if pod is None:
-            raise HeadUnreachable(f"the cluster {cluster.name} has no head just now")
+            raise HeadUnreachable(f"the cluster {cluster.name} has no head pod at the moment")
         head = self._connect(observed.job, cluster.name, pod)
         try:
             async with (
@@ -106,7 +106,7 @@ class RayHeads:
 
     @property
     def _too_slow(self) -> str:
-        return f"the head takes longer than {self.seconds:g} s"
+        return f"the head did not answer within {self.seconds:g} s"
 
     def _connect(self, job: ObservedJob, cluster: str, pod: ObservedPod) -> Head:
         bearer = token(self.identity.key, Owner(job.namespace, job.name, job.uid))
@@ -117,6 +117,7 @@ class RayHeads:
         assert cluster is not None
         head = self._connect(observed.job, cluster.name, pod)
         submissions = await head.submissions()
+        # Without a running driver nobody serves a report.
         if driver is None or driver.has_ended:
             return ObservedHead(HeadState.ANSWERED, "", submissions)
         own = next((entry for entry in submissions if entry.id == driver.submission_id), None)

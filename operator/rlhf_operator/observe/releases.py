@@ -31,6 +31,7 @@ class Releases:
         Raises:
             KubeError: the other release's Lease could not be read.
         """
+        # A cluster with this operator's key is its own, whatever release created it.
         for cluster in clusters:
             is_foreign = cluster.is_owned and cluster.has_other_key
             if is_foreign and cluster.release not in (None, self.identity.release):
@@ -45,7 +46,7 @@ class Releases:
             is_installed = self._has_lease(release)
             if is_installed:
                 log.warning(
-                    "the operator %s has clusters of jobs: this one (%s) leaves those jobs alone",
+                    "the operator %s has clusters of jobs, which this one (%s) does not touch",
                     release,
                     self.identity.release,
                     extra={"reason": "OtherRelease"},

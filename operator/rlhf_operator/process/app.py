@@ -115,9 +115,9 @@ class App:
                 retries += 1
                 cause = f"{type(error).__name__}: {next(iter(error.args), error)}"
                 log.error(
-                    "%s cannot be watched, jobs there are not looked after (%s); trying again in "
-                    "%.0f s; where the API server answers: is the namespace there, and the "
-                    "operator's role in it?",
+                    "%s cannot be watched, so its jobs are not reconciled (%s); trying again in "
+                    "%.0f s; if the API server answers, check that the namespace exists, and the "
+                    "operator's role in it",
                     scope,
                     cause,
                     pause,
@@ -133,7 +133,7 @@ class App:
             Exception: it cannot be watched.
         """
         if not await asyncio.to_thread(serves, self.kube.kube, Kind.JOB, namespace):
-            raise Invalid(f"this cluster does not know RLHFJobs: {ADVICE}")
+            raise Invalid(f"this cluster has no kind RLHFJob: {ADVICE}")
         has_kuberay = await asyncio.to_thread(serves, self.kube.kube, Kind.CLUSTER, namespace)
         self._set_kuberay(namespace, has_kuberay)
         # A decision about a job needs the job's clusters and pods, so they are cached first.
@@ -166,10 +166,11 @@ class App:
         self.reconciler.observer.has_kuberay = is_served
         if not is_served:
             log.error(
-                "this cluster does not know RayClusters: install KubeRay %s or newer; jobs wait",
+                "this cluster has no kind RayCluster: install KubeRay %s or newer; jobs wait",
                 KUBERAY,
                 extra={"reason": "KubeRayMissing"},
             )
+            # Without KubeRay's kind their clusters do not exist any more.
             for key in self.kube.forget_all(Kind.CLUSTER, namespace):
                 self.queue.add(key)
 
@@ -196,10 +197,13 @@ class App:
             self.queue.add(key)
             return
         self.kube.put(Kind.JOB, manifest)
+        # Every status write of the operator causes an event, too. Without the digest each reconcile
+        # would cause another one. A changed spec has another generation.
         names = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
         digest = hash(str([metadata.get(name) for name in names]))
         has_changed = self._digests.get(key) != digest
         self._digests[key] = digest
+        # At a start there may be thousands of ended jobs: they only get their metrics.
         if type is None and is_settled(manifest):
             metrics = self.reconciler.metrics
             metrics.set_job(*key, read_status(manifest.get("status")), self.reconciler.now())

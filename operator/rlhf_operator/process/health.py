@@ -33,7 +33,8 @@ class Health:
     def problem(self, path: str) -> str | None:
         """Return why the answer is negative. None: it is positive."""
         if path == "/readyz" and not self.is_started():
-            return "it has not begun to watch the jobs yet"
+            return "it does not watch the jobs yet"
+        # A hung connection is repaired by a restart of the process.
         age = self.answer_age()
         if age > MAX_ANSWER_AGE_SECONDS:
             return f"Kubernetes has not answered for {age:.0f} s"

@@ -60,6 +60,7 @@ class Leadership:
         holder = spec.get("holderIdentity") or ""
         if holder not in ("", self.identity) and not self._has_expired(spec):
             return False
+        # Kubernetes counts the changes of holder in leaseTransitions.
         moved = int(holder != self.identity)
         desired = self._lease(int(spec.get("leaseTransitions") or 0) + moved)
         version = {name: lease["metadata"][name] for name in ("uid", "resourceVersion")}
@@ -120,7 +121,7 @@ async def wait_to_lead(leadership: Leadership, stop: Stop) -> bool:
                 log.info("another replica holds the Lease %s: standing by", leadership.name)
             is_waiting = True
         except KubeError as error:
-            log.warning("the Lease %s cannot be taken: %s", leadership.name, error)
+            log.warning("the Lease %s cannot be acquired: %s", leadership.name, error)
         await stop.pause(RENEW_SECONDS)
     return False
 

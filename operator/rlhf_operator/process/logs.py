@@ -47,6 +47,7 @@ def set_up_logs(level: str, form: LogFormat) -> None:
     """Log to stderr; libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form is LogFormat.JSON else TextLines())
+    # force: libraries may have added handlers at their import.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("kopf", "urllib3", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -88,6 +88,7 @@ class Metrics:
         key, ended = (namespace, job), status.completion_time
         is_over = ended is not None and (now - ended).total_seconds() > SHOWN_SECONDS
         self._set_phase(namespace, job, status.phase, is_over)
+        # Series of every job that ever ran would grow without bound.
         if is_over:
             self._remove_series(namespace, job)
             return
@@ -132,6 +133,7 @@ class Metrics:
             self._remove(gauge, namespace, job)
 
     def _set_phase(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
+        # A job counts in one phase: leave the one before, whose series would else stay at 1.
         before = self._phases.get((namespace, job))
         if before == phase and not is_over:
             return

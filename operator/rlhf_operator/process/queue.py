@@ -34,6 +34,7 @@ class JobQueue:
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Reconcile a job after a time, unless an event comes first. Replaces an earlier time."""
+        # It is reconciled before that time anyway, and then sets its next time.
         if key in self._waiting:
             return
         self._cancel(key)

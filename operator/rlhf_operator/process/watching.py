@@ -99,7 +99,7 @@ class Watch:
         try:
             self._close(loop)
         except Exception as error:  # remaining resources end with the process
-            log.warning("a watch has not ended in order: %s", error)
+            log.warning("a watch has not ended cleanly: %s", error)
         finally:
             ended.set_result(None) if failure is None else ended.set_exception(failure)
 
@@ -120,6 +120,7 @@ class Watch:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         reporting.cancel()
         for task in done:
+            # A root task never ends by itself: without an error, something else has ended it.
             if task.cancelled() or not (task.exception() or self._stop.is_set()):
                 raise RuntimeError(f"kopf's {task.get_name()} has ended")
             task.result()
@@ -196,5 +197,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30.0
     settings.networking.error_backoffs = BACKOFF_SECONDS
     for kind in CHILDREN:
+        # The `labels` of a handler only filter events that the API server has sent.
         settings.watching.label_selectors[kind.group, kind.version, kind.plural] = JOB_LABEL
     return settings

@@ -61,6 +61,7 @@ class Workers:
 
     def _retry_later(self, key: Key, error: Exception) -> None:
         number = self._failures.get(key, 0)
+        # Doubles per failure in a row, so that a permanent error does not load the API server.
         self._failures[key] = number + 1
         seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(number, 16), MAX_RETRY_SECONDS)
         reason = error.reason if isinstance(error, KubeError) else BUG

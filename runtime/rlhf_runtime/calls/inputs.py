@@ -78,7 +78,7 @@ class BatchInputs:
         samples, keep_groups = self.shape.rows_per_group, self._call.compares_responses
         if self._is_partial:
             return balance_tokens(self.index, self._slice.count, keep_groups)[self._slice.index]
-        # Whole groups, equally many: generation and scoring cost is not known before.
+        # Other kinds get whole groups, equally many.
         if self._call.kind not in BALANCED:
             return contiguous_rows(groups, samples, self._slice).rows()
         # Only the window's shards were sent, so tokens are balanced within it.

@@ -14,8 +14,8 @@ from rlhf_runtime.errors import StorageUnusable
 
 # Their folders are only name prefixes.
 OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
-# With both retries, each call would wait more than six minutes for a server that does not answer.
-# One attempt per request of botocore, as s3fs itself tries five times.
+# One attempt per request of botocore, as s3fs itself tries five times. With both retries, each call
+# would wait more than six minutes for a server that does not answer.
 S3_OPTIONS = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 
 

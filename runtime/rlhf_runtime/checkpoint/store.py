@@ -25,7 +25,7 @@ from typing import IO, Concatenate, ParamSpec, TypeVar
 
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
 from rlhf_runtime.checkpoint.storage import resolve_storage
-from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageTaken
+from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageInUse
 
 # In object stores with the run's id; without it where folders are renamed.
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
@@ -122,7 +122,7 @@ class CheckpointStore:
         """Prepare an empty folder for a new checkpoint, and return its address.
 
         Raises:
-            StorageTaken: another run saves here.
+            StorageInUse: another run saves here.
         """
         self._require_claim()
         name = self._working_name(step)
@@ -135,7 +135,7 @@ class CheckpointStore:
         """Turn the files written since `begin` into the checkpoint of its step.
 
         Raises:
-            StorageTaken: another run saves here.
+            StorageInUse: another run saves here.
         """
         self._require_claim()
         name, others = self._working_name(record.step), self._names().get(record.step, [])
@@ -152,7 +152,7 @@ class CheckpointStore:
                 _sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
-            # After the rename a crash leaves either the old checkpoint or the new one.
+            # Rename last: a folder with a checkpoint's name is complete.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
             _sync_folder(self._root)
             return Checkpoint(f"{self.address}/{final}", record)
@@ -224,7 +224,7 @@ class CheckpointStore:
         """Delete the checkpoint of a step.
 
         Raises:
-            StorageTaken: another run saves here.
+            StorageInUse: another run saves here.
         """
         self._require_claim()
         for name in self._names().get(step, []):
@@ -245,14 +245,14 @@ class CheckpointStore:
         """Check that no other run has claimed the address since.
 
         Raises:
-            StorageTaken: another run has.
+            StorageInUse: another run has.
         """
         try:
             owner = json.loads(self._fs.cat_file(f"{self._root}/{OWNER_FILE}"))
         except (FileNotFoundError, ValueError):
             return  # deleted by hand, or never claimed
         if isinstance(owner, dict) and owner != self._own:
-            raise StorageTaken(
+            raise StorageInUse(
                 f"another run saves its checkpoints there: got {self.address}, claimed by process "
                 f"{owner.get('process')} on {owner.get('host')} since this run began; stop one of "
                 "the two, or give one another checkpoint.storage"

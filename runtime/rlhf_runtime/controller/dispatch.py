@@ -21,7 +21,7 @@ from rlhf_runtime.controller.scoring import require_scores
 from rlhf_runtime.controller.worker_groups import SubmittedCall, WorkerGroup
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.errors import UnknownCall
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 
 class StepData(Protocol):
@@ -45,7 +45,7 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
-    poll: Hook = nothing
+    poll: Hook = noop
     """Called every few seconds while the driver waits for workers."""
     reports: list[Any] = field(default_factory=list)
     """References to the reports of all calls so far."""
@@ -123,21 +123,20 @@ class StepBackend:
         them."""
         mesh = self._planned(call).mesh
         assert mesh is not None and finish.mesh is not None
-        finished = self._submit(call, [batch], RowSubset.FINISHED)
+        sent = self._submit(call, [batch], RowSubset.FINISHED)
         engines = sorted(mesh.rank_at(number, 0, 0) for number in range(mesh.data))
         moved = [
             shard
-            for rank, shard in zip(engines, finished.unfinished, strict=True)
+            for rank, shard in zip(engines, sent.unfinished, strict=True)
             if rank not in finish.mesh.ranks
         ]
         fields = returned_columns(call)
         rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
-        ended = finished.rows
-
+        finished = sent.rows
         # If nothing moves, an empty shard tells the types of the columns.
-        unfinished = as_batch(fields, moved or finished.unfinished[:1], ended.shape)
-        done = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
-        return as_batch(fields, (*ended.shards, *done.shards), ended.shape)
+        unfinished = as_batch(fields, moved or sent.unfinished[:1], finished.shape)
+        completed = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
+        return as_batch(fields, (*finished.shards, *completed.shards), finished.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
         """Send a call over the rows that have ended; defer the call over the others."""

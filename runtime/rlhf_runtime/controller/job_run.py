@@ -253,7 +253,7 @@ class JobRun:
         assert policy is not None and policy.precision is not None
         self._journal.require_folder()
         dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
-        # Written beside the old model, then renamed: an error leaves the old one.
+        # Written to a second folder, then renamed: a failed write leaves the old model.
         new_folder = folder.with_name(folder.name + ".new")
         shutil.rmtree(new_folder, ignore_errors=True)
         self._workers.call_role(policy.role, "save", policy.role, new_folder, dtype)

@@ -27,9 +27,12 @@ SHARED_MEMORY = Path("/dev/shm")
 # Enough for a few steps' batches of a small job; Ray spills to disk beyond it.
 OBJECT_STORE_BYTES = 256 * 2**20
 SYSTEM_CONFIG = {
-    "worker_niceness": 0,  # they do the work: they must not yield
-    "prestart_worker_first_driver": False,  # they would be forked before their libraries are there
-    "enable_metrics_collection": False,  # nobody asks for them, and no agent takes them
+    # Workers do the work: they must not yield.
+    "worker_niceness": 0,
+    # They would be forked before the libraries are imported.
+    "prestart_worker_first_driver": False,
+    # There is no agent to collect metrics, and no reader.
+    "enable_metrics_collection": False,
 }
 # Time limit for Ray's own processes to start.
 START_SECONDS = 180.0
@@ -38,8 +41,7 @@ POLL_SECONDS = 0.05
 # Errors that Ray writes to the terminal, although it also raises them.
 SUPPRESSED_OUTPUT = re.compile("A worker died or was killed while executing a task")
 _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
-# With port 0 the raylet waits until an agent reports one.
-# Flags of the raylet for its agents.
+# Flags of the raylet for its agents. With port 0 it waits until an agent reports one.
 _AGENT_PORT = re.compile(
     r"^(--(?:metrics-agent-port|metrics_export_port|runtime_env_agent_port)=)0$"
 )
@@ -85,7 +87,7 @@ def start_local_ray(num_workers: int, fork_server: str | None = None) -> None:
     stdout_deduplicator.skip_re = SUPPRESSED_OUTPUT
     try:
         _init(num_workers, fork_server)
-    except Exception as error:  # Ray raises that itself where one of its processes is missing
+    except Exception as error:  # Ray raises plain exceptions if a process is missing
         ray.shutdown()
         raise RayFailed(
             f"Ray did not start on this machine: got {type(error).__name__}: {error}; give the "

@@ -9,7 +9,7 @@ import ray
 from rlhf_api.spec.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
-from rlhf_runtime.hooks import nothing
+from rlhf_runtime.hooks import noop
 
 
 def start_fork_server(device: Device) -> bool:
@@ -17,12 +17,12 @@ def start_fork_server(device: Device) -> bool:
     libraries."""
     name = launcher.name_for(_raylet_socket())
     client.start_server(name, device, int(os.environ[fate.RAYLET]))
-    return client.wait_until_ready(name, nothing)
+    return client.wait_until_ready(name, noop)
 
 
 def unload_fork_server(device: Device) -> bool:
     """Let the node's fork server drop its libraries. Returns False if there is none."""
-    return client.unload(launcher.name_for(_raylet_socket()), nothing)
+    return client.unload(launcher.name_for(_raylet_socket()), noop)
 
 
 def _raylet_socket() -> str:

@@ -33,8 +33,8 @@ from rlhf_runtime.patience import Patience
 
 # Time limit for leftovers of an earlier driver to disappear.
 CLEAN_SECONDS = 60.0
-# A lost pod may need a new machine, and the machine the image.
-# Time limit for nodes if the manifest has no startDeadlineSeconds.
+# Time limit for nodes if the manifest has no startDeadlineSeconds. A lost pod may need a new
+# machine, and the machine the image.
 NODES_SECONDS = 600.0
 NAMESPACE = "rlhf"
 # Namespace of the actors that Ray's Jobs API keeps for submissions.

@@ -21,7 +21,7 @@ from ray.exceptions import (
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 # Interval of checks while the driver waits for workers.
 POLL_SECONDS = 5.0
@@ -31,7 +31,7 @@ COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 DEATH_SECONDS = 10.0
 
 
-def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
+def wait_for(references: Sequence[Any], poll: Hook = noop) -> list[Any]:
     """Return the values of references in order; raise the first error of any at once.
 
     Args:
@@ -58,7 +58,7 @@ def wait_for(references: Sequence[Any], poll: Hook = nothing) -> list[Any]:
             raise meaning from None
 
 
-def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
+def wait_for_end(references: Sequence[Any], poll: Hook = noop) -> None:
     """Wait until the calls behind references have ended, with or without errors.
 
     Args:
@@ -72,7 +72,7 @@ def wait_for_end(references: Sequence[Any], poll: Hook = nothing) -> None:
             poll()
 
 
-def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = nothing) -> Iterator[str]:
+def iterate_completed(groups: Mapping[str, Sequence[Any]], poll: Hook = noop) -> Iterator[str]:
     """Yield the names of groups of references as their values become complete.
 
     Args:

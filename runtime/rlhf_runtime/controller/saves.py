@@ -20,7 +20,7 @@ from rlhf_runtime.checkpoint.store import (
 )
 from rlhf_runtime.controller.results import wait_for, wait_for_end
 from rlhf_runtime.errors import CheckpointFailed, RuntimeFailure, StorageFailed
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.telemetry.journal import Journal
 
 
@@ -107,7 +107,7 @@ class CheckpointManager:
             # The claim was deleted, too.
             self.store.claim()
 
-    def wait(self, copying: Sequence[Any], poll: Hook = nothing) -> None:
+    def wait(self, copying: Sequence[Any], poll: Hook = noop) -> None:
         """Wait until the state is copied; `poll` is called every few seconds."""
         wait_for(copying, poll)
 
@@ -117,7 +117,7 @@ class CheckpointManager:
             step, len(ranks), [rank.finish_save.remote(step) for rank in ranks]
         )
 
-    def commit(self, finishing: PendingCheckpoint, poll: Hook = nothing) -> None:
+    def commit(self, finishing: PendingCheckpoint, poll: Hook = noop) -> None:
         """Wait until all files are written, then make them the checkpoint of their step.
 
         `poll` is called every few seconds.
@@ -185,7 +185,8 @@ class CheckpointManager:
             f"the checkpoint of step {step} could not be written: {error}; older "
             "checkpoints are untouched"
         )
-        with suppress(StorageFailed):  # what stays is named as unfinished when the job goes on
+        # Leftovers are reported as unfinished when the job resumes.
+        with suppress(StorageFailed):
             self.store.abandon(step)
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error

@@ -10,7 +10,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.stop import StopRequest
-from rlhf_runtime.telemetry.errors import RunFolderGone
+from rlhf_runtime.telemetry.errors import RunFolderLost
 from rlhf_runtime.telemetry.journal import Journal
 
 
@@ -44,7 +44,7 @@ def supervise(
                 journal.resumed(checkpoint.record.step, checkpoint.address)
             return incarnation(checkpoint)
         except RlhfError as error:
-            if stop.requested and not isinstance(error, RunFolderGone):
+            if stop.requested and not isinstance(error, RunFolderLost):
                 journal.notice(f"{error.reason}: {error}")
                 return False
             seconds = restarts.next_delay(error, saves.newest_step)

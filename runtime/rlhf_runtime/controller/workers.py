@@ -27,7 +27,7 @@ from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
@@ -60,7 +60,7 @@ class WorkerSettings:
     """None: an equal share of the node's cores."""
     faults: tuple[Fault, ...] = ()
     """Injected faults."""
-    require_folder: Hook = nothing
+    require_folder: Hook = noop
     """Raises if the run's folder was deleted."""
 
 
@@ -172,7 +172,7 @@ class Workers:
         Raises:
             RayFailed: Ray itself has died.
             NoProgress: a worker hangs.
-            RunFolderGone: the run's folder was deleted, moved or replaced.
+            RunFolderLost: the run's folder was deleted, moved or replaced.
         """
         self._site.require_ray()
         self._watch.poll()
@@ -286,13 +286,10 @@ class Workers:
 
     def _start_reward_host(self, name: str, count: int) -> Any:
         node = reward_hosts(self.plan)[name].number
-
         # The first host has all faults.
         faults = () if node else self._settings.faults
         # Slices of two roles, or of two passes.
-        max_concurrency = min(
-            MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count)
-        )  # of two roles, or passes
+        max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
         more = (name, Slice(node, count), faults)
         return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 

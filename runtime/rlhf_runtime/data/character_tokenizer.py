@@ -15,9 +15,9 @@ PAD_TOKEN = "<pad>"
 EOS_TOKEN = "<eos>"
 UNK_TOKEN = "<unk>"
 _PUNCTUATION = " =+-*/<>()[].,:;!?'\"#%$_\n"
+# All tokens, in the order of their ids. Sorting digits needs digits, the equals sign and the end
+# token; the others serve tasks of your own.
 TOKENS = (PAD_TOKEN, EOS_TOKEN, UNK_TOKEN, *string.digits, *string.ascii_lowercase, *_PUNCTUATION)
-"""All tokens, in the order of their ids. Sorting digits needs digits, the equals sign and the end
-token; the others serve tasks of your own."""
 
 
 def build_tokenizer() -> Tokenizer:
@@ -25,6 +25,7 @@ def build_tokenizer() -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK_TOKEN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    # Joins tokens without the spaces that a word tokenizer would insert.
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([PAD_TOKEN, EOS_TOKEN, UNK_TOKEN])
     return tokenizer

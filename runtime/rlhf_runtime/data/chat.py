@@ -25,10 +25,10 @@ from rlhf_runtime.data.errors import ChatTemplateUnusable
 
 Message = Mapping[str, Any]
 
-TEMPLATE_DATE = datetime(2024, 7, 26)
-"""Today's date in templates: the default date of Llama 3's template."""
+# Today's date in templates: the default date of Llama 3's template.
 # Fixed: a prompt that changes with the calendar would make a resumed run differ from an
 # uninterrupted one.
+TEMPLATE_DATE = datetime(2024, 7, 26)
 
 
 class TemplateRefusal(Exception):
@@ -86,9 +86,11 @@ class ChatTemplate:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
+    # The same options as transformers: templates depend on them for white space.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
+    # Jinja's own tojson escapes HTML, which would change the prompt.
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = TEMPLATE_DATE.strftime

@@ -13,16 +13,16 @@ from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 from rlhf_runtime.unreadable import unreadable_as
 
 PARQUET = ".parquet"
+# Lines after an invalid line of JSON that are checked, too.
+# Maximum of further invalid lines that a message names.
+# Errors of `json.loads`; also for integers with too many digits and for too deep nesting.
 CHECKED_LINES = 1024
-"""Lines after an invalid line of JSON that are checked, too."""
 MAX_NAMED_LINES = 5
-"""Maximum of further invalid lines that a message names."""
 _NOT_JSON = (ValueError, RecursionError)
-"""Errors of `json.loads`; also for integers with too many digits and for too deep nesting."""
 PARQUET_BATCH_ROWS = 1024
-PARQUET_BUFFER_BYTES = 1 << 20
-"""Bytes of a column that are read at once."""
+# Bytes of a column that are read at once.
 # Without a limit pyarrow reads all of a row group's column, which may be the complete file.
+PARQUET_BUFFER_BYTES = 1 << 20
 
 
 def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
@@ -41,6 +41,7 @@ def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
     file = find_file(path, setting)
     with unreadable_as(DataUnreadable, setting, path):
         num_bytes = file.stat().st_size
+    # An empty file would otherwise be an unreadable parquet file, or no rows without a reason.
     if num_bytes == 0:
         raise EmptyDataset(
             f"{setting} is an empty file: got {path} with 0 bytes; fill it with rows"
@@ -117,6 +118,7 @@ def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
             while first.isspace():
                 first = stream.read(1)
             stream.seek(0)
+            # A list of objects starts with `[`; otherwise each line is an object.
             rows = _json_array(stream, file) if first == "[" else _json_lines(stream, file)
             yield from rows
         except UnicodeDecodeError as error:

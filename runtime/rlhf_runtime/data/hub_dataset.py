@@ -29,6 +29,7 @@ def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]
     """
     assert source.hugging_face is not None
     split = source.split or DEFAULT_SPLITS[setting]
+    # Its bars would mix with this process's log.
     datasets.disable_progress_bars()
     try:
         dataset = datasets.load_dataset(source.hugging_face, source.configuration, split=split)
@@ -39,6 +40,7 @@ def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]
 
 def _translate_error(error: Exception, source: DataSource, split: str, setting: str) -> DataError:
     name, text = source.hugging_face, str(error)
+    # `datasets` raises few types of exceptions; the text tells the cause.
     if "gated" in text:
         return DataNotFound(
             f"{setting}.huggingFace is gated: got {name}: {text}; accept its terms on the hub and "

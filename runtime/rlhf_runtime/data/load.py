@@ -46,8 +46,8 @@ class DataUse:
         )
 
 
+# Generation only: answers are for verifiers, and the job evaluates.
 PROMPTS_ONLY = DataUse()
-"""Generation only: answers are for verifiers, and the job evaluates."""
 
 
 def load_prompts(
@@ -110,6 +110,7 @@ def load_table(
         SeveralErrors: several errors.
     """
     rollout = spec.rollout
+    # Graphs always train on pretraining rows.
     trains_on_answers = {Split.TRAIN: use.trains_on_answers, Split.PRETRAINING: True}
     policy = PromptPolicy(
         rollout.max_prompt_tokens,
@@ -118,6 +119,7 @@ def load_table(
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
+    # Rows are read lazily, while the table is built: a file may be larger than memory.
     rows = read_rows(source, split, spec.schedule.seed)
     return build_prompt_table(rows, source, split, tokenizer, policy, limit)
 

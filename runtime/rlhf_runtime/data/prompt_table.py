@@ -90,6 +90,7 @@ class PromptTable:
             MissingAnswer: some rows have none; the message names the first.
         """
         assert self.answers.lengths is not None
+        # A row with an answer has at least the end token.
         missing = np.flatnonzero(self.answers.lengths == 0)
         if len(missing):
             first = int(self.source_rows[missing[0]])

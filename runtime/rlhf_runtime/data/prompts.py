@@ -38,8 +38,8 @@ from rlhf_runtime.data.rows import (
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
+# Maximum of rows that a message names; of the others it gives the number.
 MAX_NAMED_ROWS = 5
-"""Maximum of rows that a message names; of the others it gives the number."""
 
 BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
 """Selects the first of some batches, or all."""
@@ -169,10 +169,12 @@ def _read_candidates(
     batch: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
 ) -> list[_Candidate]:
     candidates, texts = [], text_field(source)
+    # Numbers count all rows of the source, so that messages fit the file.
     for source_row, row in enumerate(batch, start=collected.rows_read):
         try:
             if texts is not None:
                 text = checked_text(prompt_value(row, texts), texts)
+                # No verifier reads pretraining rows, so their record stays empty.
                 candidates.append(_Candidate(source_row, text, "{}", ()))
                 continue
             prompt, answers = _read(row, source)
@@ -200,6 +202,7 @@ def _tokenize(
     policy: PromptPolicy,
     collected: _Collected,
 ) -> None:
+    # A chat template writes special tokens itself.
     prompts = tokenizer.encode(
         [row.text for row in candidates], add_special_tokens=not writer.is_templated
     )
@@ -237,6 +240,7 @@ def _tokenize_texts(
         if not len(run):
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its text"))
             continue
+        # The end token teaches the model where texts end.
         closed = np.append(run, np.int32(tokenizer.eos_token_id))
         collected.num_cut += len(closed) > max_tokens
         collected.rows.append(row)

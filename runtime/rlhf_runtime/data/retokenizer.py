@@ -91,6 +91,7 @@ class Retokenizer:
             ) from problem
         ends = np.asarray([self._tokenizer.eos_token_id], dtype=np.int32)
         runs = self._tokenizer.encode(responses, add_special_tokens=False).runs()
+        # A truncated response has no end token, and the reward model should see that.
         closed = [
             np.concatenate([run, ends]) if is_finished else run
             for run, is_finished in zip(runs, finished, strict=True)
@@ -132,6 +133,7 @@ def _split_sequences(column: Column, groups: NDArray[np.int64]) -> Sequences:
     for group, run in zip(groups.tolist(), runs, strict=True):
         shared = common.setdefault(group, run[: max(1, len(run) - 1)])
         length = min(len(shared), max(1, len(run) - 1))
+        # The first difference ends the prefix; at least one token stays in it.
         differ = np.flatnonzero(shared[:length] != run[:length])
         common[group] = shared[: max(1, int(differ[0]) if len(differ) else length)]
     cuts = [len(common[group]) for group in groups.tolist()]

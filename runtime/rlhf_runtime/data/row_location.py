@@ -10,10 +10,10 @@ from typing import NamedTuple, TextIO
 
 from rlhf_api.spec.data import DataSource
 
+# Suffixes of files with one row per line; a .json file may be a list instead.
+# Distance between two marks of an index, in rows.
 LINES = (".jsonl", ".json")
-"""Suffixes of files with one row per line; a .json file may be a list instead."""
 MARK_ROWS = 1024
-"""Distance between two marks of an index, in rows."""
 
 
 class RowLocations:
@@ -55,8 +55,8 @@ class LineIndex:
     def __init__(self, file: Path) -> None:
         """Start an empty index; reads nothing."""
         self._file = file
+        # Position of every MARK_ROWS-th row, as far as the file has been read.
         self._marks = [_Mark(1, 0)]
-        """Position of every MARK_ROWS-th row, as far as the file has been read."""
 
     def find(self, rows: Iterable[int]) -> dict[int, int]:
         """Return the line, from 1, of each row, from 0; rows beyond the end are left out."""
@@ -65,6 +65,7 @@ class LineIndex:
             with self._file.open(encoding="utf-8") as stream:
                 if _is_list(stream):
                     return {}
+                # In order, so that each search continues where the last one ended.
                 for row in sorted(set(rows)):
                     line = self._line_of(stream, row)
                     if line is None:
@@ -86,6 +87,7 @@ class LineIndex:
                     return line
                 before += 1
                 if before == len(self._marks) * MARK_ROWS:
+                    # `readline`, not iteration: iterating disables `tell`.
                     self._marks.append(_Mark(line + 1, stream.tell()))
             line += 1
         return None

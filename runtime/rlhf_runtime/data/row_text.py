@@ -125,7 +125,9 @@ def answer_text(row: Row, field: str | None) -> str | None:
     value = row.get(DEFAULT_ANSWER_FIELD if field is None else field)
     if isinstance(value, str) and value.strip() and _is_unicode(value):
         return value
+    # bool is a subclass of int, but no answer.
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        # 42.0 becomes 42, as a response would write it.
         return str(int(value)) if value == int(value) else repr(value)
     if field is not None:
         raise RowProblem(f"{field} is {_describe(value)}; allowed an answer as text or number")
@@ -171,6 +173,7 @@ def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
     for item in value:
         if not isinstance(item, Mapping):
             raise RowProblem(f"{field} holds {_describe(item)} instead of a message")
+        # Columnar files give every message all fields, most of them null.
         message = {name: part for name, part in item.items() if part is not None}
         for part in ("role", "content"):
             if not isinstance(message.get(part), str):
@@ -268,6 +271,7 @@ def _from_messages(
     prompt = prompt_value(row, prompt_field)
     if not isinstance(prompt, list):
         prompt = [{"role": "user", "content": checked_text(prompt, prompt_field)}]
+    # System messages stay first: templates refuse them elsewhere.
     systems = list(takewhile(lambda message: message["role"] == "system", shared))
     return Pair([*systems, *prompt, *shared[len(systems) :]], *answers)
 

@@ -23,11 +23,11 @@ from rlhf_runtime.data import files, sort_digits
 
 Row = Mapping[str, Any]
 
-CHUNK_ROWS = 1024
-"""Rows of a chunk. A column that no row of a chunk has does not exist."""
-BATCH_CHARACTERS = 1 << 20
-"""Maximum of characters in a batch."""
+# Rows of a chunk. A column that no row of a chunk has does not exist.
+# Maximum of characters in a batch.
 # A tokenizer allocates some hundred bytes per token of a batch, and cannot be interrupted.
+CHUNK_ROWS = 1024
+BATCH_CHARACTERS = 1 << 20
 
 
 class Split(StrEnum):
@@ -112,6 +112,7 @@ def row_batches(chunk: Iterable[Row]) -> Iterator[list[Row]]:
     total = 0
     for row in chunk:
         size = num_characters(row)
+        # A single row over the limit is a batch of its own.
         if batch and total + size > BATCH_CHARACTERS:
             yield batch
             batch, total = [], 0

@@ -33,6 +33,7 @@ def rows_for_step(
     position = step * prompts_per_step
     parts: list[Order] = []
     missing = prompts_per_step
+    # At most two epochs: prompts_per_step <= num_rows.
     while missing:
         epoch, start = divmod(position, num_rows)
         part = _epoch_order(epoch, num_rows, prompts_per_step, shuffle, seed)[start:][:missing]
@@ -48,6 +49,7 @@ def _epoch_order(
     """Return the order of an epoch; the batch that straddles its beginning repeats no row."""
     if not shuffle:
         return np.arange(num_rows, dtype=np.int64)
+    # Swapping needs an unaffected part of the epoch between its first and its last batch.
     if num_rows < 2 * prompts_per_step:
         return _small_epoch_order(epoch, num_rows, prompts_per_step, seed)
     order = _permutation(epoch, num_rows, seed)
@@ -82,6 +84,6 @@ def _without_repeats(order: Order, before: Order, head: int, reach: int) -> Orde
 
 
 def _permutation(epoch: int, num_rows: int, seed: int) -> Order:
-    """Return a random order of all rows, equal for equal arguments."""
+    # PCG64 by name: numpy's default generator may change, and resumed runs must not.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     return generator.permutation(num_rows).astype(np.int64, copy=False)

@@ -73,7 +73,7 @@ def evaluation_rows(seed: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _numbers(seed: int) -> NDArray[np.int64]:
-    """Draw distinct six-digit numbers, leading zeros included; evaluation rows first."""
+    # One draw without replacement, so that training and evaluation rows never overlap.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, DIGITS])))
     return generator.choice(10**DIGITS, size=EVALUATION_ROWS + TRAINING_ROWS, replace=False)
 

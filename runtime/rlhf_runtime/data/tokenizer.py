@@ -41,6 +41,7 @@ class TextTokenizer:
         """
         self.folder = folder
         self._tokenizer = _load(folder)
+        # tokenizer.json may enable both.
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         settings = _read_object(folder / "tokenizer_config.json")
@@ -80,6 +81,7 @@ class TextTokenizer:
         """
         # Other special tokens stay visible: without them a wrong response could look correct.
         rows = [run.tolist() for run in responses.runs()]
+        # A truncated response has no end token to drop.
         rows = [row[:-1] if row and row[-1] in self.end_token_ids else row for row in rows]
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
 
@@ -88,6 +90,7 @@ class TextTokenizer:
         listed = generation if isinstance(generation, list) else [generation]
         end_token = special_tokens.get("eos_token")
         own = None if end_token is None else self._tokenizer.token_to_id(end_token)
+        # The tokenizer's own end token first: it closes reference answers.
         ids = [token for token in (own, *listed) if token is not None]
         if not ids:
             raise TokenizerUnusable(
@@ -130,6 +133,7 @@ def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
     if file.is_file():
         return _read_text(file)
     entry = settings.get("chat_template")
+    # Some tokenizers have several named templates, for example one for tools.
     if isinstance(entry, list):
         named = {item["name"]: item["template"] for item in entry}
         entry = named.get("default")

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 
-# About the devices of a node. A rank needs the shards of one or two windows, however many ranks
-# there are.
-# Slices that balance their tokens among each other.
+# Slices that balance their tokens among each other: about the devices of a node. A rank needs the
+# shards of one or two windows, however many ranks there are.
 WINDOW_PARTS = 8
 
 # Groups per slice from which groups stay together: then this costs little balance.
@@ -158,7 +157,7 @@ def balance_tokens(index: ShardIndex, parts: int, keep_groups: bool = False) -> 
     part.
 
     Groups stay together if there are many, or with `keep_groups`; else rows are assigned one by
-    one. No part has more tokens above another than the longest group, or row, has. Row numbers of a
+    one. Token counts of two parts differ by at most the longest group, or row. Row numbers of a
     part are in ascending order.
     """
     if parts == 1:

@@ -87,7 +87,7 @@ class Packing:
     """True if responses to one prompt may share it."""
 
 
-def cut(
+def pack_micro_batches(
     prompts: Column,
     responses: Column,
     groups: NDArray[np.int64],

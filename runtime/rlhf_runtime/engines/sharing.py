@@ -11,7 +11,7 @@ import torch
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import pack
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 TOLERANCE = 5e-2
@@ -50,8 +50,8 @@ def supports_shared_prompts(
     responses = pack([tokens[4:7], tokens[5:9]], np.int32)
     groups = np.zeros(2, dtype=np.int64)
     cost = SequenceCost(hidden_size)
-    (shared,) = cut(prompts, responses, groups, Packing(1 << 20, cost, True))
-    (alone,) = cut(prompts, responses, groups, Packing(1 << 20, cost, False))
+    (shared,) = pack_micro_batches(prompts, responses, groups, Packing(1 << 20, cost, True))
+    (alone,) = pack_micro_batches(prompts, responses, groups, Packing(1 << 20, cost, False))
     if shared.attention_mask is None:  # sharing never pays for this width
         return False
     expected = outputs(alone)[torch.argsort(alone.tokens)]

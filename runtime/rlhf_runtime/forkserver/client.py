@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.forkserver import launcher, server
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 # Interval of checks while libraries are imported.
 POLL_SECONDS = 0.1
@@ -115,7 +115,7 @@ def wait_until_ready(name: str, poll: Hook) -> bool:
 
 def retire(name: str) -> bool:
     """Let a server end after its last worker. Returns False if it does not answer."""
-    return _request(name, {"retire": True}, nothing)
+    return _request(name, {"retire": True}, noop)
 
 
 def unload(name: str, poll: Hook) -> bool:

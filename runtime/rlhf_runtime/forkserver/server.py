@@ -272,7 +272,7 @@ class Server:
         ]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
-        # The same process: workers end with it, so they survive.
+        # The process stays the same: workers end with it, so they survive.
         os.execv(sys.executable, argv)
 
 

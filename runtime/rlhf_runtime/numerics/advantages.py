@@ -36,6 +36,7 @@ def generalized_advantages(
     """
     rewards, values = rewards.detach(), values.detach()
     zero = values.new_zeros(())
+    # A masked token has delta 0 and decay 1: it passes the advantage on unchanged.
     deltas = torch.where(mask, rewards + gamma * _next_kept(values, mask) - values, zero)
     decays = torch.where(mask, values.new_tensor(gamma * lam), values.new_ones(()))
     advantages = torch.where(mask, _discounted_sums(deltas, decays), zero)
@@ -58,6 +59,7 @@ def rewards_to_go(
 
     Source: REINFORCE++ (arXiv 2501.03262), equation 7.
     """
+    # A masked token has reward 0 and decay 1: it passes the sum on unchanged.
     kept = torch.where(mask, rewards.detach(), 0.0)
     decays = torch.where(mask, kept.new_tensor(gamma), kept.new_ones(()))
     return torch.where(mask, _discounted_sums(kept, decays), 0.0)
@@ -69,6 +71,7 @@ def _next_kept(
     """Return the value at the next kept token after each position, 0 where there is none."""
     num_rows, num_steps = mask.shape
     positions = torch.arange(num_steps, device=mask.device)
+    # Position num_steps stands for no kept token; its value is the appended 0.
     kept: Int[Tensor, "rows time"] = torch.where(mask, positions, num_steps)
     # First kept position at or after each position.
     nearest = kept.flip(1).cummin(dim=1).values.flip(1)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlhf_flow.step.operations import GroupBaseline
 
+# Added to a group's standard deviation, outside the root.
 STD_EPSILON = 1e-6
-"""Added to a group's standard deviation, outside the root."""
 
 
 class AdvantageResult(NamedTuple):
@@ -46,13 +46,17 @@ def pass_at_k(
     Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
     equation 1.
     """
+    # Groups are numbered from 0, in the order of their ids.
     _, group_of = torch.unique(group_ids, return_inverse=True)
     size = int(group_of.max()) + 1 if len(group_of) else 0
     counts, passing = (
         torch.bincount(group_of[kept], minlength=size).tolist() for kept in (valid, valid & passed)
     )
     shares = [
-        1 - comb(n - c, k) / comb(n, k) for n, c in zip(counts, passing, strict=True) if n >= k
+        # `comb` is exact, so only the quotient is rounded.
+        1 - comb(n - c, k) / comb(n, k)
+        for n, c in zip(counts, passing, strict=True)
+        if n >= k
     ]
     return torch.tensor(shares, dtype=torch.float64)
 
@@ -103,10 +107,12 @@ def group_advantages(
         case GroupBaseline.MEAN:
             against = torch.where(alone, 0.0, sums / counts.clamp(min=1))[group_of]
         case GroupBaseline.LEAVE_ONE_OUT:
+            # Mean of the others: (sum - own) / (n - 1).
             against = (sums[group_of] - kept) / (counts[group_of] - 1).clamp(min=1)
             is_compared = is_compared & ~alone[group_of]
         case GroupBaseline.LENGTH_WEIGHTED:
             assert lengths is not None, "LENGTH_WEIGHTED needs lengths"
+            # OPO weights rewards by squared gradient norms, which grow about with length.
             weights = torch.where(valid, lengths.double(), 0.0)
             weighted = torch.zeros_like(sums).index_add_(0, group_of, weights * kept)
             total = torch.zeros_like(sums).index_add_(0, group_of, weights)
@@ -117,6 +123,7 @@ def group_advantages(
         squares = torch.zeros_like(sums).index_add_(0, group_of, centred.square())
         std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
         centred = centred / (std[group_of] + STD_EPSILON)
+    # Counted per group: a group without compared responses has no signal.
     num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())
     return AdvantageResult(centred.to(scores.dtype), len(counts), int((num_compared == 0).sum()))
 
@@ -149,6 +156,7 @@ def _group(
     empty = torch.zeros(len(ids), dtype=torch.float64, device=scores.device)
     counts = empty.index_add(0, group_of, valid.double())
     sums = empty.index_add(0, group_of, kept)
+    # Equality by extremes: rounding can leave the variance of equal scores above 0.
     lowest = group_extremes(kept, group_of, valid, len(ids), "amin")
     highest = group_extremes(kept, group_of, valid, len(ids), "amax")
     return kept, _Groups(group_of, counts, sums, (counts > 1) & (lowest == highest))

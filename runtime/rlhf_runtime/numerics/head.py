@@ -108,6 +108,7 @@ class _HeadLogProbs(torch.autograd.Function):
         for columns in _blocks(weight, len(tokens)):
             logits = linear(hidden, weight[columns])
             scaled = logits.to(dtype, copy=True).div_(temperature)
+            # The only block: kept, so that the backward pass does not compute it again.
             kept = logits if len(logits.T) == len(weight) else None
             del logits
             inside, positions = _positions_in(tokens, columns)
@@ -133,8 +134,10 @@ class _HeadLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
         own = torch.zeros_like(log_sums) if log_prob_grads is None else log_prob_grads
+        # Accumulated in float32 over the blocks, and rounded once.
         hidden_grad = torch.zeros_like(hidden, dtype=log_sums.dtype)
         weight_grad = torch.empty_like(weight)
+        # The same blocks as forward, so that each product is bit for bit the same.
         for columns in _blocks(weight, len(tokens)):
             part = weight[columns]
             logits = linear(hidden, part) if kept is None else kept
@@ -152,7 +155,6 @@ class _HeadLogProbs(torch.autograd.Function):
 
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:
-    """Yield slices of the vocabulary whose logits fit in a block."""
     width = block_width(Device.CPU if weight.device.type == "cpu" else Device.GPU, num_rows)
     return (slice(at, min(at + width, len(weight))) for at in range(0, len(weight), width))
 
@@ -186,7 +188,7 @@ def _add_block(sums: _Sums | None, block: Tensor, with_entropy: bool) -> _Sums:
 
 
 def _empty_sums(chosen: Tensor, with_entropy: bool) -> _Sums:
-    """Return the sums over an empty shard of the vocabulary."""
+    # The maximum of no numbers is -inf, and any other shard's replaces it.
     zero = torch.zeros_like(chosen)
     return _Sums(zero - torch.inf, zero, zero if with_entropy else None)
 
@@ -198,6 +200,7 @@ def _reduce_sums(sums: _Sums, chosen: Tensor, group: dist.ProcessGroup) -> tuple
     # An empty shard has maximum -inf, and -inf * 0 would be NaN.
     shift = (sums.maximum - maximum).clamp_(min=LOWEST_LOG_PROB)
     scale = shift.exp()
+    # One shard has the chosen token's x; all others contribute 0.
     own = [chosen, scale * sums.total]
     if sums.weighted is not None:
         own.append(scale * (sums.weighted + shift * sums.total))

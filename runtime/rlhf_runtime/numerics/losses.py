@@ -18,8 +18,8 @@ from torch import Tensor
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation
 from rlhf_runtime.devices import to_device
 
+# Bound of |log ratio| before exponentiation; e^20 still squares within float32.
 MAX_LOG_RATIO = 20.0
-"""Bound of |log ratio| before exponentiation; e^20 still squares within float32."""
 
 
 def kl_estimate(
@@ -49,6 +49,7 @@ def kl_estimate(
     if estimator is KlEstimator.K2:
         return difference.square() / 2
     bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    # expm1 keeps the digits that exp(-d) - 1 loses for small d.
     return torch.expm1(-bounded) + bounded
 
 
@@ -96,6 +97,7 @@ def sequence_log_ratios(
     zeros = token_log_ratios.new_zeros(len(lengths))
     sums = zeros.index_add(0, row_of, torch.where(kept, token_log_ratios, 0.0))
     counts = zeros.index_add(0, row_of, kept.to(zeros.dtype))
+    # A row without kept tokens has sum 0; the clamp avoids 0 / 0.
     return (sums / counts.clamp(min=1))[row_of]
 
 
@@ -129,6 +131,7 @@ def clipped_policy_loss(
     advantages = advantages.detach()
     plain = -advantages * ratios
     bounded = -advantages * ratios.clamp(1 - clip_low, 1 + clip_high)
+    # The larger loss of both: clipping never rewards a large step.
     losses = torch.maximum(plain, bounded)
     clipped = bounded > plain
     dual_clipped = torch.zeros_like(clipped)
@@ -204,6 +207,7 @@ def passes_mismatch_threshold(
     row_of = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     sums = torch.zeros(len(lengths), dtype=torch.float64)
     sums.index_add_(0, row_of, (trainer_log_probs - rollout_log_probs).double())
+    # An empty response has sum 0 and passes.
     return (sums / lengths.clamp(min=1)).abs() <= math.log(threshold)
 
 
@@ -292,6 +296,7 @@ def aggregate(
         case LossAggregation.SEQUENCE_MEAN_TOKEN_SUM:
             return sums.sum() / num_sequences
         case LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN:
+            # A row without kept tokens has sum 0; the clamp avoids 0 / 0.
             return (sums / mask.sum(dim=1).clamp(min=1)).sum() / num_sequences
         case LossAggregation.SEQUENCE_MEAN_FIXED_LENGTH:
             if denominators.fixed_length is None:

@@ -50,6 +50,7 @@ def moments(
     mean = total / count.clamp(min=1)
     squares = torch.where(mask, (kept - mean).square(), zero).sum()
     (sum_of_squares,) = reduce(squares[None]).unbind()
+    # A single element has no variance; the clamp avoids 0 / 0.
     return Moments(count, mean, sum_of_squares / (count - 1).clamp(min=1))
 
 

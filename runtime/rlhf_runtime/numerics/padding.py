@@ -67,4 +67,5 @@ def unpad(
     Returns:
         The kept values, row after row.
     """
+    # Boolean indexing goes row by row, so values keep their packed order.
     return padded[mask]

@@ -52,6 +52,7 @@ def best_against_worst(
     positions = torch.arange(len(scores), dtype=torch.float64, device=scores.device)
     for sign, extreme in ((1, highest), (-1, lowest)):
         is_extreme = differ & (values == extreme[group_of])
+        # Of equal rows the first one: the minimum of their positions.
         first = group_extremes(positions, group_of, is_extreme, count, "amin")
         preference[first[first.isfinite()].long()] = sign
     return PreferenceResult(preference, count, int((preference > 0).sum()))
@@ -67,6 +68,7 @@ def list_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -
     Returns:
         Positions among the rows, pair by pair.
     """
+    # [rows, rows]: True where the row beats the column's row.
     beats = (preference[:, None] > 0) & (preference[None, :] < 0)
     return Pairs(*torch.nonzero(beats & (groups[:, None] == groups[None, :]), as_tuple=True))
 
@@ -74,6 +76,7 @@ def list_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -
 def count_pairs(groups: Int[Tensor, " rows"], preference: Int[Tensor, " rows"]) -> int:
     """Count the pairs of `list_pairs` without listing them."""
     chosen, rejected, _ = _counts(groups, preference)
+    # Every chosen row of a group is in a pair with every rejected one.
     return int((chosen * rejected).sum())
 
 

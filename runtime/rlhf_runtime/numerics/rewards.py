@@ -18,6 +18,7 @@ def weighted_sum(
         scores: one or more columns.
         weights: one per column.
     """
+    # In float64: the float32 result is rounded once.
     terms = [column.double() * weight for column, weight in zip(scores, weights, strict=True)]
     return torch.stack(terms).sum(dim=0).to(scores[0].dtype)
 

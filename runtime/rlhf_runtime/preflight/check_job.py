@@ -1,4 +1,4 @@
-"""All checks of a job that need no worker, side by side."""
+"""All checks of a job that need no worker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.checkpoint.storage import require_persistent
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import Limits
-from rlhf_runtime.preflight.models import ModelUse, WantedHead, check_models
-from rlhf_runtime.preflight.records import check_records
-from rlhf_runtime.preflight.rewards import check_verifiers, started_verifiers
+from rlhf_runtime.preflight.findings import Findings, Limits
+from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
+from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
+from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
 
@@ -30,16 +30,15 @@ def check_job(
     one_machine: bool,
     has_code: bool = True,
 ) -> None:
-    """Check a job's models, data, verifiers, and where it keeps what it makes.
+    """Check a job's models, data, verifiers, storage and trackers.
 
     Args:
         job: the manifest.
-        graphs: of the job. None: they cannot be had; then what every job does is checked.
+        graphs: of the job. None: not available; then only checks common to all jobs run.
         limits: in seconds.
-        findings: get what is wrong.
-        one_machine: whether workers see the files that are seen here.
-        has_code: whether the folder of the user's code is on the path; without it verifiers would
-            be refused for that.
+        findings: collects errors.
+        one_machine: True if workers see the files of this machine.
+        has_code: True if the user's code is on the path; verifiers are not checked without it.
     """
     spec = job.spec
     policy, models, data = _uses(spec, graphs)
@@ -48,7 +47,7 @@ def check_job(
         findings.unchecked.append("verifiers: pods of node pools have variables of their own")
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
     with (
-        started_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
+        start_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
         tempfile.TemporaryDirectory() as workdir,
     ):
         folders = check_models(spec, models, Path(workdir), one_machine, findings)
@@ -61,19 +60,19 @@ def check_job(
 
 
 def _has_other_variables(job: RLHFJob) -> bool:
-    """Whether verifiers may find variables where they are to score that are not here."""
+    """True if verifiers may see environment variables in pods that are not set here."""
     return any(pool.env for pool in job.spec.resources.node_pools)
 
 
 def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, DataUse]:
-    """The policy, and what the job does with models and data."""
+    """The policy, and the job's use of models and data."""
     if graphs is None:
-        given = list(spec.manifest_models)
-        return ("actor" if "actor" in given else given[0]), ModelUse(given, ()), PROMPTS_ONLY
+        names = list(spec.manifest_models)
+        return ("actor" if "actor" in names else names[0]), ModelUse(names, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
     generating = [name for name, role in roles.items() if role.generates]
     heads = {
-        name: WantedHead(is_scalar=role.head is ModelHead.SCALAR, must_exist=_keeps_head(role))
+        name: RequiredHead(is_scalar=role.head is ModelHead.SCALAR, must_exist=_keeps_head(role))
         for name, role in roles.items()
     }
     inputs = {name: graph.inputs for name, graph in graphs.items()}
@@ -85,6 +84,21 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
 
 
 def _keeps_head(role: JobRole) -> bool:
-    """Whether a role's head stays as its source has it, and so must be a scalar one there."""
+    """True if the scalar head of a role must exist in its source: nothing changes it."""
     is_changed = role.is_trained or role.takes_weights
     return role.head is ModelHead.SCALAR and not is_changed
+
+
+def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
+    """Check the address of checkpoints, without access to it, and the libraries of trackers.
+
+    Args:
+        spec: of a job that runs on this machine.
+        findings: collects errors.
+    """
+    storage = spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        with findings.about("spec", "checkpoint", "storage", "uri"):
+            require_persistent(storage.uri)
+    with findings.about("spec", "telemetry"):
+        require_installed(spec.telemetry)

@@ -1,12 +1,19 @@
-"""The rows of a job: read, written and tokenized as the data host does it."""
+"""Checks the rows of a job: reads and tokenizes them as the data host does.
+
+The fields that a user's verifier reads are unknown before it is called; only those of built-in
+verifiers are checked.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.data.errors import EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
@@ -14,23 +21,23 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.preflight.fields import check_fields
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import WHOLE_BYTES, RowLimit
+from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
+from rlhf_runtime.rewards import exact_match, math
+from rlhf_runtime.rewards.errors import InvalidReward
 
 
 def check_data(
     spec: RLHFJobSpec, use: DataUse, policy: Path | None, seconds: float | None, findings: Findings
 ) -> None:
-    """Read the rows of local files and builtin tasks.
+    """Check the rows of local files and builtin tasks.
 
     Args:
         spec: of the job.
         use: of its data.
-        policy: the folder of the policy's model, with its tokenizer. None: it cannot be had; then
-            only whether files are there is checked.
-        seconds: for each source; rows after that are left to workers.
-        findings: get what is wrong, and the longest prompts.
+        policy: the folder of the policy's model, with its tokenizer. None: not available; then only
+            the existence of files is checked.
+        seconds: time limit per source; workers check later rows. None: no limit.
+        findings: collects errors, and facts such as the longest prompts.
     """
     tokenizer = None
     if policy is not None:
@@ -43,8 +50,8 @@ def check_data(
         return
     for split, source in sources_in_use(spec, use).items():
         with findings.about("spec", "data", split.value):
-            if why := _reason_unchecked(split, source, seconds):
-                findings.unchecked.append(f"data.{split.value}: {why}")
+            if reason := _reason_unchecked(split, source, seconds):
+                findings.unchecked.append(f"data.{split.value}: {reason}")
             else:
                 _check_source(spec, split, source, use, tokenizer, seconds, findings)
 
@@ -58,11 +65,11 @@ def _check_source(
     seconds: float | None,
     findings: Findings,
 ) -> None:
-    """Read the rows of one source; for arguments see `check_data`.
+    """Check the rows of one source; for arguments see `check_data`.
 
     Raises:
-        DataError: whatever is wrong with the rows that are read.
-        SeveralErrors: several things are.
+        DataError: an error in the rows.
+        SeveralErrors: several errors.
     """
     limit = RowLimit(seconds, _enough(spec, split, source, use, seconds))
     try:
@@ -73,7 +80,7 @@ def _check_source(
         if not limit.is_late:
             check_rows(spec, table, use)
     except EmptyDataset:
-        if not limit.is_late:  # rows further on may be of use
+        if not limit.is_late:  # later rows may be valid
             raise
     finally:
         if limit.is_late:
@@ -82,39 +89,39 @@ def _check_source(
 
 
 def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:
-    """Whether a source's prompts are answered, and the answers scored."""
+    """True if responses to a source's prompts are generated and scored."""
     if split is Split.TRAIN:
         return not use.trains_on_answers and spec.data.train.preferences is None
     return split is Split.EVALUATION
 
 
 def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -> str:
-    """Why no row of a source is read here; empty: some are.
+    """The reason to leave a source to workers; empty: check it here.
 
     Raises:
-        DataNotFound, DataUnreadable: its file is of no use.
+        DataNotFound, DataUnreadable: its file is missing or not readable.
     """
     if source.hugging_face is not None:
         return f"workers load {source.hugging_face} when they start"
     if source.path is None or seconds is None:
         return ""
-    if not has_large_first_row(source.path, path_setting(split), WHOLE_BYTES):
+    if not has_large_first_row(source.path, path_setting(split), MAX_UNSTREAMED_BYTES):
         return ""
     return (
-        f"workers read {source.path} when they start: its first row is there only after more than "
-        f"{WHOLE_BYTES >> 20} MiB, as in a list (write a row in each line)"
+        f"workers read {source.path} when they start: its first row comes after more than "
+        f"{MAX_UNSTREAMED_BYTES >> 20} MiB, as in a list (write a row in each line)"
     )
 
 
 def check_reward_tokenizers(
     spec: RLHFJobSpec, folders: Mapping[str, Path], findings: Findings
 ) -> None:
-    """Check that reward models with a tokenizer of their own can write the prompts.
+    """Check that the tokenizers of reward models can format the prompts.
 
     Args:
         spec: of the job.
         folders: of models, by role.
-        findings: get what is wrong.
+        findings: collects errors.
     """
     for role in [name for name in spec.reward_models if name in folders]:
         with findings.about("spec", *spec.manifest_models[role].location, "source"):
@@ -124,19 +131,19 @@ def check_reward_tokenizers(
 def _enough(
     spec: RLHFJobSpec, split: Split, source: DataSource, use: DataUse, seconds: float | None
 ) -> int | None:
-    """Rows of a builtin task, which are all alike, that tell enough where time matters."""
+    """Number of rows to check of a builtin task, whose rows are all alike. None: all."""
     if source.builtin is None or seconds is None:
         return None
     return max(CHUNK_ROWS, rows_needed(spec, split, use))
 
 
-def _described(table: PromptTable, source: DataSource, most: int) -> str:
-    """How many rows there are, how many are left out and why, and the longest prompt."""
-    where = f" of {source.path}" if source.path is not None else ""
+def _described(table: PromptTable, source: DataSource, limit: int) -> str:
+    """Number of rows, number and cause of skipped rows, and the longest prompt, in words."""
+    origin = f" of {source.path}" if source.path is not None else ""
     row, tokens = table.longest_prompt()
     left_out = [
-        f"{count:,} {why}"
-        for count, why in (
+        f"{count:,} {cause}"
+        for count, cause in (
             (table.rows_invalid, "that cannot be used (data.onInvalidRow: Skip)"),
             (table.rows_too_long, "whose prompt is too long (data.onLongPrompt: Skip)"),
         )
@@ -144,6 +151,42 @@ def _described(table: PromptTable, source: DataSource, most: int) -> str:
     ]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     return (
-        f"data.{table.split.value}: {len(table):,} rows{where}{without}; the longest prompt is "
-        f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {most:,})"
+        f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
+        f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
+    )
+
+
+READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
+"""Verifiers that compare with a field of the row, by default `answer`."""
+
+
+def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
+    """Check the fields that verifiers read in the first row of a source.
+
+    Args:
+        spec: of the job.
+        table: of the source.
+        findings: collects errors.
+    """
+    if not table.records:
+        return
+    names = list(json.loads(table.records[0]))
+    for number, reward in enumerate(spec.rewards):
+        function = reward.function
+        if function is None or function.entrypoint not in READERS:
+            continue
+        with findings.about("spec", "rewards", number, "function"):
+            _check(function, names, f"data.{table.split.value}")
+
+
+def _check(function: FunctionReward, names: list[str], source: str) -> None:
+    field = str(function.parameters.get("field", "answer"))
+    if field in names:
+        return
+    near = get_close_matches(field, names, n=1)
+    raise InvalidReward(
+        f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
+        f"allowed {', '.join(names)}; "
+        + (f"did you mean {near[0]}? " if near else "")
+        + "write parameters: {field: NAME}, or add it to the data"
     )

@@ -1,4 +1,4 @@
-"""The models of a job, as far as their folders are on this machine."""
+"""Checks the models of a job whose folders are on this machine."""
 
 from __future__ import annotations
 
@@ -23,50 +23,53 @@ from rlhf_sizing.config import cached_folder, hub_cache
 
 
 @dataclass(frozen=True)
-class WantedHead:
-    """What a role's model ends in."""
+class RequiredHead:
+    """The head that a role needs of its model."""
 
     is_scalar: bool
-    """Whether it gives one number for each token, and no logits."""
+    """True: a number per token. False: logits."""
     must_exist: bool
-    """Whether a scalar head must be in the folder: one that is trained may start at zero."""
+    """True: the folder must contain the scalar head. A trained head may start at zero."""
 
 
 @dataclass(frozen=True)
 class ModelUse:
-    """What a job does with its models."""
+    """The use of models by a job."""
 
     roles: Collection[str]
-    """That have one."""
+    """Roles with a model."""
     generating: Collection[str]
-    """Of these, those that generate."""
-    heads: Mapping[str, WantedHead] = field(default_factory=dict)
-    """What models of roles end in, where that is known."""
+    """Roles that generate."""
+    heads: Mapping[str, RequiredHead] = field(default_factory=dict)
+    """Required heads, by role; incomplete without graphs."""
 
 
 def check_models(
     spec: RLHFJobSpec, use: ModelUse, workdir: Path, one_machine: bool, findings: Findings
 ) -> Mapping[str, Path]:
-    """Check every model's folder; returns those that were found and are whole, by role.
+    """Check the folder of every model.
 
     Args:
         spec: of the job.
         use: of its models.
         workdir: where builtin models are written.
-        one_machine: whether workers see the folders that are seen here.
-        findings: get what is wrong, and what cannot be seen from here.
+        one_machine: True if workers see the folders of this machine.
+        findings: collects errors, and models that are not on this machine.
+
+    Returns:
+        The complete folders, by role.
     """
     origins = {role: spec.origin_role(role) for role in use.roles}
     fields = {origin: _field_of(spec, origin) for origin in origins.values()}
-    found: dict[str, Path] = {}
+    resolved: dict[str, Path] = {}
     for origin in dict.fromkeys(origins.values()):
         model = spec.model_for(origin)
         with findings.about(*fields[origin]):
-            if why := _reason_unchecked(model.source, one_machine or model.shape is None):
-                findings.unchecked.append(f"the model of {origin}: {why}")
+            if reason := _reason_unchecked(model.source, one_machine or model.shape is None):
+                findings.unchecked.append(f"the model of {origin}: {reason}")
             else:
-                found[origin] = _folder(model.source, spec.schedule.seed, workdir)
-    folders = {role: found[origin] for role, origin in origins.items() if origin in found}
+                resolved[origin] = _folder(model.source, spec.schedule.seed, workdir)
+    folders = {role: resolved[origin] for role, origin in origins.items() if origin in resolved}
     with findings.about("spec", "models"):
         check_vocabularies(folders, spec.reward_models)
     _check_heads(use.heads, folders, {role: fields[origins[role]] for role in folders}, findings)
@@ -78,41 +81,40 @@ def check_models(
 
 
 def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:
-    """Which names a role's model."""
-    given = spec.manifest_models[role]
-    source = given.model.source
+    """The field of the manifest that names a role's model."""
+    entry = spec.manifest_models[role]
+    source = entry.model.source
     kind = "path" if source.path is not None else "huggingFace"
-    return "spec", *given.location, "source", "builtin" if source.builtin else kind
+    return "spec", *entry.location, "source", "builtin" if source.builtin else kind
 
 
 def _check_heads(
-    heads: Mapping[str, WantedHead],
+    heads: Mapping[str, RequiredHead],
     folders: Mapping[str, Path],
     fields: Mapping[str, FieldPath],
     findings: Findings,
 ) -> None:
-    """Check every folder's contents, once for each head that is wanted of it; what is wrong with a
-    folder is told once, whatever its head."""
-    first: dict[tuple[Path, WantedHead], str] = {}
+    """Check the contents of every folder, once per required head; report equal errors once."""
+    first: dict[tuple[Path, RequiredHead], str] = {}
     for role, head in heads.items():
         if role in folders:
             first.setdefault((folders[role], head), role)
-    told: set[str] = set()
+    reported: set[str] = set()
     for (folder, head), role in first.items():
         with findings.about(*fields[role]):
             try:
                 _check_contents(folder, head)
             except RlhfError as error:
-                if str(error) not in told:
-                    told.add(str(error))
+                if str(error) not in reported:
+                    reported.add(str(error))
                     raise
 
 
-def _check_contents(folder: Path, head: WantedHead) -> None:
-    """Check that a folder's weights are those of its config, with the head that a role needs.
+def _check_contents(folder: Path, head: RequiredHead) -> None:
+    """Check that a folder's weights fit its config and the head that a role needs.
 
     Raises:
-        WrongHead: it has another.
+        WrongHead: it has another head.
         ModelIncomplete, UnsupportedModel: see `check_weights`.
     """
     config = read_object(folder / CONFIG_FILE)
@@ -126,7 +128,7 @@ def _check_contents(folder: Path, head: WantedHead) -> None:
 
 
 def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
-    """As `resolve_model`, but the hub is not asked about what is in its cache."""
+    """The folder of a model. Unlike `resolve_model` it sends no request about cached models."""
     cached = _cached(source)
     if cached is None:
         return resolve_model(source, seed, workdir)
@@ -135,14 +137,14 @@ def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
 
 
 def _reason_unchecked(source: ModelSource, is_here: bool) -> str:
-    """Why a model is left to workers; empty: it is not.
+    """The reason to leave a model to workers; empty: check it here.
 
     Args:
         source: of the model.
-        is_here: whether a folder that only workers can see is out of the question.
+        is_here: True if the folder must be on this machine.
 
     Raises:
-        ModelIncomplete: what the local cache has of it cannot be read.
+        ModelIncomplete: the local cache has a damaged copy.
     """
     if source.hugging_face is not None:
         cached = _cached(source)
@@ -155,7 +157,7 @@ def _reason_unchecked(source: ModelSource, is_here: bool) -> str:
 
 
 def _cached(source: ModelSource) -> Path | None:
-    """The folder of a hub's model in the local cache. None: it is none, or not there."""
+    """The folder of a hub model in the local cache. None: no hub model, or not cached."""
     if source.hugging_face is None:
         return None
     cache = hub_cache(os.environ, Path.home())
@@ -163,5 +165,5 @@ def _cached(source: ModelSource) -> Path | None:
 
 
 def _is_offline() -> bool:
-    """Whether the hub must not be asked. Source: huggingface_hub, environment variables."""
+    """True if requests to the hub are disabled. Source: huggingface_hub, environment variables."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")

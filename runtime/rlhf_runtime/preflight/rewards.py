@@ -1,4 +1,4 @@
-"""The verifiers of a job: imported in processes of their own, as reward hosts do it."""
+"""Checks the verifiers of a job: imports them in separate processes, as reward hosts do."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from rlhf_sizing.machine import machine_memory_bytes
 Started = Sequence[tuple[RewardSpec, VerifierPool]]
 
 HEAD_SHARE = 4
-"""One part in so many of a head's memory is for its verifiers' imports together: a pod that exceeds
-its limit is killed as a whole, and the rest is for Ray and the driver."""
+"""Divisor of a head's memory for the imports of all verifiers together."""
+# A pod that exceeds its limit is killed, and Ray and the driver need the rest.
 
 
 @contextmanager
-def started_verifiers(spec: RLHFJobSpec, seconds: float, one_machine: bool) -> Iterator[Started]:
-    """Begin to import the modules of all verifiers, and end their processes in the end.
+def start_verifiers(spec: RLHFJobSpec, seconds: float, one_machine: bool) -> Iterator[Started]:
+    """Start to import the modules of all verifiers; end their processes at exit.
 
     Args:
         spec: of the job.
-        seconds: that an import may take.
-        one_machine: whether they are to score here. Elsewhere they may have more memory.
+        seconds: limit of an import.
+        one_machine: True if they will score on this machine; elsewhere they may have more memory.
     """
-    rewards = [each for each in spec.rewards if each.function is not None]
+    rewards = [reward for reward in spec.rewards if reward.function is not None]
     memory = None
     if rewards and not one_machine:
         memory = machine_memory_bytes() // HEAD_SHARE // len(rewards)
     with ExitStack() as stack:
         yield [
-            (each, stack.enter_context(closing(VerifierPool(_alone(each), seconds, memory))))
-            for each in rewards
+            (reward, stack.enter_context(closing(VerifierPool(_single(reward), seconds, memory))))
+            for reward in rewards
         ]
 
 
 def check_verifiers(
     spec: RLHFJobSpec, started: Started, one_machine: bool, findings: Findings
 ) -> None:
-    """Wait until all are imported, and compare what they measure with what the job relies on.
+    """Wait for the imports, and check that the job's metrics are measured.
 
     Args:
         spec: of the job.
         started: its verifiers.
-        one_machine: whether they are to score here. Elsewhere their imports may find what is not
-            here: memory, devices.
-        findings: get what is wrong, and whose import tells nothing.
+        one_machine: True if they will score on this machine. Elsewhere a failed import may succeed,
+            with more memory or devices.
+        findings: collects errors, and verifiers whose import gave no result.
     """
     metrics: dict[str, str | None] = {}
     for reward, pool in started:
@@ -63,7 +63,7 @@ def check_verifiers(
             except (LoadCrashed, LoadRaised) as error:
                 if one_machine:
                     raise
-                findings.unchecked.append(f"the reward {reward.name}: {_ending_of(error)}")
+                findings.unchecked.append(f"the reward {reward.name}: {_failure_text(error)}")
     if len(metrics) == len(started):
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
         with findings.about("spec", "rewards"):
@@ -71,19 +71,19 @@ def check_verifiers(
 
 
 def _field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
-    """Which names a reward's function."""
+    """The field of the manifest that names a reward's function."""
     return "spec", "rewards", spec.rewards.index(reward), "function", "entrypoint"
 
 
-def _ending_of(error: LoadCrashed | LoadRaised) -> str:
-    """How an import ended, in one line."""
+def _failure_text(error: LoadCrashed | LoadRaised) -> str:
+    """The failure of an import, in one line."""
     if isinstance(error, LoadCrashed):
         return "its import ends a process"
     return f"its import raises here: {str(error).splitlines()[-1]}"
 
 
-def _alone(reward: RewardSpec) -> RewardSpec:
-    """The reward with one process."""
+def _single(reward: RewardSpec) -> RewardSpec:
+    """A reward with one process."""
     assert reward.function is not None
     function = reward.function.model_copy(update={"processes": 1})
     return reward.model_copy(update={"function": function})

@@ -1,12 +1,11 @@
-"""What layers take on this machine's devices: measures what `rlhf_planner.problem.profile`
-keeps.
+"""Measures the times of a model's layers on this machine, for `rlhf_planner.problem.profile`.
 
-    job_subjects.py which models' layers, from a manifest
-    subjects.py     parts of models that are built to be measured
-    timed_model.py  a model as training engines build it, with times at the ends of its blocks
-    training.py     its passes, and the optimizer's step
-    generation.py   short runs of the generation engine
-    constants.py    the memory's bandwidth, and collectives
-    ranks.py        the processes that measure, and what they tell; what they are told: setup.py
-    one_rank.py     what one of them does
+job_subjects.py the models of a manifest
+subjects.py     models to measure, and the parts that are built of them
+timed_model.py  a model as training engines build it, with times at the ends of its blocks
+training.py     its passes, and the optimizer's step
+generation.py   short runs of the generation engine
+constants.py    the memory's bandwidth, and collectives
+ranks.py        the processes that measure, and their answers; their settings: setup.py
+one_rank.py     the measurement of one process
 """

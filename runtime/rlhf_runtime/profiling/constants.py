@@ -1,4 +1,4 @@
-"""The memory's bandwidth, and what collectives take."""
+"""Measures the memory's bandwidth and collectives."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlhf_runtime.profiling.timed_model import Clock
 from rlhf_runtime.profiling.training import repeated
 
 COPIED_BYTES = 1 << 28
-"""Larger than caches."""
+"""Bytes of the measured copy; larger than caches."""
 LARGE, SMALL = 1 << 26, 1 << 10
-"""Bytes of collectives."""
+"""Bytes of the measured collectives."""
 
 
 class LinkSeconds(NamedTuple):
-    """Of collectives between ranks of this machine."""
+    """Times of collectives between ranks of this machine."""
 
     bytes_per_second: float
-    """Received by each rank in a large one."""
+    """Received by each rank in a large collective."""
     seconds: float
-    """Of a small one."""
+    """Duration of a small collective."""
 
 
 def memory_bytes_per_second(clock: Clock, device: torch.device) -> float:
-    """Bytes read and written by a copy within the memory."""
+    """Bytes per second read and written by a copy within the memory."""
     source = torch.ones(COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
 
@@ -41,7 +41,7 @@ def memory_bytes_per_second(clock: Clock, device: torch.device) -> float:
 
 
 def link_seconds(clock: Clock, device: torch.device) -> LinkSeconds:
-    """Of an all-gather and a reduce-scatter, on average. Collective over all ranks of the world."""
+    """Mean of an all-gather and a reduce-scatter. Collective over all ranks of the world."""
     small = min(_collectives(SMALL, clock, device))
     large = min(_collectives(LARGE, clock, device))
     size = dist.get_world_size()
@@ -50,20 +50,21 @@ def link_seconds(clock: Clock, device: torch.device) -> LinkSeconds:
 
 def _collectives(num_bytes: int, clock: Clock, device: torch.device) -> list[float]:
     size = dist.get_world_size()
-    whole = torch.zeros(num_bytes // 4 // size * size, device=device)
-    own = torch.zeros(whole.numel() // size, device=device)
-    ways: list[Callable[[], object]] = [
-        lambda: dist.all_gather_into_tensor(whole, own),
-        lambda: dist.reduce_scatter_tensor(own, whole),
+    gathered = torch.zeros(num_bytes // 4 // size * size, device=device)
+    own = torch.zeros(gathered.numel() // size, device=device)
+    collectives: list[Callable[[], object]] = [
+        lambda: dist.all_gather_into_tensor(gathered, own),
+        lambda: dist.reduce_scatter_tensor(own, gathered),
     ]
-    found = []
+    seconds = []
     for _ in range(6):
         total = 0.0
-        for way in ways:
+        for collective in collectives:
             dist.barrier()
             clock.mark()
-            way()
+            collective()
             clock.mark()
             total += clock.read()[0]
-        found.append(total / len(ways))
-    return found[1:]
+        seconds.append(total / len(collectives))
+    # The first round warms up.
+    return seconds[1:]

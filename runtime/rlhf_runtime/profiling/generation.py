@@ -1,7 +1,7 @@
-"""Short runs of the generation engine: what a pass over prompts and a decoding step take.
+"""Measures short runs of the generation engine: the pass over prompts, and decoding steps.
 
-Two engines, of one block and of a few, tell blocks from the rest. Weights are random, as vLLM makes
-them.
+The difference of two engines, with one block and with several, gives the time of a block. Weights
+are random, as vLLM initializes them.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rlhf_runtime.profiling.timed_model import Now
 DECODED = 9
 """Tokens of each response."""
 REPEATS = 4
-"""Of each run; the first does not count."""
+"""Repetitions of each run; the first is a warm-up."""
 
 
 class Run(NamedTuple):
-    """Prompts that are answered at once."""
+    """A batch of equal prompts."""
 
     sequences: int
     prompt: int
-    """Tokens of each."""
+    """Tokens per prompt."""
 
     @property
     def tokens(self) -> int:
-        """Of all prompts."""
+        """Tokens of all prompts."""
         return self.sequences * self.prompt
 
     @property
     def pairs(self) -> float:
-        """Of tokens of prompts of which one looks at the other."""
+        """Attention pairs within prompts."""
         return self.tokens * self.prompt / 2
 
     @property
@@ -56,54 +56,55 @@ class Run(NamedTuple):
 
 
 SHORT = 16
-"""Tokens of a prompt where its length does not matter."""
+"""Tokens of a short prompt, for runs that do not vary its length."""
 RUNS = tuple(
     Run(*run) for run in [(1, 16), (8, 16), (64, 16), (64, 32), (8, 256), (2, 1024), (8, 512)]
 )
-"""Three of them with equally many tokens; two with equally many sequences."""
+"""Default runs. Three have equally many tokens, two equally many sequences."""
 COMPARED = 1024
-"""Tokens with which lengths are compared, at most, where none of those have equally many."""
-MOST_SEQUENCES = 256
-"""Of a run."""
+"""Maximum tokens of runs that compare lengths, if no default runs have equally many tokens."""
+MAX_SEQUENCES = 256
+"""Maximum sequences of a run."""
 SHORTEST_CONTEXT = DECODED + 3
-"""Tokens of a sequence that a model has to take: prompts of one token and of two are compared."""
+"""Minimum context of a model: prompts of one and of two tokens are compared."""
 
 
 class StepSeconds(NamedTuple):
-    """What a run took."""
+    """Times of a run."""
 
     prefill: float
     """The pass over prompts, with the first token."""
     decode: float
-    """A step of one token for each sequence."""
+    """A step of one token per sequence."""
 
     def minus(self, other: StepSeconds, divisor: float) -> StepSeconds:
-        """The difference, divided."""
+        """The difference, divided by a number."""
         return StepSeconds(*((a - b) / divisor for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
-class EngineOf:
-    """What an engine is built of."""
+class EngineConfig:
+    """The model of an engine."""
 
     folder: Path
-    """With the config of a model, in a folder of the rank's model in one of the measurement."""
+    """Config folder, as MEASUREMENT/MODEL-AND-RANK/FOLDER."""
     num_layers: int
-    """Of it."""
     key_value_bytes: int
-    """Of one token in one layer."""
+    """Bytes per token and layer."""
 
 
 def runs_for(max_sequences: int, longest: int) -> list[Run]:
-    """Runs that a model and a limit of sequences allow: shorter, and with fewer. Equally many
-    sequences occur with two lengths; equally many tokens, too, where two sequences are allowed.
+    """The runs within the limits of a model.
+
+    Some runs have equally many sequences and different lengths; with two sequences or more, some
+    also have equally many tokens.
 
     Args:
         max_sequences: of a run.
-        longest: sequence that the model takes.
+        longest: sequence of the model, in tokens.
 
     Raises:
-        UnsupportedModel: it takes too short ones.
+        UnsupportedModel: its context is too short.
     """
     if longest < SHORTEST_CONTEXT:
         raise UnsupportedModel(
@@ -119,7 +120,7 @@ def runs_for(max_sequences: int, longest: int) -> list[Run]:
         for sequences, prompt in RUNS
     ]
     if max_sequences > 64:
-        chosen.append(Run(min(max_sequences, MOST_SEQUENCES), short))
+        chosen.append(Run(min(max_sequences, MAX_SEQUENCES), short))
     chosen = list(dict.fromkeys(chosen))
     if len({run.tokens for run in chosen}) == len(chosen):
         chosen += _equal_tokens(max_sequences, longest_prompt)
@@ -127,46 +128,45 @@ def runs_for(max_sequences: int, longest: int) -> list[Run]:
 
 
 def _equal_tokens(max_sequences: int, longest_prompt: int) -> list[Run]:
-    """As many tokens in some sequences as in one."""
+    """Two runs of equally many tokens, in several sequences and in one."""
     some = min(8, max_sequences, longest_prompt)
     length = min(longest_prompt, COMPARED) // some
     return [Run(some, length), Run(1, some * length)]
 
 
 def measure_generation(
-    engines: tuple[EngineOf, EngineOf],
+    engines: tuple[EngineConfig, EngineConfig],
     world: World,
     dtype: str,
     runs: list[Run],
     begin: Callable[[str], None],
     now: Now,
 ) -> GenerationCurves:
-    """Curves of the layers of a model. Collective over the world, in which each rank has an engine
-    of its own.
+    """Measure the layers of a model. Collective over the world; each rank has its own engine.
 
     Args:
         engines: the same model with one block, and with more.
-        world: of all that measure.
-        dtype: in which they compute.
-        runs: to be measured.
-        begin: is told what is measured, before each run; returns when all ranks are there.
-        now: seconds since some moment.
+        world: of all ranks.
+        dtype: of the engines.
+        runs: to measure.
+        begin: reports the next measurement and waits for all ranks.
+        now: clock, in seconds.
     """
-    low, high = (_measure_engine(each, world, dtype, runs, begin, now) for each in engines)
-    few, many = (each.num_layers for each in engines)
+    low, high = (_measure_engine(config, world, dtype, runs, begin, now) for config in engines)
+    few, many = (config.num_layers for config in engines)
     return generation_curves(low, high, few, many)
 
 
 def generation_curves(
     low: dict[Run, StepSeconds], high: dict[Run, StepSeconds], few: int, many: int
 ) -> GenerationCurves:
-    """Curves of what two engines took.
+    """Curves from the times of two engines.
 
     Args:
-        low: of each run with the fewer blocks.
-        high: with more of them.
-        few: blocks of the former.
-        many: blocks of the latter.
+        low: times of each run with fewer blocks.
+        high: times with more blocks.
+        few: number of blocks of `low`.
+        many: number of blocks of `high`.
     """
     block = {run: high[run].minus(low[run], many - few) for run in low}
     rest = {
@@ -185,36 +185,36 @@ def generation_curves(
 
 
 def cached_curve(block: dict[Run, StepSeconds]) -> Curve:
-    """By tokens in the cache, from the runs of equally many sequences with fewest and with most."""
+    """Seconds by tokens in the cache, from two runs with equally many sequences."""
     by_sequences: dict[int, list[Run]] = {}
     for run in block:
         by_sequences.setdefault(run.sequences, []).append(run)
-    spans = [(min(found), max(found)) for found in by_sequences.values() if len(found) > 1]
+    spans = [(min(equal), max(equal)) for equal in by_sequences.values() if len(equal) > 1]
     few, many = max(spans, key=lambda span: span[1].cached - span[0].cached)
     slope = max(0.0, block[many].decode - block[few].decode) / (many.cached - few.cached)
     return Curve(at=(0.0, many.cached), seconds=(0.0, slope * many.cached))
 
 
 def _measure_engine(
-    of: EngineOf,
+    config: EngineConfig,
     world: World,
     dtype: str,
     runs: list[Run],
     begin: Callable[[str], None],
     now: Now,
 ) -> dict[Run, StepSeconds]:
-    """The least seconds of each run."""
-    engine = VllmEngine(_settings(of, world, dtype, runs), world)
+    """The minimum times of each run."""
+    engine = VllmEngine(_settings(config, world, dtype, runs), world)
     engine.weights_written()
     vocabulary = 64
-    found = {}
+    times = {}
     for run in runs:
-        text = f"{run.sequences} prompts of {run.prompt} tokens, {of.num_layers} deep"
+        text = f"{run.sequences} prompts of {run.prompt} tokens, {config.num_layers} deep"
         begin(f"generation with {text}")
-        taken = [_run(engine, run, vocabulary, now) for _ in range(REPEATS)][1:]
-        found[run] = StepSeconds(*map(min, zip(*taken, strict=True)))
+        repeated = [_run(engine, run, vocabulary, now) for _ in range(REPEATS)][1:]
+        times[run] = StepSeconds(*map(min, zip(*repeated, strict=True)))
     engine.close()
-    return found
+    return times
 
 
 def _run(engine: VllmEngine, run: Run, vocabulary: int, now: Now) -> StepSeconds:
@@ -230,19 +230,19 @@ def _run(engine: VllmEngine, run: Run, vocabulary: int, now: Now) -> StepSeconds
     return StepSeconds(prefill, median(decode))
 
 
-def world_name(of: EngineOf) -> str:
-    """Of an engine's ranks: with the folder of this measurement, which has a random name."""
-    measurement, model = of.folder.parts[-3:-1]
-    return f"{measurement}-{model}-{of.num_layers}"
+def world_name(config: EngineConfig) -> str:
+    """A unique name of an engine's ranks, from the random name of the measurement's folder."""
+    measurement, model = config.folder.parts[-3:-1]
+    return f"{measurement}-{model}-{config.num_layers}"
 
 
-def _settings(of: EngineOf, world: World, dtype: str, runs: list[Run]) -> EngineSettings:
+def _settings(config: EngineConfig, world: World, dtype: str, runs: list[Run]) -> EngineSettings:
     block = KV_BLOCK_TOKENS[Device.CPU if world.device.type == "cpu" else Device.GPU]
     blocks = max(run.sequences * -(-(run.prompt + DECODED) // block) for run in runs) + 8
-    cache = blocks * block * of.key_value_bytes * of.num_layers
+    cache = blocks * block * config.key_value_bytes * config.num_layers
     memory = 0 if world.device.type == "cpu" else torch.cuda.mem_get_info(world.device)[0]
     return EngineSettings(
-        folder=of.folder,
+        folder=config.folder,
         dtype=dtype,
         groups=tuple((rank,) for rank in range(world.size)),
         kv_cache_bytes=max(cache, 1 << 24),
@@ -252,5 +252,5 @@ def _settings(of: EngineOf, world: World, dtype: str, runs: list[Run]) -> Engine
         max_concurrent_sequences=max(run.sequences for run in runs),
         block_tokens=block,
         stop_token_ids=(),
-        world=world_name(of),
+        world=world_name(config),
     )

@@ -18,24 +18,24 @@ from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
 from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
-MOST_SEQUENCES = 256
-"""Of a decoding step that is measured."""
+MAX_SEQUENCES = 256
+"""Limit of sequences of a measured decoding step."""
 POSITIONS = 2048
-"""Of a model that says nothing of it."""
+"""Positions of a model whose config has none."""
 
 
 def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, ...]:
-    """Each role's model, as it is trained and as it generates; those that take equally long once.
+    """Each role's model, in training and in generation; equal layers only once.
 
     Args:
         job: the manifest, with absolute paths.
-        device: what ranks compute on.
+        device: of the ranks.
         workdir: where builtin models are written.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
         ModelNotFound: a model whose config.json is not on this machine.
-        ShapeUnknown: one of another kind than is known here.
+        ShapeUnknown: a model of an unsupported kind.
     """
     roles = job_roles(trace_job(job, device))
     return merged(
@@ -52,7 +52,7 @@ def _role_subjects(
     origin = job.spec.origin_role(name)
     folder = config_folder(job.spec.model_for(origin).source, job.spec.schedule.seed, workdir)
     training, rollout = job.spec.model_for(name).training, job.spec.rollout
-    given = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
+    tokens = training.micro_batch_tokens or MICRO_BATCH_TOKENS[device]
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
 
     def subject(tensor: int, *, computes: bool, generates: bool) -> Subject:
@@ -64,19 +64,19 @@ def _role_subjects(
             tensor=tensor,
             computes=computes,
             generates=generates,
-            micro_batch_tokens=max(given, longest),
-            max_sequences=min(rollout.max_concurrent_sequences, MOST_SEQUENCES),
+            micro_batch_tokens=max(tokens, longest),
+            max_sequences=min(rollout.max_concurrent_sequences, MAX_SEQUENCES),
             max_positions=max_positions(read_object(folder / CONFIG_FILE)) or POSITIONS,
         )
 
-    found = [subject(training.parallelism.tensor or 1, computes=True, generates=False)]
+    subjects = [subject(training.parallelism.tensor or 1, computes=True, generates=False)]
     if role.generates:
-        found.append(subject(rollout.parallelism.tensor or 1, computes=False, generates=True))
-    return found
+        subjects.append(subject(rollout.parallelism.tensor or 1, computes=False, generates=True))
+    return subjects
 
 
 def config_folder(source: ModelSource, seed: int, workdir: Path) -> Path:
-    """A folder with a model's config.json, be it without weights.
+    """A folder with a model's config.json, with or without weights.
 
     Raises:
         ModelNotFound: it is not on this machine.
@@ -90,9 +90,9 @@ def config_folder(source: ModelSource, seed: int, workdir: Path) -> Path:
         cache = hub_cache(os.environ, Path.home())
         folder = cached_folder(cache, source.hugging_face, source.revision or "main")
     if folder is None or not (folder / CONFIG_FILE).is_file():
-        named = source.path or source.hugging_face
+        model = source.path or source.hugging_face
         raise ModelNotFound(
-            f"layers are measured where the model's config is: got {named} without {CONFIG_FILE} "
+            f"layers are measured where the model's config is: got {model} without {CONFIG_FILE} "
             "on this machine, allowed a folder or a model in the local hub cache; no weights are "
             f"needed: `hf download {source.hugging_face or 'OWNER/NAME'} {CONFIG_FILE}`"
         )

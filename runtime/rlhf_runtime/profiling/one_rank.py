@@ -1,6 +1,6 @@
-"""What one of the processes that measure does: the machine's constants, then every model.
+"""The measurement of one process: the machine's constants, then every model.
 
-Imported by it once its environment is set.
+The process imports this after it has set its environment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlhf_runtime.engines.host_memory import keep_free_pages
 from rlhf_runtime.engines.vllm.libraries import vllm_version
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.profiling.constants import link_seconds, memory_bytes_per_second
-from rlhf_runtime.profiling.generation import EngineOf, measure_generation, runs_for
+from rlhf_runtime.profiling.generation import EngineConfig, measure_generation, runs_for
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject, generation_layers, training_layers, write_part
 from rlhf_runtime.profiling.timed_model import Clock, Now
@@ -42,12 +42,12 @@ COLLECTIVE_SECONDS = 600.0
 
 
 def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
-    """Everything that is asked for, as the rank sees it. Collective over all ranks.
+    """Measure everything. Collective over all ranks.
 
     Args:
         rank: of this process.
-        setup: what is measured.
-        say: is told what is done.
+        setup: with the models.
+        say: reports progress.
     """
     torch.set_num_threads(setup.threads)
     if setup.device is Device.CPU:
@@ -62,8 +62,10 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
         for number, subject in enumerate(setup.subjects)
     )
     dist.barrier()
-    world.close()  # only now: others would fail in a collective, and say so before who failed first
-    steps = [min(each.generation.step.seconds) for each in models if each.generation is not None]
+    # Only now: otherwise others fail in a collective and report before the rank that failed.
+    world.close()
+    curves = [model.generation for model in models if model.generation is not None]
+    steps = [min(generation.step.seconds) for generation in curves]
     return Profile(
         measured=Measured(
             device=setup.device,
@@ -79,7 +81,7 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
 
 
 class _Measuring:
-    """On one rank."""
+    """The measurements of one rank."""
 
     def __init__(self, setup: Setup, world: World, say: Say) -> None:
         self._world, self._say = world, say
@@ -87,7 +89,7 @@ class _Measuring:
         self._clock = Clock(world.device, self._now)
 
     def constants(self) -> Constants:
-        """Of memory and links."""
+        """Measure memory and links."""
         self._begin("memory and links")
         bandwidth = memory_bytes_per_second(self._clock, self._world.device)
         if self._world.size == 1:
@@ -100,11 +102,11 @@ class _Measuring:
         )
 
     def model(self, subject: Subject, folder: Path) -> ModelProfile:
-        """A model's layers.
+        """Measure the layers of a model.
 
         Args:
             subject: the model.
-            folder: that is not there yet, for its configs.
+            folder: for its configs; it must not exist.
         """
         self._say(subject.title)
         shape, precision, tensor = subject.key
@@ -124,7 +126,7 @@ class _Measuring:
             self._world.device,
             DTYPES[subject.precision],
             subject.micro_batch_tokens,
-            self._begin_of(subject),
+            self._begin_named(subject),
         )
 
     def _generation(self, subject: Subject, folder: Path) -> GenerationCurves:
@@ -132,19 +134,21 @@ class _Measuring:
         heads = key_value_heads_per_rank(subject.shape, subject.tensor)
         token_bytes = 2 * heads * subject.shape.head_dim * number_bytes
         few, many = (
-            EngineOf(write_part(subject, count, folder / f"generation-{count}"), count, token_bytes)
+            EngineConfig(
+                write_part(subject, count, folder / f"generation-{count}"), count, token_bytes
+            )
             for count in (1, generation_layers(subject))
         )
         runs = runs_for(subject.max_sequences, subject.max_positions)
         dtype = DTYPE_NAMES[DTYPES[subject.precision]]
-        begin = self._begin_of(subject)
+        begin = self._begin_named(subject)
         return measure_generation((few, many), self._world, dtype, runs, begin, self._now)
 
-    def _begin_of(self, subject: Subject) -> Say:
+    def _begin_named(self, subject: Subject) -> Say:
         return lambda text: self._begin(f"{subject.name}: {text}")
 
     def _begin(self, text: str) -> None:
-        """Say what is measured, and wait for the others, which measure it at the same time."""
+        """Report the next measurement, and wait for all ranks, so that they measure together."""
         self._say(text)
         dist.barrier()
 

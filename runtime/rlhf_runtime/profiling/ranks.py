@@ -1,7 +1,7 @@
-"""The processes that measure, one for each rank, and the profile of what they found.
+"""The processes that measure, one per rank, and the profile that they return.
 
-All of them do the same at the same time, so that they share the machine as ranks of a job do; the
-first one's times count.
+All measure the same at the same time, so that they share the machine like the ranks of a job; the
+times of rank 0 count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlhf_runtime.workers.process import usable_cores
 Say = Callable[[str], None]
 LOG_LINES = 15
 POLL_SECONDS = 1.0
-"""Between looks at whether the ranks live."""
+"""Interval of checks that the ranks are alive."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -42,13 +42,13 @@ def measure(
     threads: int | None = None,
     cpu_seconds: bool = False,
 ) -> Profile:
-    """Measure models' layers on this machine. Nothing is left when it is interrupted.
+    """Measure models' layers on this machine. An interrupt ends all processes.
 
     Args:
         subjects: the models.
-        device: what ranks compute on.
-        ranks: that compute at the same time.
-        say: is told what is done, a line each.
+        device: of the ranks.
+        ranks: number of concurrent ranks.
+        say: reports progress, line by line.
         threads: of each rank. None: its share of the cores.
         cpu_seconds: see `Setup`.
 
@@ -67,7 +67,7 @@ def measure(
 
 @contextmanager
 def _processes(setup: Setup) -> Iterator[tuple[list[Any], Any]]:
-    """All of them, and where they answer; none lives on."""
+    """Start all processes, with a queue for their answers; end them at exit."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     processes = [
@@ -86,29 +86,29 @@ def _processes(setup: Setup) -> Iterator[tuple[list[Any], Any]]:
 
 
 def _answer(setup: Setup, processes: Sequence[Any], answers: Any, say: Say) -> Profile:
-    last_look = False
+    is_last_poll = False
     while True:
         try:
             kind, value = answers.get(timeout=POLL_SECONDS)
         except queue.Empty:
             lost = _lost(processes)
-            if lost is None or not last_look:  # what it said may only now be there
-                last_look = lost is not None
+            if lost is None or not is_last_poll:  # its last answer may still arrive
+                is_last_poll = lost is not None
                 continue
             kind, value = "failed", f"rank {lost} ended with {processes[lost].exitcode}"
         if kind == "profile":
             return Profile.model_validate_json(value)
         if kind == "failed":
             raise ProfilingFailed(
-                f"layers could not be measured: got {value}\n{_last_lines(setup.folder)}\nsee to "
-                "what these lines say (memory, the model's config), then give the command again"
+                f"layers could not be measured: got {value}\n{_last_lines(setup.folder)}\ncorrect "
+                "the cause in these lines (memory, the model's config), then repeat the command"
             )
         say(value)
 
 
 def _lost(processes: Sequence[Any]) -> int | None:
-    """A rank that has failed, or the first, which answers, if it has ended; others may end first
-    when all is measured."""
+    """A failed rank, or rank 0 if it has ended. None: all is well."""
+    # The others may end before rank 0, which answers last.
     for rank, process in enumerate(processes):
         if process.exitcode is not None and (process.exitcode != 0 or rank == 0):
             return rank
@@ -116,24 +116,24 @@ def _lost(processes: Sequence[Any]) -> int | None:
 
 
 def visible_gpus(ranks: int, environment: Mapping[str, str]) -> list[str]:
-    """What each rank's `CUDA_VISIBLE_DEVICES` is: its own of those that this process sees.
+    """Assign each rank one of the GPUs of this process, as its `CUDA_VISIBLE_DEVICES`.
 
     Args:
-        ranks: that need a GPU each.
+        ranks: number of ranks.
         environment: of this process.
 
     Raises:
-        NotEnoughResources: it sees fewer.
+        NotEnoughResources: fewer GPUs than ranks.
     """
-    given = environment.get(VISIBLE)
-    if given is None:
+    value = environment.get(VISIBLE)
+    if value is None:
         return [str(rank) for rank in range(ranks)]
-    entries = takewhile(lambda each: each not in ("", "-1"), map(str.strip, given.split(",")))
-    gpus = list(entries)  # CUDA, too, sees nothing beyond those
+    entries = takewhile(lambda entry: entry not in ("", "-1"), map(str.strip, value.split(",")))
+    gpus = list(entries)  # CUDA also ignores all entries after an invalid one
     if len(gpus) < ranks:
         raise NotEnoughResources(
-            f"the devices to measure on are not there: got {len(gpus)} in {VISIBLE}={given!r}, "
-            f"needed {ranks}; look at {VISIBLE}, or ask for fewer with --devices"
+            f"the devices to measure on are not there: got {len(gpus)} in {VISIBLE}={value!r}, "
+            f"needed {ranks}; correct {VISIBLE}, or ask for fewer with --devices"
         )
     return gpus[:ranks]
 
@@ -145,7 +145,7 @@ def _last_lines(folder: Path) -> str:
 
 
 def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
-    """Be a rank: measure everything, and, as the first, say it."""
+    """Main function of a rank: measure everything; rank 0 answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all
     end_with(parent)
     log = os.open(setup.folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -176,7 +176,7 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
 
 
 def _import_libraries(setup: Setup) -> None:
-    """What ranks import; without vLLM where nothing generates."""
+    """Import the libraries of ranks; vLLM only if a model generates."""
     if any(subject.generates for subject in setup.subjects):
         import_libraries(setup.device)
     else:

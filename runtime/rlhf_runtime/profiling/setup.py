@@ -1,4 +1,4 @@
-"""What the processes that measure are told."""
+"""The settings of the processes that measure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlhf_runtime.profiling.subjects import Subject
 
 @dataclass(frozen=True)
 class Setup:
-    """What every process is told."""
+    """The settings of every process."""
 
     subjects: tuple[Subject, ...]
     device: Device
     ranks: int
     threads: int
     folder: Path
-    """Empty, for what they need of files."""
+    """An empty folder for their files."""
     cpu_seconds: bool = False
-    """Whether seconds are those in which the process computed, and not those of the wall clock:
-    for benchmarks of one thread on a machine that does something else, too."""
+    """True: CPU time of the process instead of wall time, for benchmarks of one thread on a busy
+    machine."""

@@ -1,4 +1,4 @@
-"""What a manifest's models ask to be measured. Pure but for reading config.json; no torch."""
+"""Subject: a model to measure, and the parts of it that are built. Reads config.json; no torch."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from rlhf_planner.problem.profile import BlockShape
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_sizing.shape import DecoderShape
 
-MOST_LAYERS = 3
-"""Of models that are measured: some, so that weights of one are out of the caches when it is used
-again."""
+MAX_LAYERS = 3
+"""Maximum number of measured layers."""
+# Several layers, so that the weights of one have left the caches when it runs again.
 MODEL_BYTES = 4 << 30
-"""Of the state of those layers, about."""
+"""Approximate limit of the state of those layers."""
 SMALL_BLOCK, SMALL_LAYERS = 1 << 20, 9
-"""Parameters of a block that takes less than what surrounds it in a decoding step; so many of them
-tell it from that."""
+"""Parameters of a small block, and the number of layers that is measured of such."""
+# A small block takes less time than the rest of a decoding step: more layers are needed to tell it.
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model's layers that are to be measured; it goes to other processes."""
+    """A model whose layers are to be measured. Picklable."""
 
     name: str
-    """The roles that have it."""
+    """Its roles."""
     folder: Path
-    """With its config.json; no weights are read."""
+    """Folder of its config.json; no weights are read."""
     shape: DecoderShape
     precision: Precision
     tensor: int
     """Ranks that share a layer."""
     computes: bool
-    """Whether it trains or runs forward."""
+    """True: measure training and forward passes."""
     generates: bool
     micro_batch_tokens: int
-    """The most tokens of a pass."""
+    """Maximum tokens of a pass."""
     max_sequences: int
-    """The most sequences of a decoding step."""
+    """Maximum sequences of a decoding step."""
     max_positions: int
-    """The longest sequence that the model takes."""
+    """Longest sequence of the model."""
 
     @property
     def key(self) -> tuple[BlockShape, Precision, int]:
-        """What determines its seconds."""
+        """The properties that determine its times."""
         return BlockShape.of(self.shape), self.precision, self.tensor
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Name and shape, in words."""
         part = f", one of {self.tensor} parts" if self.tensor > 1 else ""
         return f"{self.name} ({BlockShape.of(self.shape)}{part})"
 
 
 def merged(subjects: Iterable[Subject]) -> tuple[Subject, ...]:
-    """Those that take equally long as one, with whatever any of them asks for."""
+    """Merge subjects with equal keys; the result covers the needs of all."""
     by_key: dict[tuple[BlockShape, Precision, int], Subject] = {}
-    for each in subjects:
-        other = by_key.get(each.key)
-        by_key[each.key] = each if other is None else _both(other, each)
+    for subject in subjects:
+        other = by_key.get(subject.key)
+        by_key[subject.key] = subject if other is None else _both(other, subject)
     return tuple(by_key.values())
 
 
@@ -81,18 +81,18 @@ def _both(one: Subject, other: Subject) -> Subject:
 
 
 def write_part(subject: Subject, num_layers: int, folder: Path) -> Path:
-    """A folder with the config of so many layers of one rank's part of a model."""
+    """Write the config of one rank's part of a model with `num_layers` layers."""
     config: dict[str, Any] = json.loads((subject.folder / CONFIG_FILE).read_text(encoding="utf-8"))
     folder.mkdir(parents=True)
-    changed = config | part_of_config(config, subject.shape, subject.tensor, num_layers)
+    changed = config | rank_config(config, subject.shape, subject.tensor, num_layers)
     (folder / CONFIG_FILE).write_text(json.dumps(changed), encoding="utf-8")
     return folder
 
 
-def part_of_config(
+def rank_config(
     config: Mapping[str, Any], shape: DecoderShape, tensor: int, num_layers: int
 ) -> dict[str, Any]:
-    """What is another in the config of one rank's part: fewer layers, narrower ones."""
+    """The changes of the config for one rank's part: fewer and narrower layers."""
     changes: dict[str, Any] = {"num_hidden_layers": num_layers}
     if isinstance(config.get("layer_types"), list):
         types = config["layer_types"]
@@ -106,18 +106,18 @@ def part_of_config(
             "vocab_size": int(vocabulary_rows(shape, tensor)),
             **{
                 f"{name}_token_id": None for name in ("bos", "eos", "pad")
-            },  # they may lie beyond the part's rows
+            },  # they may exceed the part's vocabulary
         }
     return changes
 
 
 def training_layers(subject: Subject) -> int:
-    """Layers of a model that are built to measure passes."""
+    """Number of layers that are built to measure passes."""
     state = 16 * subject.shape.block_parameters // subject.tensor  # weights, gradients, moments
-    return max(1, min(MOST_LAYERS, subject.shape.num_layers, MODEL_BYTES // state))
+    return max(1, min(MAX_LAYERS, subject.shape.num_layers, MODEL_BYTES // state))
 
 
 def generation_layers(subject: Subject) -> int:
-    """Layers of the deeper of the two engines whose difference is what blocks take."""
+    """Number of layers of the deeper of two engines, whose difference gives the time of blocks."""
     own = subject.shape.block_parameters // subject.tensor
     return SMALL_LAYERS if own <= SMALL_BLOCK else max(2, training_layers(subject))

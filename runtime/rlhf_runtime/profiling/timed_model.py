@@ -1,5 +1,4 @@
-"""A few layers of a model as FSDP's engine builds them, with random weights, and the time at the
-ends of its blocks in passes forward and backward."""
+"""TimedModel: a few layers as the FSDP engine builds them, with random weights and timed blocks."""
 
 from __future__ import annotations
 
@@ -19,40 +18,39 @@ from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch
 from rlhf_runtime.engines.training import ReadLogProbs
 
 Now = Callable[[], float]
-"""Seconds since some moment."""
+"""Seconds since a fixed moment."""
 
 
 class Parts(NamedTuple):
-    """Seconds of a pass."""
+    """Seconds of a pass, by part."""
 
     embedding: float
-    """And whatever else is before the first block."""
+    """Everything before the first block."""
     blocks: float
-    """All of them."""
     head: float
-    """And the last norm."""
+    """Includes the last norm."""
 
     @property
     def total(self) -> float:
-        """Of the whole pass."""
+        """Seconds of the complete pass."""
         return sum(self)
 
 
 class Clock:
-    """Points in time of what a device computes."""
+    """Marks points in time of a device's work."""
 
     def __init__(self, device: torch.device, now: Now = time.perf_counter) -> None:
-        """Begin without points.
+        """Start without marks.
 
         Args:
             device: that computes.
-            now: seconds of a CPU; a GPU has its own.
+            now: clock of a CPU; GPUs use events.
         """
         self._device, self._now = device, now
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        """Now; on a GPU when it has come here."""
+        """Mark this point of the device's work."""
         if self._device.type == "cpu":
             self._marks.append(self._now())
         else:
@@ -61,7 +59,7 @@ class Clock:
             self._marks.append(event)
 
     def read(self) -> list[float]:
-        """Seconds between points, which are forgotten."""
+        """Seconds between marks; deletes them."""
         marks, self._marks = self._marks, []
         if self._device.type == "cpu":
             return [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
@@ -82,14 +80,14 @@ class TimedModel:
         *,
         recompute: bool = False,
     ) -> None:
-        """Build it.
+        """Build the model.
 
         Args:
             folder: with its config.
             clock: of the device.
-            device: on which it computes.
-            dtype: in which it does.
-            recompute: whether activations are computed again.
+            device: of the model.
+            dtype: of the model.
+            recompute: True to recompute activations.
         """
         config = read_config(folder)
         config.use_cache = False
@@ -104,15 +102,15 @@ class TimedModel:
         self._device = device
         self._head = FsdpHead(self.module)
         self._head.detect_changed_logits(empty_micro_batch().to(device))
-        self._is_watched = self._has_gradients = False
+        self._is_timed = self._has_gradients = False
         blocks = self.blocks()
         blocks[0].register_forward_pre_hook(self._enter_blocks, with_kwargs=True)
         blocks[-1].register_forward_hook(self._leave_blocks)
 
     def blocks(self) -> list[nn.Module]:
-        """Its blocks."""
+        """The transformer blocks."""
         kinds = set(self.module._no_split_modules or ())
-        return [each for each in self.module.modules() if type(each).__name__ in kinds]
+        return [module for module in self.module.modules() if type(module).__name__ in kinds]
 
     @torch.no_grad()
     def infer(self, part: MicroBatch) -> Parts:
@@ -121,7 +119,7 @@ class TimedModel:
         return Parts(*self.clock.read())
 
     def train(self, part: MicroBatch) -> tuple[Parts, Parts]:
-        """A forward and a backward pass; gradients are kept nowhere."""
+        """A forward and a backward pass; gradients are dropped."""
         self.module.zero_grad(set_to_none=True)
         self._has_gradients = True
         loss = self._run(part)
@@ -133,23 +131,23 @@ class TimedModel:
 
     def _run(self, part: MicroBatch) -> Tensor:
         part = part.to(self._device)
-        self._is_watched = True
+        self._is_timed = True
         self.clock.mark()
         values = self._head.run(part, ReadLogProbs()).values
         loss = values.mean()
         self.clock.mark()
-        self._is_watched = False
+        self._is_timed = False
         return loss
 
-    def _enter_blocks(self, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self._note(given[0] if given else named["hidden_states"])
+    def _enter_blocks(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._mark_hidden(args[0] if args else kwargs["hidden_states"])
 
-    def _leave_blocks(self, _: nn.Module, __: tuple[Any, ...], found: Any) -> None:
-        self._note(found if isinstance(found, Tensor) else found[0])
+    def _leave_blocks(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        self._mark_hidden(output if isinstance(output, Tensor) else output[0])
 
-    def _note(self, hidden: Tensor) -> None:
-        """Mark the time when hidden states are there, and when their gradient is."""
-        if not self._is_watched:  # computed again
+    def _mark_hidden(self, hidden: Tensor) -> None:
+        """Mark the time when hidden states are computed, and when their gradient is."""
+        if not self._is_timed:  # a recomputed block
             return
         self.clock.mark()
         if self._has_gradients:

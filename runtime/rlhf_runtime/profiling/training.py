@@ -1,4 +1,4 @@
-"""Passes of training and inference by tokens and pairs, and the optimizer's step by parameters."""
+"""Measures passes of training and inference, and the optimizer's step."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rlhf_planner.problem.profile import Curve, PassCurves, TrainingCurves, bloc
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
 from rlhf_runtime.profiling.timed_model import Clock, Parts, TimedModel
 from rlhf_sizing.costs import SequenceCost
 
 T = TypeVar("T")
 
 SETTINGS = OptimizerSettings(1e-6, 0.9, 0.95, 1e-8, 0.0, 1.0, LearningRateDecay.NONE, 0, 1_000_000)
-"""Any: they do not change what a step takes."""
+"""Arbitrary: they do not change the time of a step."""
 SHORT, FEWEST = 32, 16
-"""Tokens of a sequence where its length does not matter, and of the smallest pass."""
+"""Tokens of a short sequence, and of the smallest pass."""
 COMPARED = 1024
-"""Tokens with which lengths are compared."""
+"""Tokens of passes that compare lengths."""
 REPEATS, SECONDS = 3, 0.25
-"""Each point is measured so often, and for so long, whichever is more; but only once more where
-it takes longer than `LONG`."""
+"""Minimum repetitions and seconds of a measurement; one that takes longer than `LONG` is repeated
+once at most."""
 LONG = 0.5
 
 
@@ -44,12 +44,12 @@ class Point(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All of it."""
+        """Tokens of the micro-batch."""
         return self.sequences * self.length
 
     @property
     def pairs(self) -> float:
-        """Of tokens of which one looks at the other."""
+        """Attention pairs."""
         return self.tokens * self.length / 2
 
     @property
@@ -59,27 +59,26 @@ class Point(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was measured at a point."""
+    """Times of a point."""
 
     at: Point
     forward: Parts
     beyond: Parts
-    """What training takes more."""
+    """Additional time of training."""
 
 
-def points(most_tokens: int, longest: int) -> list[Point]:
-    """Micro-batches to measure: every fourth power of tokens, of short sequences; and one number of
-    tokens in longer sequences.
+def points(max_tokens: int, longest: int) -> list[Point]:
+    """Micro-batches to measure: powers of 4 of tokens in short sequences, one size in longer ones.
 
     Args:
-        most_tokens: of a pass.
-        longest: sequence that the model takes.
+        max_tokens: of a pass.
+        longest: sequence of the model, in tokens.
     """
     lengths = _lengths(longest)
     shortest = lengths[0]
     sizes = [FEWEST]
-    while sizes[-1] < most_tokens:
-        sizes.append(min(4 * sizes[-1], most_tokens))
+    while sizes[-1] < max_tokens:
+        sizes.append(min(4 * sizes[-1], max_tokens))
     if len(sizes) > 2 and sizes[-1] < 2 * sizes[-2]:
         del sizes[-2]
     short = [Point(max(1, size // shortest), min(size, shortest)) for size in sizes]
@@ -87,17 +86,17 @@ def points(most_tokens: int, longest: int) -> list[Point]:
 
 
 def _lengths(longest: int) -> list[int]:
-    """Of sequences that are compared, rising: powers of two, so that they make up equally many
-    tokens; two of them at least, where the model takes more than one token."""
-    found = [length for length in (SHORT, 128, 512, COMPARED) if length <= longest]
-    if len(found) > 1:
-        return found
+    """Lengths to compare, ascending; at least two if the model has more than one position."""
+    # Powers of two, so that sequences of each length can make up equally many tokens.
+    lengths = [length for length in (SHORT, 128, 512, COMPARED) if length <= longest]
+    if len(lengths) > 1:
+        return lengths
     largest = 1 << (min(longest, COMPARED).bit_length() - 1)
     return sorted({max(1, min(SHORT, largest // 4)), largest})
 
 
 def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
-    """Random prompts with responses of their length."""
+    """Random prompts, with responses of equal length."""
     random = np.random.default_rng(at.tokens)
     halves = [
         pack([random.integers(0, vocab_size, size) for _ in range(at.sequences)], np.int32)
@@ -105,7 +104,9 @@ def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
     ]
     groups = np.arange(at.sequences, dtype=np.int64)
     prompts, responses = halves
-    (part,) = cut(prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False))
+    (part,) = pack_micro_batches(
+        prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False)
+    )
     return part
 
 
@@ -114,57 +115,58 @@ def measure_training(
     clock: Clock,
     device: torch.device,
     dtype: torch.dtype,
-    most_tokens: int,
+    max_tokens: int,
     begin: Callable[[str], None],
 ) -> TrainingCurves:
-    """Curves of the layers of a model.
+    """Measure the layers of a model.
 
     Args:
-        folder: with the config of the layers that are measured.
+        folder: with the config of the layers.
         clock: of the device.
-        device: on which.
-        dtype: in which they compute.
-        most_tokens: of a pass.
-        begin: is told what is measured, before it is; returns when all ranks are there.
+        device: of the model.
+        dtype: of the model.
+        max_tokens: of a pass.
+        begin: reports the next measurement and waits for all ranks.
     """
     model = TimedModel(folder, clock, device, dtype)
     config = model.module.config
-    asked = points(most_tokens, getattr(config, "max_position_embeddings", None) or COMPARED)
-    kept = _samples(model, asked, begin)
+    requested = points(max_tokens, getattr(config, "max_position_embeddings", None) or COMPARED)
+    plain = _samples(model, requested, begin)
     begin("the optimizer")
     optimizer, num_layers = measure_optimizer(model), len(model.blocks())
     del model
     _free(device)  # the next one is as large
-    again = _samples(TimedModel(folder, clock, device, dtype, recompute=True), fewer(asked), begin)
+    recomputing = TimedModel(folder, clock, device, dtype, recompute=True)
+    recomputed = _samples(recomputing, fewer(requested), begin)
     return TrainingCurves(
-        forward=_curves(((each.at, each.forward) for each in kept), num_layers),
-        backward=_curves(((each.at, each.beyond) for each in kept), num_layers),
-        recomputed=_curves(((each.at, each.beyond) for each in again), num_layers),
+        forward=_curves(((sample.at, sample.forward) for sample in plain), num_layers),
+        backward=_curves(((sample.at, sample.beyond) for sample in plain), num_layers),
+        recomputed=_curves(((sample.at, sample.beyond) for sample in recomputed), num_layers),
         optimizer=optimizer,
     )
 
 
 def _free(device: torch.device) -> None:
-    """Give the memory of models back that nobody uses: their hooks refer to them in circles."""
+    # Hooks refer to their models in cycles, which only the collector frees.
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def fewer(asked: Sequence[Point]) -> list[Point]:
-    """Of these points the least, the largest and, in between, every second; the shortest and the
-    longest of the sequences that are compared."""
-    compared = sorted((each for each in asked if each.tokens == COMPARED), key=lambda at: at.length)
-    short = [each for each in asked if each.length <= compared[0].length]
+def fewer(points: Sequence[Point]) -> list[Point]:
+    """Every second point, with the smallest and the largest one, and the extreme lengths."""
+    equal = (point for point in points if point.tokens == COMPARED)
+    compared = sorted(equal, key=lambda point: point.length)
+    short = [point for point in points if point.length <= compared[0].length]
     return list(dict.fromkeys([*short[::-2], short[0], compared[0], compared[-1]]))
 
 
 def _samples(
-    model: TimedModel, asked: Iterable[Point], begin: Callable[[str], None]
+    model: TimedModel, requested: Iterable[Point], begin: Callable[[str], None]
 ) -> list[Sample]:
     config = model.module.config
-    found = []
-    for at in asked:
+    samples = []
+    for at in requested:
         part = micro_batch(at, config.vocab_size, config.hidden_size)
         text = f"passes of {at.sequences} x {at.length} tokens"
         begin(f"forward {text}")
@@ -172,22 +174,21 @@ def _samples(
         begin(f"training {text}")
         best = min(repeated(partial(model.train, part)), key=lambda both: sum(map(sum, both)))
         more = (there + back - alone for there, back, alone in zip(*best, forward, strict=True))
-        found.append(Sample(at, forward, Parts(*(max(0.0, each) for each in more))))
-    return found
+        samples.append(Sample(at, forward, Parts(*(max(0.0, seconds) for seconds in more))))
+    return samples
 
 
 def repeated(measure: Callable[[], T]) -> list[T]:
-    """What a measurement says again and again. The first time takes memory, and only counts where
-    it takes long."""
+    """Repeat a measurement. The first one allocates memory: it only counts if it takes long."""
     begin = time.perf_counter()
     first = measure()
     if (seconds := time.perf_counter() - begin) > LONG:
         return [first, measure()] if seconds < 4 * LONG else [first]
-    found: list[T] = []
+    results: list[T] = []
     begin = time.perf_counter()
-    while len(found) < REPEATS or time.perf_counter() - begin < SECONDS:
-        found.append(measure())
-    return found
+    while len(results) < REPEATS or time.perf_counter() - begin < SECONDS:
+        results.append(measure())
+    return results
 
 
 def _curves(measured: Iterable[tuple[Point, Parts]], num_layers: int) -> PassCurves:
@@ -200,30 +201,30 @@ def _curves(measured: Iterable[tuple[Point, Parts]], num_layers: int) -> PassCur
 
 
 def measure_optimizer(model: TimedModel) -> Curve:
-    """Clipping and a step, of a block's parameters and of all."""
+    """Measure clipping and a step, for a block's parameters and for all."""
     samples = []
     for module in (model.blocks()[0], model.module):
-        optimizer = SteppedOptimizer(module, model.clock)
+        optimizer = TimedOptimizer(module, model.clock)
         samples.append((float(optimizer.num_parameters), min(repeated(optimizer.step))))
     return curve_of(samples)
 
 
-class SteppedOptimizer:
-    """An optimizer of parameters like those of a module, with gradients that stay the same."""
+class TimedOptimizer:
+    """An optimizer of parameters like those of a module, with constant gradients."""
 
     def __init__(self, module: nn.Module, clock: Clock) -> None:
         self._stepped = {
-            name: nn.Parameter(torch.zeros_like(each, dtype=torch.float32))
-            for name, each in module.named_parameters()
+            name: nn.Parameter(torch.zeros_like(parameter, dtype=torch.float32))
+            for name, parameter in module.named_parameters()
         }
-        self._gradients = [torch.full_like(each, 1e-3) for each in self._stepped.values()]
+        self._gradients = [torch.full_like(parameter, 1e-3) for parameter in self._stepped.values()]
         self._optimizer = Optimizer(self._stepped, SETTINGS)
         self._clock = clock
 
     @property
     def num_parameters(self) -> int:
-        """That are stepped."""
-        return sum(each.numel() for each in self._stepped.values())
+        """Number of parameters of the step."""
+        return sum(parameter.numel() for parameter in self._stepped.values())
 
     def step(self) -> float:
         """Seconds of clipping and one step."""

@@ -64,7 +64,7 @@ class TensorSlice(NamedTuple):
         )
 
 
-def cut(shape: Sequence[int], dim: int, index: int, num_parts: int) -> TensorSlice:
+def shard_slice(shape: Sequence[int], dim: int, index: int, num_parts: int) -> TensorSlice:
     """Part `index` of a tensor cut along one dimension into parts of ceil(length / num_parts).
 
     The last parts may be shorter or empty.

@@ -22,6 +22,7 @@ def check_metrics(spec: RLHFJobSpec, declared: Mapping[str, str]) -> None:
     Raises:
         InvalidReward: a metric is missing or declared twice; the message lists all declarations.
     """
+    # A metric has one value per evaluation, so one verifier must own it.
     counts = Counter(declared.values())
     for field in _fields_that_need_exact_match(spec):
         if _EXACT_MATCH not in counts:
@@ -49,6 +50,5 @@ def _fields_that_need_exact_match(spec: RLHFJobSpec) -> Iterator[str]:
 
 
 def _declarations(spec: RLHFJobSpec, declared: Mapping[str, str]) -> str:
-    """List each reward with the metric that its verifier declares."""
     rewards = (f"{reward.name} ({declared.get(reward.name, 'none')})" for reward in spec.rewards)
     return ", ".join(rewards) or "no reward"

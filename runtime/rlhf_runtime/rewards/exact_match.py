@@ -19,5 +19,7 @@ def score(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
         KeyError: a record without that field.
     """
     return [
-        float(sample.response.strip() == str(sample.record[field]).strip()) for sample in samples
+        # `str`, because a data file may hold the answer as a number.
+        float(sample.response.strip() == str(sample.record[field]).strip())
+        for sample in samples
     ]

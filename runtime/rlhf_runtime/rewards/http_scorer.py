@@ -25,15 +25,15 @@ from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
 
+# Wait before the first retry; doubles with each further retry.
+# Maximum wait before a retry, even if Retry-After asks for more.
 FIRST_WAIT_SECONDS = 0.5
-"""Wait before the first retry; doubles with each further retry."""
 MAX_WAIT_SECONDS = 30.0
-"""Maximum wait before a retry, even if Retry-After asks for more."""
 TOO_MANY_REQUESTS = 429
+# Statuses that one bad sample of a batch may cause: its samples are sent again one by one.
+# Maximum length of a response; the rest is not read.
 SAMPLE_ERROR_STATUSES = (400, 413, 422, 500)
-"""Statuses that one bad sample of a batch may cause: its samples are sent again one by one."""
 MAX_ANSWER_BYTES = 64 * 2**20
-"""Maximum length of a response; the rest is not read."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -94,6 +94,7 @@ class HTTPScorer:
                 return
             self._closed = True
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        # Only now: the loop must run until the cancelled tasks have ended.
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -103,6 +104,7 @@ class HTTPScorer:
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
                 progress = asyncio.Condition()
+                # One task per concurrent batch; the semaphore limits all calls together.
                 for _ in range(min(self._http.max_concurrency, len(samples))):
                     group.create_task(self._send_batches(session, request, progress))
         except asyncio.CancelledError:
@@ -124,6 +126,7 @@ class HTTPScorer:
                 if request.pending:
                     batch = request.next_batch()
                     request.record(batch, await self._score_batch(session, batch))
+            # With onError: Fail the job ends anyway.
             if request.has_errors and self._stops_at_errors:
                 request.pending.clear()
             async with progress:
@@ -152,6 +155,7 @@ class HTTPScorer:
         samples = [asdict(sample) for sample in batch]
         body = {"samples": samples, "parameters": self._http.parameters}
         try:
+            # A redirected POST would become a GET without the samples.
             async with session.post(self._http.url, json=body, allow_redirects=False) as response:
                 content = await _body(response)
         except TimeoutError as error:

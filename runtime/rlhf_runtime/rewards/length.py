@@ -22,5 +22,6 @@ def penalty(samples: Sequence[Sample], *, free: int = 1000, limit: int = 2000) -
         raise ValueError(
             f"limit is not above free: got free {free} and limit {limit}; raise limit or lower free"
         )
+    # Truncation must not be the way to a short response.
     lengths = [len(sample.response) if sample.finished else limit for sample in samples]
     return [-min(max(length - free, 0) / (limit - free), 1.0) for length in lengths]

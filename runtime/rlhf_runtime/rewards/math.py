@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from rlhf_runtime.rewards.sample import Sample
 
+# Longer texts are no answers. Also bounds the time of a comparison.
 MAX_ANSWER_CHARACTERS = 200
-"""Longer texts are no answers. Also bounds the time of a comparison."""
 
 _NUMBER_IN_TEXT = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|[-+]?\.\d+%?")
 _ANSWER_PHRASE = re.compile(
@@ -117,6 +117,7 @@ def as_number(answer: str) -> Number | None:
     match = _NUMBER.fullmatch(normalize_answer(answer))
     if match is None or (match["whole"] and not match["bottom"]):
         return None
+    # Exact: 1/3 and 0.1 + 0.2 have no exact float.
     bottom = int(match["bottom"] or 1)
     if bottom == 0:
         return None
@@ -130,6 +131,7 @@ def normalize_answer(answer: str) -> str:
     for pattern, by in ((_TEX_TEXT, r" \1 "), (_TEX_NOISE, ""), (_CURRENCY, "")):
         text = pattern.sub(by, text)
     text = re.sub(r"(?<=\d)\s*(?=\\[dt]?frac)", " ", text)
+    # Repeated, so that nested fractions are resolved from the inside.
     previous = ""
     while previous != text:
         previous, text = text, _TEX_FRACTION.sub(_plain_fraction, text)

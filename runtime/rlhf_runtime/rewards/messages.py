@@ -96,6 +96,7 @@ def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
         except (TypeError, ValueError):
             fault = Fault.NOT_A_NUMBER
         else:
+            # A finite float64 may still overflow float32.
             if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
                 scores[index] = number
                 continue
@@ -105,6 +106,7 @@ def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
 
 
 def _as_number(value: Any) -> float:
+    # `float` accepts numbers in texts, but such a verifier has a mistake.
     if isinstance(value, str | bytes):
         raise TypeError("a text")
     return float(value)

@@ -30,8 +30,8 @@ from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
 from rlhf_runtime.rewards.verifier_process import ProcessExited, VerifierProcess
 
+# Time limit for importing a verifier's module; generous, because it may import torch.
 START_SECONDS = 120.0
-"""Time limit for importing a verifier's module; generous, because it may import torch."""
 
 
 class VerifierPool:
@@ -61,8 +61,8 @@ class VerifierPool:
         self._processes: list[VerifierProcess] = []
         self._metric: str | None = None
         self._requests: list[Request] = []
+        # Protects the requests, the failure and the pipe's sending end.
         self._lock = threading.Lock()
-        """Protects the requests, the failure and the pipe's sending end."""
         self._failure: Exception | None = None
         self._wakeups, self._wakeup_sender = Pipe(duplex=False)
         """Wakes the thread: a message announces a request, the pipe's end that the pool closes."""
@@ -105,6 +105,7 @@ class VerifierPool:
     def close(self) -> None:
         """Kill all processes; pending requests fail. Closing twice does nothing."""
         with self._lock:
+            # An earlier error is the cause; closing must not hide it.
             self._failure = self._failure or self._closed_error()
             self._wakeup_sender.close()
         self._thread.join()
@@ -164,6 +165,7 @@ class VerifierPool:
             batch = pending.next_batch()
             deadline = time.monotonic() + self._function.timeout_seconds
             try:
+                # The deadline starts here: waiting in the queue does not count.
                 process.send_batch(batch, deadline)
             except ProcessExited:  # it died while idle, so the batch is not the cause
                 pending.put_back(batch)
@@ -218,9 +220,11 @@ class VerifierPool:
         """Kill a process, fail its batch and start another process."""
         process.kill()
         if process.batch is None:
+            # It has never been ready, so every new process would fail, too.
             kind = LoadTimedOut if fault is Fault.TIMED_OUT else LoadCrashed
             raise kind(f"{self.title} cannot be used: its module did not load: {detail}")
         process.batch.request.fail(process.batch, fault, detail)
+        # In its place: `_assign_batches` goes through the processes by index.
         self._processes[self._processes.index(process)] = self._new_process()
 
     def _new_process(self) -> VerifierProcess:

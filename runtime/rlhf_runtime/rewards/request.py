@@ -65,6 +65,7 @@ class Request:
     def put_back(self, batch: Batch) -> None:
         """Make a batch pending again that no process has started."""
         self._end(batch, has_score=False)
+        # At the front, so that batches stay in order.
         self.pending.appendleft(batch)
 
     def record(self, batch: Batch, scores: BatchScores) -> None:
@@ -80,12 +81,14 @@ class Request:
         self._give_up_after_limit(batch.origin)
 
     def _split(self, batch: Batch, fault: Fault, detail: str) -> None:
+        # Shared by the batch's samples, to give up together.
         origin = FailedBatch(fault, detail)
         self._tally.split(batch.start, len(batch.samples), fault, detail)
         alone = [
             Batch(self, batch.start + number, [sample], origin)
             for number, sample in enumerate(batch.samples)
         ]
+        # At the front and in order; `extendleft` reverses.
         self.pending.extendleft(reversed(alone))
 
     def _give_up_after_limit(self, origin: FailedBatch | None) -> None:

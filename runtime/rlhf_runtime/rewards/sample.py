@@ -28,8 +28,8 @@ Verifier = TypeVar("Verifier", bound=Callable[..., Any])
 
 _MARK = "__rlhf_metric__"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+# Matches metrics that every evaluation has.
 _RESERVED = re.compile(r"reward_mean|length_mean|pass_at_.*")
-"""Matches metrics that every evaluation has."""
 
 
 def measures(metric: str) -> Callable[[Verifier], Verifier]:

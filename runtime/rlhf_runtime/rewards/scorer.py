@@ -64,15 +64,16 @@ class Scorer:
         self._is_complete = len(self._rewards) == len(rewards)
         self._pools = [_start(reward) for reward in self._rewards]
         try:
+            # All have started before the first one is awaited, so that they load in parallel.
             metrics = _wait_until_ready(self._pools)
         except BaseException:
             self.close()
             raise
         named = zip(self._rewards, metrics, strict=True)
+        # Metrics that verifiers declare, by the reward's name.
         self.declared_metrics = {
             reward.name: metric for reward, metric in named if metric is not None
         }
-        """Metrics that verifiers declare, by the reward's name."""
 
     def score(
         self, samples: Sequence[Sample], name_samples: SampleNamer = name_by_number
@@ -86,6 +87,7 @@ class Scorer:
             RewardError: a verifier with onError: Fail failed.
         """
         requests = [pool.submit(samples) for pool in self._pools]
+        # All verifiers finish before an error is raised, so that none runs on unobserved.
         wait(requests)
         scores = [request.result() for request in requests]
         scored = combine_scores(
@@ -144,6 +146,7 @@ def for_host(reward: RewardSpec, host: Slice) -> RewardSpec:
     if reward.http is None:
         return reward
     limit = reward.http.max_concurrency
+    # Shares differ by at most 1 and sum to the limit.
     share = limit * (host.index + 1) // host.count - limit * host.index // host.count
     http = reward.http.model_copy(update={"max_concurrency": max(1, share)})
     return reward.model_copy(update={"http": http})
@@ -178,8 +181,10 @@ def combine_scores(
         faults.update(score.errors)
         faults.update({"rescored": score.rescored} if score.rescored else {})
         means[f"{reward.role}/{reward.name}"] = _mean(score.values[score.valid])
+    # Summed in float64 and rounded once.
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
+    # With scores of models to come, mean and spread are computed where the sum is complete.
     if is_complete:
         role = rewards[0].role
         means[f"{role}/mean"] = _mean(values[valid])

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 
+# Maximum of failures per request that are described; all are counted.
 MAX_NAMED = 5
-"""Maximum of failures per request that are described; all are counted."""
 
 
 class SampleName(NamedTuple):

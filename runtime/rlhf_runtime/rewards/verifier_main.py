@@ -32,8 +32,8 @@ from rlhf_runtime.rewards.sample import Sample, declared_metric
 
 Verifier = Callable[..., Iterable[Any]]
 
+# Kept from the traceback's end.
 MAX_TRACEBACK_CHARACTERS = 6000
-"""Kept from the traceback's end."""
 
 
 class CannotLoad(Exception):
@@ -49,7 +49,9 @@ def main(descriptor: int, owner_pid: int) -> None:
 
     owner_pid: the process that started this one; this process ends with it.
     """
+    # Before anything of the user's runs: an owner that was killed cannot end this process.
     end_with(owner_pid)
+    # Processes that the verifier starts must not keep the connection open.
     os.set_inheritable(descriptor, False)
     with Connection(descriptor) as connection:
         try:
@@ -99,6 +101,7 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
             "plain function; call asyncio.run(...) in it"
         )
     try:
+        # Checked here, once, instead of failing on the first batch after minutes of generation.
         inspect.signature(verifier).bind([], **parameters)
     except TypeError as error:
         raise CannotLoad(
@@ -117,6 +120,7 @@ def score_batch(
     """Call the function and check its result; any exception becomes a fault."""
     try:
         result = verifier(samples, **parameters)
+        # Texts and mappings are iterable, too, but their elements are no scores.
         values = None if isinstance(result, str | Mapping) else list(result)
     except BaseException as error:  # also SystemExit: a verifier must not end the process
         trace = _user_traceback(error)

@@ -27,12 +27,12 @@ from rlhf_runtime.rewards.sample import Sample
 
 LOGGER = logging.getLogger(__name__)
 
+# Lines of output in an error message about an exited process.
+# A longer line is logged in pieces.
+# Maximum wait for the rest of a killed process's output.
 LAST_LINES = 20
-"""Lines of output in an error message about an exited process."""
 MAX_LINE_BYTES = 2000
-"""A longer line is logged in pieces."""
 DRAIN_SECONDS = 1.0
-"""Maximum wait for the rest of a killed process's output."""
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from rlhf_runtime.rewards.verifier_main import main; "
@@ -72,6 +72,7 @@ class VerifierProcess:
         with theirs:
             self._popen = subprocess.Popen(
                 [
+                    # -P keeps the working directory off the path; this process's path is passed on.
                     *(sys.executable, "-P", "-c", _PROGRAM),
                     *(json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())),
                 ],
@@ -80,6 +81,7 @@ class VerifierProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                # Unbuffered, so that the last lines before a crash reach the log.
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         # Set before `Load` is sent: nothing of the user's runs without the limit.
@@ -93,6 +95,7 @@ class VerifierProcess:
         self.is_ready = False
         self.batch: Batch | None = None
         self.deadline = deadline
+        # Sent without waiting: all processes of a pool load in parallel.
         self._send(Load(function.entrypoint, function.parameters))
 
     @property
@@ -129,6 +132,7 @@ class VerifierProcess:
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
         self.connection.close()
+        # Output that other processes inherited may stay open, so the wait has a limit.
         self._log_thread.join(timeout=DRAIN_SECONDS)
 
     def _send(self, message: Load | list[Sample]) -> None:
@@ -140,6 +144,7 @@ class VerifierProcess:
     def _exit_message(self) -> str:
         """Kill what is left of the process, and describe its exit and last output."""
         self.kill()
+        # Negative: the number of the signal that killed it.
         code = self._popen.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         lines = "; it last printed:\n" + "\n".join(self._last_lines) if self._last_lines else ""

@@ -20,7 +20,7 @@ from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.faults import Faults
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 if TYPE_CHECKING:
     from rlhf_runtime.roles.generation import Generation
@@ -50,7 +50,7 @@ class RoleContext:
     engine_group: RankGroup | None = None
     """The ranks of its generation engines, where unfinished rows migrate between them. None: no
     migration, or no engine on this rank."""
-    tick: Hook = nothing
+    tick: Hook = noop
     """Reports progress."""
 
     @property

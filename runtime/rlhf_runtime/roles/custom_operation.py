@@ -41,9 +41,12 @@ def run_custom(
         UserCodeFailed: the function raises, or its result is invalid.
     """
     if not num_rows:
+        # A rank may have no rows; user code should not have to handle that.
         return {out.column: _empty_column(out.kind) for out in operation.outputs()}
     function = user_code.load("the custom operation", operation.entrypoint)
+    # Only the declared columns: the plan moves no others.
     read = {name: columns[name] for name in operation.reads}
+    # Functions see plain floats; checkpoints store tensors.
     kept = {name: float(state.get(name, initial)) for name, initial in operation.keeps.items()}
     arguments = {**operation.arguments, **({STATE: kept} if kept else {})}
     title = _title(operation, function)
@@ -54,6 +57,7 @@ def run_custom(
     for output in operation.outputs():
         if problem := _column_problem(output, result[output.column], num_rows, responses):
             raise UserCodeFailed(f"{title} returns {output.column} {problem}")
+    # After all checks, so that a function that fails leaves the state unchanged.
     state.update({n: torch.tensor(float(kept[n]), dtype=torch.float64) for n in operation.keeps})
     return {name: result[name] for name in operation.writes}
 
@@ -148,6 +152,7 @@ def _column_problem(
     is_number = column.values.dtype.kind in "biuf"
     if column.values.dtype.kind == "O" or (kind in PER_TOKEN | PER_ROW and not is_number):
         return f"as {column.values.dtype}: allowed numbers; convert it"
+    # The condition of flow.repeat is one answer for the complete batch.
     if output.column == ENOUGH and len(np.unique(column.values)) > 1:
         return (
             "with different answers: got both in one batch, allowed the same in every row; write "

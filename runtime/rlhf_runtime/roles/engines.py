@@ -30,6 +30,7 @@ def make_engine(context: RoleContext, *, value_head: bool = False) -> TrainingEn
         context.parallel,
         context.precision,
         value_head=value_head,
+        # A critic starts with a new head; a frozen reward model must bring its own.
         needs_head=value_head and context.is_frozen,
         trained=context.role_plan.is_trained,
         recompute=context.role_plan.recomputes,

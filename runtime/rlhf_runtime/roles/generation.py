@@ -32,10 +32,10 @@ from rlhf_runtime.seeds import sample_seeds
 
 logger = logging.getLogger(__name__)
 
+# Words in the errors that another rank causes, not the model.
+# The version before any pass.
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
-"""Words in the errors that another rank causes, not the model."""
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
-"""The version before any pass."""
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -124,6 +124,7 @@ class Generation:
             return
         plan = self._context.plan.generation(self._context.role)
         assert plan is not None
+        # Kernels run first at the first token, so an unsupported model fails here.
         prompts = pack([[self._tokenizer.eos_token_id]], np.int32)
         try:
             self._vllm.generate(prompts, Sampling(0.0, [0]), max_tokens=1)
@@ -144,6 +145,7 @@ class Generation:
         options, rollout = inputs.call.options, self._context.job.spec.rollout
         assert isinstance(options, GenerateOptions) and self._vllm is not None
         samples = options.samples
+        # Temperature 0 is greedy decoding.
         temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
         self._weight_sync.require_current(_required_version(inputs))
         rows = inputs.rows()
@@ -193,6 +195,8 @@ class Generation:
     def _sampling(self, prompts: Prompts, inputs: CallInputs, temperature: float) -> Sampling:
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
         numbers = prompts.columns["sample_index"].values.astype(np.int64)
+        # Seeds depend on the job, step, call, prompt and sample only. So a row is sampled alike on
+        # any engine, and again after a restart.
         seed = self._context.job.spec.schedule.seed
         call = f"{inputs.graph.value}/{inputs.call.id}"
         if inputs.round:  # each round samples other responses to a prompt
@@ -254,6 +258,7 @@ def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
         groups: of the rows on this rank: complete groups, whose rows are neighbours.
         samples: responses per row.
     """
+    # Rows of a group are neighbours: the distance from the first one numbers them.
     _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
     position = np.arange(len(groups)) - first[group_of]
     numbers: np.ndarray = position[:, None] * samples + np.arange(samples)

@@ -59,6 +59,7 @@ class LanguageModel:
         """Run one or more optimizer steps on the batch."""
         options = inputs.call.options
         assert isinstance(options, TrainOptions)
+        # The role starts to train later, such as a policy while its critic warms up.
         if inputs.step <= options.from_step:
             return Result()
         losses = (options.loss, *options.auxiliary)
@@ -67,6 +68,7 @@ class LanguageModel:
             for batch, loss in zip((inputs, *inputs.auxiliary), losses, strict=True)
         ]
         metrics = MetricAccumulator()
+        # Every epoch repeats the mini-batches in the same order.
         for own, *others in list(zip(*batches, strict=True)) * options.loss.updates(1):
             auxiliary = zip(others, options.auxiliary, strict=True)
             weighted = [
@@ -77,6 +79,7 @@ class LanguageModel:
                 ),
             ]
             self._step(weighted, metrics, own.share)
+            # DPO averages over pairs, not tokens.
             if not isinstance(options.loss, Dpo):
                 metrics.record_tokens(self._context.role, own)
         return Result(statistics=metrics.statistics())
@@ -104,6 +107,7 @@ class LanguageModel:
                     micro_batches(batch, self.engine, tokens, rows)
                     for rows in policy.split_by_gradient()
                 )
+                # Entropies are always a metric, but need a gradient only for the bonus.
                 has_bonus = loss.entropy_coefficient != 0
                 reading = ReadLogProbs(self._temperature, True, entropy_gradient=has_bonus)
                 return WeightedLoss(reading, trained, policy, no_grad)
@@ -142,6 +146,7 @@ class CrossEntropyLossFn:
         self._weight = loss.weight
         self._metric = metric
         self._metrics = metrics
+        # A mini-batch without tokens has no weight in the mean.
         if batch.denominators.num_tokens:
             metrics.record_mean(metric, 0.0, batch.share)
 

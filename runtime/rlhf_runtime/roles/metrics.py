@@ -20,8 +20,8 @@ class MetricAccumulator:
     # Reading a tensor at once would make the host wait for the device at every micro-batch.
 
     def __init__(self) -> None:
+        # Contributions to means: name, total, weight.
         self._totals: list[tuple[str, float | torch.Tensor, float]] = []
-        """Contributions to means: name, total, weight."""
         self._maxima: list[tuple[str, float | torch.Tensor]] = []
         self._sums: dict[str, float] = {}
         self._spreads: dict[str, Spread] = {}
@@ -52,6 +52,7 @@ class MetricAccumulator:
 
     def record_update(self, role: str, rate: float, norm: float, share: float) -> None:
         """Record an optimizer step of a role; a step whose norm is not finite was skipped."""
+        # Norm and rate are equal on all ranks, whose shares sum to 1.
         self.record_mean(f"{role}/gradient_norm", norm * share, share)
         self.record_sum(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
         self.record_mean(f"{role}/learning_rate", rate * share, share)
@@ -71,6 +72,7 @@ class MetricAccumulator:
         maxima: dict[str, float] = {}
         values = _numbers([value for _, value in self._maxima])
         for (name, _), value in zip(self._maxima, values, strict=True):
+            # `larger` keeps a NaN, which `max` could drop.
             maxima[name] = larger(maxima.get(name, value), value)
         return Statistics(means, maxima, self._sums, self._spreads)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_flow.step.columns import RESPONSE_MASK
 from rlhf_runtime.calls.inputs import BatchInputs
 from rlhf_runtime.dataplane.columns import Column, Rows
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UserCodeFailed
@@ -120,6 +120,7 @@ def mini_batches(
     Raises:
         UserCodeFailed: the response mask does not fit the responses.
     """
+    # Loaded once for all mini-batches, then cut.
     parts = inputs.mini_batches()
     columns = inputs.load(np.concatenate(parts))
     bounds = np.cumsum([0, *(len(part) for part in parts)])
@@ -136,6 +137,7 @@ def mini_batches(
         _kept_rows(batch, mask, valid, row_filter)
         for batch, mask in zip(selected, masks, strict=True)
     ]
+    # Losses divide by counts over all ranks, so that they do not depend on which rank has a row.
     counts = parallel.sum(
         torch.tensor([_counts(mask.counts[k]) for mask, k in zip(masks, kept, strict=True)])
     )
@@ -146,6 +148,7 @@ def mini_batches(
             kept_rows,
             mask,
             Denominators(int(tokens), int(sequences), fixed_length),
+            # The weights of all ranks sum to 1 per mini-batch.
             1.0 / parallel.data_size,
         )
         for batch, group, kept_rows, mask, (tokens, sequences) in zip(
@@ -172,7 +175,7 @@ def micro_batches(
         keep_groups: keep all rows of a prompt in one micro-batch, however many tokens they
             have.
     """
-    parts = cut(
+    parts = pack_micro_batches(
         batch.columns[PROMPTS],
         batch.columns[RESPONSES],
         batch.groups,
@@ -180,6 +183,7 @@ def micro_batches(
         rows,
         keep_groups,
     )
+    # Masked tokens stay in the sequence, as context, but are not predicted.
     return [part.select(batch.loss_mask.flags[part.tokens]) for part in parts]
 
 
@@ -195,6 +199,7 @@ def comparison_micro_batches(
     complete: list[MicroBatch] = []
     too_large: list[MicroBatch] = []
     for part in micro_batches(batch, engine, max_padded_tokens, rows, keep_groups=True):
+        # A single row cannot be split, however long it is.
         fits = part.token_ids.numel() <= max_padded_tokens or len(part.rows) == 1
         (complete if fits else too_large).append(part)
     if not too_large:
@@ -219,5 +224,5 @@ def _kept_rows(
 
 
 def _counts(tokens_per_row: torch.Tensor) -> list[int]:
-    """Counting tokens, and rows with at least one of them."""
+    # Counting tokens, and rows with at least one of them.
     return [int(tokens_per_row.sum()), int((tokens_per_row > 0).sum())]

@@ -82,11 +82,11 @@ class Workspace:
         step: int,
     ) -> None:
         self.columns = columns
+        # The rows' numbers in the batch.
         self.numbers = numbers
-        """The rows' numbers in the batch."""
         self.groups = torch.tensor(groups)
+        # Sums over all ranks that share the batch.
         self.sum = sum
-        """Sums over all ranks that share the batch."""
         self.metrics = metrics
         self.state = state
         self.step = step
@@ -120,6 +120,7 @@ class Workspace:
             mask: True on counting tokens.
         """
         response_mask = self.columns.get(RESPONSE_MASK)
+        # Masked tokens keep their positions in the column, with value 0.
         present = mask if response_mask is None else length_mask(lengths_of(response_mask))
         values = unpad(torch.where(mask, padded.float(), 0.0), present)
         self.columns[name] = Column(values.numpy(), present.sum(dim=1).to(torch.int32).numpy())
@@ -147,6 +148,7 @@ def compute(inputs: CallInputs, parallel: ParallelContext, state: OperationState
     rows = inputs.index.rows if sees_all else own
     metrics = MetricAccumulator()
     columns, groups = dict(inputs.load(rows)), inputs.index.find(rows).groups
+    # With all rows on every rank there is nothing to sum over ranks.
     reduce = no_reduce if sees_all else parallel.sum
     workspace = Workspace(columns, rows, groups, reduce, metrics, state, inputs.step)
     for operation in options.operations:
@@ -159,6 +161,7 @@ def compute(inputs: CallInputs, parallel: ParallelContext, state: OperationState
 
 def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
     total = weighted_sum(list(map(work.rows, operation.terms)), list(operation.terms.values()))
+    # Rows that do not count get score 0, and no part in the metrics.
     counts = torch.ones(len(total), dtype=torch.bool)
     if operation.counted is not None:
         counts = work.rows(operation.counted).bool()
@@ -223,6 +226,7 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     work.metrics.record_mean(
         "groups/equal", float(result.num_without_signal), float(result.num_groups)
     )
+    # Every token gets its response's advantage.
     work.put(operation.advantages, result.advantages[:, None], mask)
 
 
@@ -235,6 +239,7 @@ def _above_baseline(work: Workspace, operation: AboveBaseline) -> None:
     advantages, mask = work.padded(operation.advantages)
     has_baseline = work.rows(operation.has_baseline).bool()[:, None]
     above = advantages - work.rows(operation.baseline)[:, None]
+    # Without a baseline there is nothing to compare with.
     work.put(operation.advantages, torch.where(has_baseline, above, 0.0), mask)
 
 
@@ -263,6 +268,7 @@ def _mixed_groups(work: Workspace, operation: MixedGroups) -> None:
 
 def _enough_groups(work: Workspace, operation: EnoughGroups) -> None:
     counted = work.groups[work.rows(operation.counted).bool()]
+    # A group lies on one rank entirely, so the ranks' counts add up.
     own = torch.tensor([len(torch.unique(counted))], dtype=torch.float64)
     (num_groups,) = work.sum(own).tolist()
     enough = torch.full((len(work.groups),), num_groups >= operation.num_groups)
@@ -313,6 +319,7 @@ def _both_valid(work: Workspace, operation: BothValid) -> None:
 
 def _lagrange_multiplier(work: Workspace, operation: LagrangeMultiplier) -> None:
     costs = work.rows(operation.costs)
+    # The first step has no state yet.
     initial = torch.tensor(operation.initial, dtype=torch.float64)
     multiplier = work.state[operation.multiplier] = learned_multiplier(
         work.state.get(operation.multiplier, initial),

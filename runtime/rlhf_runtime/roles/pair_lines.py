@@ -70,4 +70,5 @@ def _line(chosen: Response, rejected: Response, prompt_field: str, step: int) ->
         "rejected_score": rejected.score,
         "step": step,
     }
+    # The row's other fields stay, so that verifiers can score the pairs again.
     return json.dumps({**row, **pair}, allow_nan=False)

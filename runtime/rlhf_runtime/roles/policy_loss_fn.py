@@ -77,13 +77,16 @@ class PolicyLossFn:
         self._metrics = metrics
         self._advantages = as_tensor(batch.columns[loss.advantages])
         self._old = as_tensor(batch.columns[loss.old_log_probs])
+        # Old log-probabilities come from the training engine or from the sampler itself.
         self._has_trainer_log_probs = loss.old_log_probs != ROLLOUT_LOG_PROBS
         self._rollout = as_tensor(batch.columns[ROLLOUT_LOG_PROBS])
         reference = loss.reference_log_probs if loss.kl_coefficient > 0 else None
         self._reference = None if reference is None else as_tensor(batch.columns[reference])
+        # The weight counts once per mini-batch; each micro-batch adds its share with weight 0.
         metrics.record_mean(f"{role}/loss", 0.0, batch.share)
         if mismatch_rejection(loss) is not None:
             valid = as_tensor(batch.columns[loss.valid]).bool()
+            # Valid rows that do not count were rejected by the mismatch filter.
             rejected = float((valid & ~batch.kept).sum())
             metrics.record_mean(f"{role}/rejected_sequences", rejected, float(valid.sum()))
 
@@ -95,10 +98,12 @@ class PolicyLossFn:
         policy_loss = self._policy_loss(log_probs, part, inputs)
         losses = policy_loss.token_losses
         if self._has_trainer_log_probs:
+            # Corrects for tokens that the generation engine sampled with other probabilities.
             old, rollout = inputs.old_log_probs, inputs.rollout_log_probs
             weights = importance_weights(old, rollout, self._loss.importance_cap)
             self._record("importance_weight", weights, inputs)
             losses = losses * weights
+        # A bonus: losses are minimized, and entropy should not collapse.
         if self._loss.entropy_coefficient:
             losses = losses - self._loss.entropy_coefficient * entropy
         if inputs.reference_log_probs is not None:
@@ -122,6 +127,7 @@ class PolicyLossFn:
         flags, counts = self._batch.loss_mask
         kept = (self._batch.kept & (counts > 0)).numpy()
         if not self._loss.entropy_coefficient and self._reference is None:
+            # Sum of |advantage| over the counting tokens of each row.
             row_of = np.repeat(np.arange(len(kept)), counts)
             sizes = self._advantages[flags].abs().numpy()
             total_sizes = np.bincount(row_of, sizes, minlength=len(kept))
@@ -135,6 +141,7 @@ class PolicyLossFn:
         def select(column: torch.Tensor) -> torch.Tensor:
             return to_device(column[part.tokens], device)
 
+        # Selected on the host: indexing on a device would need the indices there first.
         kept_rows = self._batch.kept[part.rows]
         kept = torch.repeat_interleave(kept_rows, part.response_lengths)
         return _TokenInputs(
@@ -171,7 +178,7 @@ class PolicyLossFn:
         return aggregate(padded, mask, self._loss.aggregation, self._batch.denominators)
 
     def _record(self, name: str, values: torch.Tensor, inputs: _TokenInputs) -> None:
-        """Add the kept tokens' values to a mean."""
+        # Summed in float64: many small float32 values would lose digits.
         total = torch.where(inputs.kept, values.detach().double(), 0.0).sum()
         self._metrics.record_mean(f"{self._role}/{name}", total, inputs.num_kept)
 
@@ -181,6 +188,7 @@ class PolicyLossFn:
         self._record("clip_fraction", (clipped | policy_loss.dual_clipped).float(), inputs)
         self._record("clip_fraction_low", (clipped & (ratios < 1)).float(), inputs)
         self._record("clip_fraction_high", (clipped & (ratios > 1)).float(), inputs)
+        # Without tokens the extremes would be infinite.
         if inputs.num_kept:
             ratios = ratios.detach()
             largest = torch.where(inputs.kept, ratios, -torch.inf).max()
@@ -196,5 +204,6 @@ class PolicyLossFn:
         difference = (trainer - rollout).abs()
         self._record("log_prob_difference_mean", difference, inputs)
         self._record("mismatch_kl", kl_estimate(rollout, trainer, KlEstimator.K3), inputs)
+        # `max` of no tokens would raise.
         if len(difference):
             self._metrics.record_max(f"{self._role}/log_prob_difference_max", difference.max())

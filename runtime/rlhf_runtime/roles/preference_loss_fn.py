@@ -56,6 +56,7 @@ class PairComparison:
     ) -> None:
         self._groups = torch.tensor(batch.groups)
         self._preference = as_tensor(batch.columns[preference])
+        # The loss averages over the pairs of all ranks.
         own = torch.tensor([count_pairs(self._groups, self._preference)])
         self._num_pairs = int(parallel.sum(own)[0])
         self._role = role
@@ -88,8 +89,10 @@ class PairComparison:
         """
         if not self._is_split[part.rows].any():
             return self._share(scores, part.rows)
+        # Second pass: a linear function of the scores, with the loss's gradient.
         if torch.is_grad_enabled():
             return (to_device(self._slopes[part.rows], scores.device) * scores).sum()
+        # First pass: collect the scores; nothing uses the returned number.
         self._scores[part.rows] = scores.cpu()
         return scores.sum()
 
@@ -118,7 +121,6 @@ class PairComparison:
         return share
 
     def _record(self, name: str, values: torch.Tensor) -> None:
-        """Add one value per pair to a mean."""
         self._metrics.record_mean(f"{self._role}/{name}", values.double().sum(), len(values))
 
 
@@ -165,6 +167,7 @@ class DpoLossFn:
 
     def __call__(self, outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         """Return this micro-batch's share of the mini-batch's loss."""
+        # DPO's implicit reward: beta (log pi - log pi_ref), summed over the response.
         ratios = outputs.values - to_device(self._reference[part.tokens], outputs.values.device)
         padded, _ = pad(ratios, part.response_lengths)
         return self.comparison.share(self._beta * padded.sum(dim=1), part)

@@ -28,8 +28,8 @@ from rlhf_runtime.engines.model_files import (
 from rlhf_runtime.errors import CannotExport, UnsupportedModel
 from rlhf_runtime.roles.saving import SAVED_ROLE
 
+# Maximum of differing weights that a message lists.
 SHOWN_WEIGHTS = 3
-"""Maximum of differing weights that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def export_model(
     config = read_config(source)
     config.dtype = torch.float32
     head = output_weight_name(meta_model(config))
+    # A scalar head has a single row.
     is_scalar = model.shapes.get(head, (0,))[0] == 1
     if is_scalar:
         make_scalar_config(config)
@@ -107,12 +108,13 @@ def export_model(
     _check_shapes(model, shapes, source)
     _check_names(expected, source)
     write_configs(config, source, folder, dtype, is_scalar=is_scalar)
+    # Hugging Face's sequence classifiers name their scalar head `score`.
     names = {head: SCORE} if is_scalar else {}
     write_weights(shapes, partial(_read, model, dtype), folder, dtype, names, file_bytes=file_bytes)
 
 
 def _weights_of(role: str) -> str:
-    """Return the prefix of its weights' keys, as `state_of` saves them."""
+    # As `state_of` saves them.
     return f"roles.{role}.weights."
 
 

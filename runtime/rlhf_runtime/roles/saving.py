@@ -17,8 +17,8 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 
+# Matches the keys that `_version_key` builds.
 SAVED_ROLE = re.compile(r"roles\.([^.]+)\.version")
-"""Matches the keys that `_version_key` builds."""
 OPERATIONS = "operations."
 """Prefix of the keys of operations' state."""
 
@@ -74,6 +74,7 @@ def restore(
         kept = [] if operations is None else sorted(k for k in keys if k.startswith(OPERATIONS))
         state: State = {key: torch.zeros((), dtype=torch.float64) for key in kept}
         own = f"random.{world.rank}"
+        # Ranks count from 0, so these two keys tell the number of ranks that saved.
         same_size = f"random.{world.size - 1}" in keys and f"random.{world.size}" not in keys
         has_own = same_size and part == f"{address}/{pool}"
         if has_own:
@@ -88,9 +89,11 @@ def restore(
 def _restore_role(role: str, model: TrainingEngine | None, keys: frozenset[str], part: str) -> None:
     """Restore a role's state. Collective over the pool, also on ranks without its model."""
     if model is None:
+        # Loading is collective, so ranks without the model take part with no keys.
         load({}, part)
         return
     with on_device(model):
+        # Only parameters that were updated have state; allocate exactly theirs.
         model.expect_state(_names_below(keys, f"roles.{role}.optimizer.adam."))
         state: State = {f"roles.{role}": model.state()}
         load(state, part)
@@ -98,13 +101,13 @@ def _restore_role(role: str, model: TrainingEngine | None, keys: frozenset[str],
 
 
 def _roles_in(keys: frozenset[str]) -> list[str]:
-    """List the roles that are saved under these keys, in the same order on every rank."""
+    # Sorted: loading is collective, so every rank must load the roles in the same order.
     matches = (SAVED_ROLE.fullmatch(key) for key in keys)
     return sorted(match[1] for match in matches if match)
 
 
 def _version_key(role: str) -> str:
-    """Return a key that every saved role has."""
+    # Every saved role has this key.
     return f"roles.{role}.version"
 
 
@@ -118,11 +121,12 @@ def _require_roles(
 
 
 def _names_below(keys: frozenset[str], prefix: str) -> frozenset[str]:
-    """List parameter names: the text between the prefix and the last dot."""
+    # Keys are the prefix, the parameter's name and, after the last dot, the kind of state.
     return frozenset(key[len(prefix) :].rsplit(".", 1)[0] for key in keys if key.startswith(prefix))
 
 
 def _random_state() -> bytes:
+    # All generators that custom code may use; the role's own sampling is seeded by row.
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     state = (torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
     return pickle.dumps(state)

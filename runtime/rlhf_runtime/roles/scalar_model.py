@@ -86,6 +86,7 @@ class ScalarModel:
         (field,) = inputs.call.writes
         tokens = self._context.micro_batch_tokens
         scores = infer_scores(self.engine, prompts, responses, index.groups, tokens)
+        # One score that is not finite would make a whole group's advantages NaN.
         if wrong := int((~torch.isfinite(scores)).sum()):
             raise RewardError(
                 f"the model of {self._context.role} gives scores that are not finite: got {wrong} "
@@ -136,6 +137,7 @@ class ScalarModel:
         metrics, tokens = MetricAccumulator(), self._context.micro_batch_tokens
         for batch in batches * loss.epochs_per_batch:
             complete, split = (
+                # A score is read after the last token only.
                 [replace(part, predictors=part.ends) for part in parts]
                 for parts in comparison_micro_batches(batch, self.engine, tokens)
             )

@@ -73,8 +73,8 @@ class SequenceMigration:
         self._threshold = generation.fusion.threshold_rows
         self._engines, self._at = engines, at
         self._finishing = _finishing_engines(plan, role, generation.mesh)
+        # Running rows of each engine.
         self._running_rows = np.zeros(at.data_size, dtype=np.int64)
-        """Running rows of each engine."""
         self._kept: Prompts | None = None
 
     def is_due(self, num_running: int) -> bool:
@@ -103,9 +103,11 @@ class SequenceMigration:
         self.temperature, self.requests = temperature, requests
         is_finishing = self._at.data in self._finishing
         self._running = running
+        # A finishing engine keeps its requests with their cache, and hands over none.
         if is_finishing:
             self._kept, prompts, running = prompts, prompts.take(running[:0]), running[:0]
         else:
+            # Frees the cache; the finishing engines prefill these rows again.
             requests.abort()
         return _unfinished_shard(prompts, requests.generated(running))
 
@@ -129,6 +131,7 @@ class SequenceMigration:
         assert generated.lengths is not None
         pairs = zip(migrated.columns["prompt_tokens"].runs(), generated.runs(), strict=True)
         prompts = pack([np.concatenate(pair) for pair in pairs], np.int32)
+        # The generated tokens are part of the new prompt, and count towards the response's limit.
         remaining = [max_tokens - length for length in generated.lengths.tolist()]
         self.requests.add(prompts, sampling, remaining)
 
@@ -137,6 +140,7 @@ class SequenceMigration:
         assert self._kept is not None, "only finishing engines are called"
         count = len(self.requests.has_ended)
         kept = self.requests.generated(self._running)
+        # Migrated rows were added last.
         rest = self.requests.generated(np.arange(count - len(migrated.index.rows), count))
         tokens, log_probs = (
             migrated.columns[name] for name in ("response_tokens", "rollout_log_probs")
@@ -158,6 +162,7 @@ def assign_rows(num_rows: int, loads: Sequence[int]) -> np.ndarray:
     Returns:
         int64[rows], the engine of each row.
     """
+    # Ties go to the engine with the lower number, so that all ranks assign alike.
     heap = [(load, engine) for engine, load in enumerate(loads)]
     heapq.heapify(heap)
     owners = np.zeros(num_rows, dtype=np.int64)
@@ -175,6 +180,8 @@ def _finishing_engines(plan: Plan, role: str, mesh: Mesh) -> tuple[int, ...]:
         if (call.graph, call.kind, call.role) == (GraphName.STEP, CallKind.FINISH, role)
     )
     assert finish is not None
+    # The mesh of the finishing call has the first rank of each of its engines at (tensor 0,
+    # pipeline 0); the role's mesh gives the engine's number.
     firsts = [finish.rank_at(number, 0, 0) for number in range(finish.data)]
     return tuple(Coordinates.in_mesh(rank, mesh).data for rank in firsts)
 
@@ -187,12 +194,12 @@ def _unfinished_shard(prompts: Prompts, generated: Generated) -> Shard:
             "response_tokens": generated.tokens,
             "rollout_log_probs": generated.log_probs,
             "finished": Column(generated.finished),
+            # Texts are decoded when the response is complete.
             "response_text": pack_texts([""] * len(prompts.index.rows)),
         },
     )
 
 
 def _append_runs(first: Column, rest: Column) -> Column:
-    """Append each row of `rest` to the same row of `first`."""
     pairs = zip(first.runs(), rest.runs(), strict=True)
     return pack([np.concatenate(pair) for pair in pairs], first.values.dtype.type)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.training import HeadReading, ReadValues, TokenOutputs, TrainingEngine
 from rlhf_runtime.roles.context import Result
 
@@ -47,11 +47,12 @@ def infer(
     values = torch.zeros(len(responses.values), dtype=torch.float32)
 
     def consume(outputs: TokenOutputs, part: MicroBatch) -> None:
+        # Micro-batches reorder rows; `tokens` are positions in the batch's column.
         values[part.tokens] = outputs.values.cpu()
 
     index = inputs.index.find(rows)
     packing = engine.packing(micro_batch_tokens)
-    parts = cut(columns[PROMPTS], responses, index.groups, packing)
+    parts = pack_micro_batches(columns[PROMPTS], responses, index.groups, packing)
     engine.infer(parts, reading, consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)
 
@@ -81,8 +82,9 @@ def infer_scores(
         scores[part.rows] = outputs.values.cpu()
 
     packing = engine.packing(micro_batch_tokens)
-    parts = cut(prompts, responses, groups, packing, np.unique(first))
+    parts = pack_micro_batches(prompts, responses, groups, packing, np.unique(first))
     engine.infer([replace(part, predictors=part.ends) for part in parts], ReadValues(), consume)
+    # Duplicates get the score of their first row.
     return scores[torch.from_numpy(first)]
 
 

@@ -59,9 +59,10 @@ class WeightSync:
         self._trainer = trainer
         self._engine = engine
         self._ranks = ranks
+        # No version is negative, so the first sync always transfers.
         self._version = -1
+        # Start of the last sync, when all ranks had joined it, in seconds since the epoch.
         self.began = 0.0
-        """Start of the last sync, when all ranks had joined it, in seconds since the epoch."""
         self._required: WeightVersion | None = None
         self._source = source
         self._target: Views = {} if engine is None else engine.views()
@@ -134,6 +135,7 @@ class WeightSync:
     def _agree(self) -> tuple[int, bool]:
         """Return the trainer's version, and whether any engine has no weights; equal on all
         ranks."""
+        # Ranks without a trainer contribute -1; the maximum is the trainer's version.
         version = -1 if self._trainer is None else self._trainer.version
         is_missing = self._engine is not None and not self._engine.has_weights
         version, any_missing = self._ranks.max(torch.tensor([version, int(is_missing)])).tolist()
@@ -141,6 +143,7 @@ class WeightSync:
 
     def _require_same_storage(self) -> None:
         # The transfer sends what lies in the first views, and checksums cover nothing else.
+        # Compared at every sync: an engine may have reallocated in between.
         for name, now in ({} if self._trainer is None else self._trainer.views()).items():
             before = self._source.get(name, ())
             if len(now) != len(before) or not all(
@@ -160,6 +163,7 @@ class WeightSync:
         """
         sent = _checksums(self._names, self._source, self._transfer.dtypes)
         received = _checksums(self._names, self._target, self._transfer.dtypes)
+        # One reduction for both.
         sent, received = self._ranks.sum(torch.stack([sent, received]))
         # On either side every element of a tensor lies on the same number of ranks, so a sum over
         # all ranks is the tensor's checksum times that number of copies.

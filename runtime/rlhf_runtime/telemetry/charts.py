@@ -1,8 +1,8 @@
 """Line charts and stacked columns as HTML around SVG. Pure: data in, text out.
 
 A plot is an SVG of EXTENT x EXTENT units that the page stretches; its lines keep their width, and
-all words and numbers are HTML beside it, so that charts stay crisp at any size. What the page's
-script needs for read-outs travels beside the markup as plain data.
+all words and numbers are HTML next to it, so that charts stay crisp at any size. The data of the
+page's read-outs are returned next to the markup.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from html import escape
 from typing import Any
 
 from rlhf_runtime.telemetry.metric_names import Format, format_value
-from rlhf_runtime.telemetry.scales import (
+from rlhf_runtime.telemetry.plots import (
     EXTENT,
+    Point,
     Scale,
     byte_label,
     byte_ticks,
+    finite,
+    fit_scale,
+    integer_ticks,
     nice_ticks,
-    scale_of,
+    runs,
+    smooth,
     step_scale,
+    thin,
     tick_label,
-    whole_ticks,
 )
-from rlhf_runtime.telemetry.series import Point, finite, runs, smooth, thin
 
 SMOOTH_FROM = 30
-"""Series of at least so many points are drawn faintly, with their running mean on top."""
-MOST_DOTS = 60
-"""More points than these get no dots, which would run into each other."""
+"""Minimum points of a series that is drawn faintly, with its running mean on top."""
+MAX_DOTS = 60
+"""Maximum points of a series with dots; more would overlap."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,9 @@ class Series:
     points: Sequence[Point]
     colour: int = 0
     dots: bool = False
-    """Whether each point gets a dot: for few and precious values, such as evaluations."""
+    """True: draw a dot per point, for few values, such as evaluations."""
     smoothed: bool = True
-    """Whether a long series gets a running mean."""
+    """True: draw the running mean of a long series."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +72,18 @@ class Columns:
 
     title: str
     layers: Mapping[str, Sequence[float]]
-    """By layer, from bottom to top: one value for each column."""
+    """By layer, from bottom to top: a value per column."""
     ranges: Sequence[tuple[int, int]]
     """First and last step of each column."""
     colours: Mapping[str, int]
     totals: Mapping[str, float]
-    """By layer: what the legend shows."""
+    """By layer: the value in the legend."""
     format: Format
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of the page and the data of its read-outs."""
+    """A part of the page, with the data of its read-outs."""
 
     html: str
     data: Mapping[str, Any]
@@ -89,7 +93,7 @@ def line_chart(chart: LineChart, limit: int = 800) -> Piece:
     """Draw lines; at most about `limit` points of each."""
     kept = [thin(series.points, limit) for series in chart.series]
     x = step_scale(*chart.steps)
-    y = scale_of((value for points in kept for _, value in points), chart.floor)
+    y = fit_scale((value for points in kept for _, value in points), chart.floor)
     lines = [
         _line(series, points, x, y, limit)
         for series, points in zip(chart.series, kept, strict=True)
@@ -112,7 +116,7 @@ def columns_chart(chart: Columns) -> Piece:
     """Draw stacked columns."""
     count = len(chart.ranges)
     sums = [math.fsum(layer[i] for layer in chart.layers.values()) for i in range(count)]
-    y = scale_of(sums, 0.0)
+    y = fit_scale(sums, 0.0)
     x = step_scale(chart.ranges[0][0], chart.ranges[-1][1] + 1)
     marks = "".join(_column(chart, index, count, y) for index in range(count))
     entries = [
@@ -146,7 +150,7 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, limit: in
     if smoothed:
         curve = thin(smooth(series.points), max(40, limit // 3))
         marks.append(f'<path class="line k{series.colour}" d="{_path(curve, x, y)}"/>')
-    if (series.dots and len(points) <= MOST_DOTS) or len(finite(points)) == 1:
+    if (series.dots and len(points) <= MAX_DOTS) or len(finite(points)) == 1:
         dots = "".join(
             f"M{x.at(step):.1f} {EXTENT - y.at(value):.1f}h0" for step, value in finite(points)
         )
@@ -193,7 +197,7 @@ def _plot(marks: str, x: Scale, y: Scale, style: Format, centre: float = 0.0) ->
     )
     steps = "".join(
         f'<span style="left:{x.percent(tick + centre):.2f}%">{_step_label(tick)}</span>'
-        for tick in whole_ticks(x)
+        for tick in integer_ticks(x)
         if x.percent(tick + centre) <= 100
     )
     wide = " bytes" if style is Format.BYTES else ""
@@ -241,7 +245,7 @@ def _last_value(chart: LineChart) -> str:
 
 
 def _spoken(chart: LineChart) -> str:
-    """The chart in words, for those who do not see it."""
+    """The chart in words, for screen readers."""
     parts = [chart.title if not chart.unit else f"{chart.title} in {chart.unit}"]
     for series in chart.series:
         numbers = finite(series.points)
@@ -272,5 +276,5 @@ def _line_data(chart: LineChart, kept: Sequence[Sequence[Point]], x: Scale) -> d
 
 
 def _short(value: float) -> float | None:
-    """The value with five significant digits; None where it is not finite."""
+    """The value with five significant digits. None: it is not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Which metrics become which charts, and in which order. Pure: records in, charts out."""
+"""The charts of a run's metrics, in order. Pure: records in, charts out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from fnmatch import fnmatchcase
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series
-from rlhf_runtime.telemetry.metric_names import METRICS, OF_ROLES, Format, describe, parts_of
-from rlhf_runtime.telemetry.palette import OTHER, colours
+from rlhf_runtime.telemetry.metric_names import (
+    METRICS,
+    ROLE_METRICS,
+    Format,
+    describe,
+    parse_metric_name,
+)
+from rlhf_runtime.telemetry.plots import OTHER, Point, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
-from rlhf_runtime.telemetry.series import Point
-from rlhf_runtime.telemetry.summary import EXACT_MATCH, HELD_OUT_REWARD
+from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH
 from rlhf_runtime.telemetry.timeline_chart import process_order
 
 FIRST = (
@@ -28,7 +33,7 @@ FIRST = (
     "throughput/tokens_per_second",
     "time/step",
 )
-"""Always drawn where recorded, in this order; `*` is each role."""
+"""Drawn first, in this order, even if constant; `*` is any role."""
 FLOOR_AT_ZERO = (
     "*/kl",
     "*/log_prob_difference_mean",
@@ -37,10 +42,10 @@ FLOOR_AT_ZERO = (
     "throughput/tokens_per_second",
     "time/step",
 )
-MOST_COLUMNS = 60
-MOST_PROCESSES = 8
+MAX_COLUMNS = 60
+MAX_PROCESSES = 8
 OWN_CHARTS = ("time/", "memory/")
-"""Families that have charts of their own."""
+"""Families of metrics with separate charts."""
 
 
 @dataclass(frozen=True)
@@ -48,48 +53,48 @@ class Curves:
     """The line charts of a run."""
 
     large: list[LineChart]
-    """What the run is for: evaluation and reward."""
+    """Evaluation and reward."""
     small: list[LineChart]
     constant: dict[str, float]
-    """Metrics that had one value throughout: named, not drawn."""
+    """Metrics with one value in all steps: listed, not drawn."""
 
 
 def curves(records: RunRecords) -> Curves:
     """The charts of the metrics over training steps."""
     series = _step_series(records.steps)
     steps = _step_range(records)
-    held_out = _evaluation_charts(records, steps)
-    large = [dataclasses.replace(chart, large=True) for chart in held_out[:1]]
+    evaluations = _evaluation_charts(records, steps)
+    large = [dataclasses.replace(chart, large=True) for chart in evaluations[:1]]
     if REWARD_MEAN in series:
         large.append(_chart(REWARD_MEAN, series.pop(REWARD_MEAN), steps, large=True))
     names = [name for pattern in FIRST for name in series if fnmatchcase(name, pattern)]
     others = [name for name in series if name not in names and not name.startswith(OWN_CHARTS)]
-    known = [*METRICS, *OF_ROLES]
-    others.sort(key=lambda name: (_position(name, known), name))
+    order = [*METRICS, *ROLE_METRICS]
+    others.sort(key=lambda name: (_position(name, order), name))
     constant = {name: series[name][0][1] for name in others if _is_constant(series[name])}
     drawn = names + [name for name in others if name not in constant]
     small = [_chart(name, series[name], steps) for name in drawn]
-    return Curves(large, small + held_out[1:], constant)
+    return Curves(large, small + evaluations[1:], constant)
 
 
 def warm_start_charts(records: RunRecords) -> list[LineChart]:
     """The charts of the supervised warm start, over its own steps."""
-    found: dict[str, list[Point]] = {}
+    series: dict[str, list[Point]] = {}
     for record in records.warm_start:
         for name, value in record.metrics.items():
-            found.setdefault(name, []).append((record.step, value))
-    if not found:
+            series.setdefault(name, []).append((record.step, value))
+    if not series:
         return []
     steps = (records.warm_start[0].step, records.warm_start[-1].step)
     return [
         _chart(name, points, steps, dots=len(points) < len(records.warm_start))
-        for name, points in found.items()
+        for name, points in series.items()
         if not _is_constant(points) or len(points) == 1
     ]
 
 
 def phase_columns(records: RunRecords, phase_seconds: Mapping[str, float]) -> Columns | None:
-    """Seconds per phase over steps, with what is left of each step as `other`."""
+    """Seconds per phase over steps, with the rest of each step as `other`."""
     steps = records.steps
     if not steps:
         return None
@@ -98,7 +103,7 @@ def phase_columns(records: RunRecords, phase_seconds: Mapping[str, float]) -> Co
     totals = dict(phase_seconds)
     if math.fsum(rest) > 0.005 * total:
         totals[OTHER] = math.fsum(rest)
-    count = min(MOST_COLUMNS, len(steps))
+    count = min(MAX_COLUMNS, len(steps))
     bounds = [index * len(steps) // count for index in range(count + 1)]
     buckets = [range(bounds[index], bounds[index + 1]) for index in range(count)]
 
@@ -117,7 +122,7 @@ def phase_columns(records: RunRecords, phase_seconds: Mapping[str, float]) -> Co
 
 
 def memory_chart(records: RunRecords) -> LineChart | None:
-    """Resident memory of the processes that had most of it."""
+    """Resident memory of the processes with the largest peaks."""
     points: dict[str, list[Point]] = {}
     for record in records.steps:
         for process, size in record.memory.items():
@@ -125,7 +130,7 @@ def memory_chart(records: RunRecords) -> LineChart | None:
     if not points:
         return None
     by_peak = sorted(points, key=lambda process: -max(size for _, size in points[process]))
-    shown = sorted(by_peak[:MOST_PROCESSES], key=process_order)
+    shown = sorted(by_peak[:MAX_PROCESSES], key=process_order)
     left_out = len(points) - len(shown)
     return LineChart(
         title="Memory per process",
@@ -146,30 +151,30 @@ def _is_positive(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in FLOOR_AT_ZERO)
 
 
-def _position(name: str, known: Sequence[str]) -> int:
-    """Of a metric's meaning in the table; those without any come last."""
-    plain = parts_of(name).plain
-    meant = plain if plain in METRICS else plain.partition("/")[2]
-    return known.index(meant) if meant in known else len(known)
+def _position(name: str, order: Sequence[str]) -> int:
+    """Position of a metric in the table of metrics; unlisted ones come last."""
+    plain = parse_metric_name(name).plain
+    entry = plain if plain in METRICS else plain.partition("/")[2]
+    return order.index(entry) if entry in order else len(order)
 
 
 def _step_series(steps: Iterable[StepRecord]) -> dict[str, list[Point]]:
-    """The points of every metric, and of those that follow from the records themselves."""
-    found: dict[str, list[Point]] = {}
+    """The points of every metric; time and throughput also come from the records themselves."""
+    series: dict[str, list[Point]] = {}
     for record in steps:
         for name, value in record.metrics.items():
-            found.setdefault(name, []).append((record.step, value))
+            series.setdefault(name, []).append((record.step, value))
         if "time/step" not in record.metrics:
-            found.setdefault("time/step", []).append((record.step, record.seconds))
+            series.setdefault("time/step", []).append((record.step, record.seconds))
         if "throughput/tokens_per_second" not in record.metrics and record.seconds > 0:
             speed = record.tokens / record.seconds
-            found.setdefault("throughput/tokens_per_second", []).append((record.step, speed))
-    return found
+            series.setdefault("throughput/tokens_per_second", []).append((record.step, speed))
+    return series
 
 
 def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[LineChart]:
     names = {name for record in records.evaluations for name in record.metrics}
-    order = [EXACT_MATCH, HELD_OUT_REWARD]
+    order = [EXACT_MATCH, EVALUATION_REWARD]
     shown = [name for name in order if name in names] + sorted(names - set(order))
     charts = []
     for name in shown:
@@ -201,7 +206,7 @@ def _chart(
 
 
 def _step_range(records: RunRecords) -> tuple[int, int]:
-    """First and last step that has anything to show; step 0 is the evaluation before training."""
+    """First and last step with a record; step 0 is the evaluation before training."""
     steps = [record.step for record in records.steps]
     steps += [record.step for record in records.evaluations]
     return (min(steps), max(steps)) if steps else (0, 1)

@@ -2,12 +2,12 @@
 
 RlhfError
 └── TelemetryError
-    ├── TrackerMissing       TrackerMissing       a tracker's library is not installed
-    ├── TrackerUnavailable   TrackerUnavailable   a tracker could not start its run
-    ├── CannotRecord         CannotRecord         the run's folder cannot be written any more
-    │   └── RunFolderGone    RunFolderGone        it was deleted, moved or replaced meanwhile
-    ├── ReportPortTaken      ReportPortTaken      another process serves its report at the port
-    └── NotARun              NotARun              a folder that holds no run
+    ├── TrackerMissing       a tracker's library is not installed
+    ├── TrackerUnavailable   a tracker could not start its run
+    ├── CannotRecord         the run's folder cannot be written
+    │   └── RunFolderLost    it was deleted, moved or replaced during the run
+    ├── ReportPortInUse      another process listens on the port of the report
+    └── NotARun              a folder without a run
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rlhf_api.exits import ExitCode
 
 
 class TelemetryError(RlhfError):
-    """Something about records, trackers or reports went wrong."""
+    """An error of records, trackers or reports."""
 
     reason = "TelemetryError"
 
 
 class TrackerMissing(TelemetryError):
-    """A tracker that the manifest asks for is not installed."""
+    """The library of a tracker in the manifest is not installed."""
 
     reason = "TrackerMissing"
     exit_code = ExitCode.MANIFEST
@@ -37,27 +37,27 @@ class TrackerUnavailable(TelemetryError):
 
 
 class CannotRecord(TelemetryError):
-    """The run's folder cannot be written any more: most likely its disk is full."""
+    """The run's folder cannot be written: most likely its disk is full."""
 
     reason = "CannotRecord"
     exit_code = ExitCode.RETRIABLE
 
 
-class RunFolderGone(CannotRecord):
+class RunFolderLost(CannotRecord):
     """The run's folder, or the records in it, were deleted, moved or replaced while it ran."""
 
     reason = "RunFolderGone"
 
 
-class ReportPortTaken(TelemetryError):
-    """The port of the report is held by another process, or cannot be used."""
+class ReportPortInUse(TelemetryError):
+    """The port of the report is in use by another process, or not allowed."""
 
     reason = "ReportPortTaken"
     exit_code = ExitCode.RETRIABLE
 
 
 class NotARun(TelemetryError):
-    """A folder was named as a run's folder and holds no run."""
+    """The given folder contains no run."""
 
     reason = "NotARun"
     exit_code = ExitCode.MANIFEST

@@ -1,4 +1,4 @@
-"""Where the controller tells what happens: files, terminal and trackers hear it from here."""
+"""Journal: passes the events of a run to its files, progress displays and trackers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
-MOST_UNSCORED = 100
-"""Records of one start of what could not be scored; metrics count the others, too."""
+MAX_UNSCORED = 100
+"""Maximum number of UnscoredRecords per start. Metrics count all."""
 END_SECONDS = 10.0
-"""How long one thread waits for another that writes how the run has ended."""
+"""Maximum wait of a thread for another one that records the end of the run."""
 
 
 class Journal:
-    """The one listener of a run's controller."""
+    """The receiver of all events of a run's controller."""
 
     def __init__(self, folder: RunFolder, progress: Progress, trackers: TrackerGroup) -> None:
         self.folder = folder
@@ -40,11 +40,11 @@ class Journal:
         self._trackers = trackers
         self._startup: dict[str, float] = {}
         self._noticed: set[str] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._unscored: set[tuple[str, str, str]] = set()
         self._ending = threading.Lock()
         self.outcome: Outcome | None = None
-        """How the run has ended."""
+        """Outcome of the run. None: not ended."""
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
@@ -58,17 +58,19 @@ class Journal:
         self.folder.append(StartupRecord(dict(self._startup)))
 
     def require_folder(self) -> None:
-        """Find out whether there is still a place for what is to be told.
+        """Check that the run's folder still exists.
 
         Raises:
-            RunFolderGone: the run's folder was deleted, moved or replaced.
+            RunFolderLost: the run's folder was deleted, moved or replaced.
         """
-        self.folder.require_there()
+        self.folder.require_intact()
 
     def notice_data(self, counts: Mapping[str, int]) -> None:
-        """What became of the data's rows, by split and by why they were left out."""
+        """Report the rows of the data that are skipped or cut, by split and cause."""
         for split in ("train", "pretraining", "evaluation"):
-            invalid, too_long = (counts.get(f"{split}_{why}", 0) for why in ("invalid", "too_long"))
+            invalid, too_long = (
+                counts.get(f"{split}_{cause}", 0) for cause in ("invalid", "too_long")
+            )
             if invalid or too_long:
                 self._progress.notice(
                     f"data.{split}: {invalid + too_long} rows skipped ({invalid} invalid, "
@@ -82,25 +84,27 @@ class Journal:
             )
 
     def notice(self, text: str) -> None:
-        """Something that a person should read."""
+        """Show a text."""
         self._progress.notice(text)
 
     def notice_once(self, text: str) -> None:
-        """The same, but a text that has been told is not told again."""
+        """Show a text, but not a second time."""
         if text not in self._noticed:
             self._noticed.add(text)
             self._progress.notice(text)
 
     def unscored(self, step: int, reward: str, failure: Failure) -> None:
-        """A verifier could not score something: told once of each kind, and recorded once for each
-        row, as long as there are not too many. What has scores after all is only told."""
+        """A verifier could not score a response: show it once per kind, record it once per row.
+
+        The number of records is limited. A response that was scored at last is not recorded.
+        """
         kind = (reward, failure.kind)
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
             self._progress.notice(f"reward {reward}: {failure}")
         row = (*kind, failure.row)
-        is_known = row in self._unscored or len(self._unscored) >= MOST_UNSCORED
-        if failure.only_together or is_known:
+        is_recorded = row in self._unscored or len(self._unscored) >= MAX_UNSCORED
+        if failure.only_together or is_recorded:
             return
         self._unscored.add(row)
         self.folder.append(
@@ -115,7 +119,7 @@ class Journal:
         self._progress.warm_start(record)
 
     def lines(self, step: int, lines: Mapping[str, bytes]) -> None:
-        """What a training step saves, by name."""
+        """Write the lines that a training step saves, by name."""
         for name, text in lines.items():
             self.folder.write_lines(name, step, text)
 
@@ -132,23 +136,21 @@ class Journal:
         self._progress.evaluation(record)
 
     def saved(self, step: int, address: str) -> None:
-        """There is a checkpoint of a step."""
+        """A checkpoint of a step was written."""
         self._progress.saved(step, address)
 
     def resumed(self, step: int, address: str) -> None:
-        """Workers go on from the checkpoint of a step."""
+        """Workers resume from the checkpoint of a step."""
         self.folder.append(ResumedRecord(step))
         self._progress.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """The workers failed; in so many seconds the restart of that number begins."""
+        """The workers failed; restart `number` begins in `seconds`."""
         self._progress.restarting(number, seconds, reason, message)
 
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> None:
-        """The run is over, one way or another: write summary and report.
-
-        Nothing when that was told before. Another thread than the driver's may tell it.
-        """
+        """The run is over: write summary and report. Later calls do nothing."""
+        # Another thread than the driver's may call this, while the driver hangs in it.
         if not self._ending.acquire(timeout=END_SECONDS):
             return  # the other thread hangs in it
         try:
@@ -165,12 +167,13 @@ class Journal:
             self._ending.release()
 
     def close(self) -> None:
-        """Give terminal and files back; safe after `end` and without it."""
+        """Release terminal and files; safe after `end` and without it."""
         self._progress.close()
         self.folder.close()
 
     def _files(self) -> list[Path]:
-        """What there is of this run; a model that an earlier end of it has left is not its own."""
+        """The existing files of this run."""
+        # A failed run may have the model of an earlier, successful end, which is not its own.
         folder = self.folder
         written = (folder.report, folder.metrics, folder.saved, folder.tensorboard)
         model = (folder.model,) if self.outcome is Outcome.SUCCEEDED else ()

@@ -1,7 +1,7 @@
-"""Every metric's name, unit, meaning and direction: the one table.
+"""The table of metrics: name, unit, meaning and direction.
 
-Names that end in <...> stand for a family, such as time/<phase>. Metrics outside the table are kept
-and drawn too; they just have no unit and no description.
+Names that end in <...> stand for a family, such as time/<phase>. Other metrics are also recorded
+and drawn, without unit and description.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from rlhf_api.report import REWARD_MEAN
 
 
 class Format(StrEnum):
-    """How a value is written for people."""
+    """Format of a value in displays."""
 
     NUMBER = "number"
     """Four significant digits."""
     FRACTION = "fraction"
     """Three decimals."""
     COUNT = "count"
-    """Whole, with thousands separated."""
+    """Integer, with separated thousands."""
     SECONDS = "seconds"
     BYTES = "bytes"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a metric means."""
+    """The entry of a metric."""
 
     title: str
     unit: str
     """Empty for pure numbers."""
     description: str
     higher_is_better: bool | None
-    """None where neither direction is good in itself."""
+    """None: neither direction is better."""
     format: Format = Format.NUMBER
 
 
@@ -108,7 +108,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-OF_ROLES: dict[str, Metric] = {
+ROLE_METRICS: dict[str, Metric] = {
     "mean": Metric("Mean", "", "Mean score of a step's responses", True, Format.FRACTION),
     "std": Metric("Spread", "", "Standard deviation of the scores", None, Format.FRACTION),
     "kl": Metric("KL to the reference", "nats", "Mean KL per token to the reference", None),
@@ -216,29 +216,29 @@ OF_ROLES: dict[str, Metric] = {
         Format.FRACTION,
     ),
 }
-"""What a metric `<role>/<name>` means, in the order in which charts show them."""
+"""Metrics `<role>/<name>`, in the order of charts."""
 
 
 _AROUND = re.compile(
     r"(?:((?:(?:every-\d+|repeat|until)(?:\.\d+)?/)+))?(.*/[^.]*)\.?(.*)", re.DOTALL
 )
-"""What may stand around a metric's own name: a region of the step, and a call."""
+"""A metric's name between an optional region of the step and an optional call."""
 
 
 class NameParts(NamedTuple):
-    """A metric's name, taken apart."""
+    """The parts of a metric's name."""
 
     region: str
-    """The part of the step that it is about, such as every-10; empty: all of it."""
+    """Region of the step, such as every-10; empty: the complete step."""
     plain: str
-    """The name that it has where there is nothing else."""
+    """The name without region and call."""
     call: str
-    """The generate call, or the number of the call, that it is about, such as actor.2; empty: the
-    call that is trained on."""
+    """The generate call, or the number of a call, such as actor.2; empty: the call that is
+    trained on."""
 
 
-def parts_of(name: str) -> NameParts:
-    """The parts of a metric's name; `controller/call_names.py` puts them together."""
+def parse_metric_name(name: str) -> NameParts:
+    """Split a metric's name, which `controller/call_names.py` composes."""
     match = _AROUND.fullmatch(name)
     if match is None:
         return NameParts("", name, "")
@@ -246,8 +246,8 @@ def parts_of(name: str) -> NameParts:
 
 
 def describe(name: str) -> Metric:
-    """What a metric means: its own entry, that of a role's, else its family's, else its name."""
-    region, plain, call = parts_of(name)
+    """The entry of a metric: its own, a role's, its family's, else one made of its name."""
+    region, plain, call = parse_metric_name(name)
     metric = _describe(plain)
     if not region and not call:
         return metric
@@ -259,8 +259,10 @@ def _describe(name: str) -> Metric:
     if name in METRICS:
         return METRICS[name]
     group, _, rest = name.partition("/")
-    if group and rest in OF_ROLES:
-        return dataclasses.replace(OF_ROLES[rest], title=f"{OF_ROLES[rest].title} ({group})")
+    if group and rest in ROLE_METRICS:
+        return dataclasses.replace(
+            ROLE_METRICS[rest], title=f"{ROLE_METRICS[rest].title} ({group})"
+        )
     plain = (rest or name).replace("_", " ")
     title = plain[:1].upper() + plain[1:] + (f" ({group})" if rest else "")
     for pattern, metric in METRICS.items():
@@ -276,12 +278,12 @@ def _describe(name: str) -> Metric:
 
 
 def role_metric(metrics: Iterable[str], name: str) -> str | None:
-    """The first of these metrics that is such a one of some role."""
-    return next((each for each in metrics if each.partition("/")[2] == name), None)
+    """The first metric `<role>/<name>` of any role. None: there is none."""
+    return next((metric for metric in metrics if metric.partition("/")[2] == name), None)
 
 
 def format_value(value: float, style: Format) -> str:
-    """A value for people, without its unit except for seconds and bytes."""
+    """Format a value; only seconds and bytes get a unit."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -319,10 +321,10 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
 
 
 def format_bytes(size: float) -> str:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""The page may load nothing at all."""
+"""Content security policy: the page may load nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Stat:
     label: str
     value: str
     before: str = ""
-    """Where it started; shown as `before → value`."""
+    """Initial value; shown as `before → value`."""
     detail: str = ""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What the page is about."""
+    """Title, outcome and main numbers of the page."""
 
     title: str
     tags: Sequence[str]
@@ -34,7 +34,7 @@ class Headline:
     """One of the outcomes; chooses the colour of its tag."""
     subtitle: str
     alerts: Sequence[str]
-    """What a reader must know before trusting the numbers; empty if nothing went wrong."""
+    """Warnings about the numbers; empty if nothing went wrong."""
     stats: Sequence[Stat]
 
 
@@ -48,7 +48,7 @@ class Section:
 
 
 def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page; `data` holds the read-outs of the charts in the order they appear."""
+    """Build the page; `data` is the data of the charts' read-outs, in order of the charts."""
     folder = files("rlhf_runtime.telemetry")
     style = folder.joinpath("report.css").read_text(encoding="utf-8")
     script = folder.joinpath("report.js").read_text(encoding="utf-8")
@@ -99,6 +99,6 @@ def _section(section: Section) -> str:
 
 
 def _embedded(data: Sequence[Mapping[str, Any]]) -> str:
-    """JSON that cannot end the script element that holds it."""
+    # An unescaped "</script>" in the data would end the script element.
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

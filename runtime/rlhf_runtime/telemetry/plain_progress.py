@@ -13,8 +13,7 @@ from typing import TextIO
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.metric_names import role_metric
-from rlhf_runtime.telemetry.notices import restart_text, resumed_text
-from rlhf_runtime.telemetry.pace import Pace
+from rlhf_runtime.telemetry.progress_text import Pace, restart_text, resumed_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -33,11 +32,11 @@ STEP_METRICS = {
 """Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
 that the step lacks is left out."""
 WITHOUT_REWARD = {"loss": None, "accuracy": None, **STEP_METRICS}
-"""The same of a step in which nothing scores."""
+"""STEP_METRICS of a step without a reward."""
 
 
 class PlainProgress:
-    """Writes lines to a stream that is no terminal."""
+    """Writes lines to a log."""
 
     def __init__(
         self,
@@ -51,10 +50,10 @@ class PlainProgress:
         self._next = float("-inf")
         self._pace = Pace()
         self._total_steps = 0
-        self._withheld: StepRecord | None = None
+        self._skipped: StepRecord | None = None
 
     def begin(self, run: RunRecord) -> None:
-        """Write who runs what where."""
+        """Write job, algorithm, devices and folder."""
         self._total_steps = run.total_steps
         self._line(
             "run",
@@ -82,7 +81,7 @@ class PlainProgress:
         if self._due() or record.step == self._total_steps:
             self._write_step(record)
         else:
-            self._withheld = record
+            self._skipped = record
 
     def evaluation(self, record: EvaluationRecord) -> None:
         """Write an evaluation."""
@@ -92,15 +91,15 @@ class PlainProgress:
         self._line("evaluation", step=record.step, **fields)
 
     def saved(self, step: int, address: str) -> None:
-        """Write that a step has a checkpoint."""
+        """Write that a checkpoint was written."""
         self._line("checkpoint", step=step)
 
     def resumed(self, step: int, address: str) -> None:
-        """Write from which checkpoint the run goes on."""
+        """Write the checkpoint from which the run resumes."""
         self.notice(resumed_text(step))
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """Write why workers are started again."""
+        """Write the cause of a restart."""
         self.notice(restart_text(number, seconds, reason, message))
 
     def notice(self, text: str) -> None:
@@ -108,9 +107,9 @@ class PlainProgress:
         self._write("notice " + " ".join(text.split()))
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
-        """Write the step that was withheld, the outcome, and each file."""
-        if self._withheld is not None:
-            self._write_step(self._withheld)
+        """Write the last step if it was skipped, the outcome, and each file."""
+        if self._skipped is not None:
+            self._write_step(self._skipped)
         fields: dict[str, object] = {"outcome": summary.outcome.value}
         if summary.reason:
             fields["reason"] = summary.reason
@@ -144,7 +143,7 @@ class PlainProgress:
         return True
 
     def _write_step(self, record: StepRecord) -> None:
-        self._withheld = None
+        self._skipped = None
         fields: dict[str, object] = {"step": f"{record.step}/{self._total_steps}"}
         shown = STEP_METRICS if REWARD_MEAN in record.metrics else WITHOUT_REWARD
         for field, named in shown.items():

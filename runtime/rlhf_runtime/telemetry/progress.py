@@ -1,6 +1,6 @@
-"""The progress of a run, told to whoever started it: one protocol, two tellers.
+"""Progress: the protocol of displays of a run, and the choice of one.
 
-The controller calls these methods from its loop; none of them may block or fail for long.
+The controller calls these methods from its loop: they must not block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlhf_runtime.telemetry.summary import Summary
 
 
 class Progress(Protocol):
-    """Tells people how far a run is."""
+    """Displays the progress of a run."""
 
     def begin(self, run: RunRecord) -> None:
         """The run starts; called first."""
@@ -39,84 +39,84 @@ class Progress(Protocol):
         """An evaluation is over."""
 
     def saved(self, step: int, address: str) -> None:
-        """There is a checkpoint of a step, at an address."""
+        """A checkpoint of a step was written to an address."""
 
     def resumed(self, step: int, address: str) -> None:
-        """Workers go on from the checkpoint of a step."""
+        """Workers resume from the checkpoint of a step."""
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """The workers failed; in so many seconds the restart of that number begins."""
+        """The workers failed; restart `number` begins in `seconds`."""
 
     def notice(self, text: str) -> None:
-        """Something that a person should read."""
+        """Show a text."""
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
-        """The run is over: tell what came of it and which files were written."""
+        """The run is over: show its summary and the files that it wrote."""
 
     def close(self) -> None:
-        """Give the terminal back; safe to call twice and without finish()."""
+        """Release the terminal; safe to call twice and without finish()."""
 
 
-class Both:
-    """Tells two tellers the same."""
+class ProgressGroup:
+    """Two displays as one."""
 
     def __init__(self, first: Progress, second: Progress) -> None:
-        self._tellers = (first, second)
+        self._displays = (first, second)
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
-        for teller in self._tellers:
-            teller.begin(run)
+        for display in self._displays:
+            display.begin(run)
 
     def startup(self, phase: str, seconds: float) -> None:
         """A start-up phase is over."""
-        for teller in self._tellers:
-            teller.startup(phase, seconds)
+        for display in self._displays:
+            display.startup(phase, seconds)
 
     def warm_start(self, record: WarmStartRecord) -> None:
         """A step of the supervised warm start is over."""
-        for teller in self._tellers:
-            teller.warm_start(record)
+        for display in self._displays:
+            display.warm_start(record)
 
     def step(self, record: StepRecord) -> None:
         """A training step is over."""
-        for teller in self._tellers:
-            teller.step(record)
+        for display in self._displays:
+            display.step(record)
 
     def evaluation(self, record: EvaluationRecord) -> None:
         """An evaluation is over."""
-        for teller in self._tellers:
-            teller.evaluation(record)
+        for display in self._displays:
+            display.evaluation(record)
 
     def saved(self, step: int, address: str) -> None:
-        """There is a checkpoint of a step."""
-        for teller in self._tellers:
-            teller.saved(step, address)
+        """A checkpoint of a step was written."""
+        for display in self._displays:
+            display.saved(step, address)
 
     def resumed(self, step: int, address: str) -> None:
-        """Workers go on from the checkpoint of a step."""
-        for teller in self._tellers:
-            teller.resumed(step, address)
+        """Workers resume from the checkpoint of a step."""
+        for display in self._displays:
+            display.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """Workers are started again."""
-        for teller in self._tellers:
-            teller.restarting(number, seconds, reason, message)
+        """The workers are restarted."""
+        for display in self._displays:
+            display.restarting(number, seconds, reason, message)
 
     def notice(self, text: str) -> None:
-        """Something that a person should read."""
-        for teller in self._tellers:
-            teller.notice(text)
+        """Show a text."""
+        for display in self._displays:
+            display.notice(text)
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
         """The run is over."""
-        for teller in self._tellers:
-            teller.finish(summary, files)
+        for display in self._displays:
+            display.finish(summary, files)
 
     def close(self) -> None:
-        """Give back what they hold."""
-        for teller in self._tellers:
-            teller.close()
+        """Close both displays."""
+        for display in self._displays:
+            display.close()
 
 
 def make_progress(stream: TextIO) -> Progress:

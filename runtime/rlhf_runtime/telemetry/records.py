@@ -1,10 +1,12 @@
-"""What the controller tells telemetry: one frozen record per event of a run.
+"""Records: one frozen object per event of a run, from the controller to telemetry; RecordLog.
 
 Times are Unix seconds, durations seconds, memory bytes. Metric names are those of `metric_names`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,14 +14,14 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class Span:
-    """Who did what when."""
+    """The time of a call in a process."""
 
     process: str
-    """Where: `rank 0`, `reward`, `data`, `driver`."""
+    """`rank 0`, `reward`, `data`, `driver`."""
     role: str
-    """For which role: `actor`, `reference`, `critic`, `reward`; empty where no role is meant."""
+    """`actor`, `reference`, `critic`, `reward`; empty for calls without a role."""
     call: str
-    """What: `generate`, `train`, `score`."""
+    """`generate`, `train`, `score`."""
     start: float
     """Unix seconds."""
     end: float
@@ -27,7 +29,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration."""
         return self.end - self.start
 
 
@@ -40,27 +42,27 @@ class RunRecord:
     algorithm: str
     """The algorithm's type, such as `GRPO`."""
     devices: str
-    """What it runs on, for people: `2 CPU ranks`."""
+    """Devices in words: `2 CPU ranks`."""
     output: str
     """The run's folder."""
     total_steps: int
-    """Steps that the schedule asks for."""
+    """Steps of the schedule."""
     started: float
     """Unix seconds."""
     warm_start_steps: int = 0
-    """Most steps of the supervised warm start; 0: none."""
+    """Maximum number of steps of the supervised warm start; 0: none."""
     command: str = ""
     """The command line that repeats the run."""
     workers_started: float = 0.0
-    """Unix time at which the start of these workers began: later than `started` after a restart."""
+    """Unix time of the start of these workers: later than `started` after a restart."""
 
 
 @dataclass(frozen=True)
 class ResumedRecord:
-    """Workers go on from a checkpoint."""
+    """Workers resume from a checkpoint."""
 
     step: int
-    """Training steps that it has behind it."""
+    """Training steps before the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,19 @@ class StepRecord:
     phases: Mapping[str, float]
     """Seconds per phase: generate, score, infer, compute, train, transition, evaluate."""
     seconds: float
-    """The whole step."""
+    """The complete step."""
     tokens: int
     """Prompt and response tokens that the step trained on."""
     spans: Sequence[Span] = ()
-    """Who did what when."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Resident bytes per process."""
     finished: float = 0.0
-    """Unix seconds at which it was told; 0 in records that were written before."""
+    """Unix seconds of the record; 0 in records of older releases."""
 
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """Held-out prompts answered and scored after `step` training steps; 0 is before training."""
+    """An evaluation after `step` training steps; 0: before training."""
 
     step: int
     metrics: Mapping[str, float]
@@ -113,17 +114,17 @@ class UnscoredRecord:
     """A response that a verifier could not score, or a batch of them."""
 
     step: int
-    """The training step; an evaluation's, after so many."""
+    """The training step; for an evaluation, the number of steps before it."""
     reward: str
     """The reward's name."""
     fault: str
-    """Of rewards.messages.Fault."""
+    """A Fault of the rewards, by its value."""
     what: str
-    """Which response; of a batch the first one."""
+    """The response, or the first one of a batch."""
     row: str
     """The row of the data that it answers, by file and line."""
     detail: str
-    """Why, in words."""
+    """The cause, in words."""
 
 
 class Outcome(StrEnum):
@@ -133,7 +134,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     UNFINISHED = "unfinished"
-    """Still running, or killed without a word."""
+    """Still running, or killed."""
 
 
 @dataclass(frozen=True)
@@ -163,23 +164,21 @@ Record = (
 
 @dataclass(frozen=True)
 class RunRecords:
-    """Everything that a run's files say, in order of steps, the last record of a step only."""
+    """All records of a run, in order of steps; of a repeated step the last one."""
 
     runs: tuple[RunRecord, ...] = ()
-    """One for each start of workers: more than one for a resumed run. Those of one command have
-    `started` in common."""
+    """One per start of workers. Starts by the same command have equal `started`."""
     total_seconds: float = 0.0
-    """Of all commands together, each from its start to its end, or to its last step where it was
-    killed."""
+    """Sum over commands, each from its start to its end, or to its last step if it was killed."""
     resumed_from: int = 0
-    """The step of the checkpoint from which the last start of workers went on; 0: none."""
+    """Step of the checkpoint from which the last start of workers resumed; 0: none."""
     startup: StartupRecord | None = None
-    """Of the last start."""
+    """Record of the last start."""
     warm_start: tuple[WarmStartRecord, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     """Without spans when read from files; see `RunFolder.read_spans`."""
-    steps_of_last_start: tuple[StepRecord, ...] = ()
-    """Of these, those that the last start of workers ran: under the plan in force."""
+    last_start_steps: tuple[StepRecord, ...] = ()
+    """Steps of the last start of workers, which ran under the current plan."""
     evaluations: tuple[EvaluationRecord, ...] = ()
     end: EndRecord | None = None
     """None while the last start has not ended."""
@@ -188,4 +187,75 @@ class RunRecords:
     damaged_lines: int = 0
     """Lines of metrics.jsonl that could not be read."""
     unscored: tuple[UnscoredRecord, ...] = ()
-    """As they were found; of many not all."""
+    """In order of time; limited in number."""
+
+
+class RecordLog:
+    """Collects records without spans; a later record of the same step replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._runs: list[RunRecord] = []
+        self._startup: StartupRecord | None = None
+        self._warm_start: dict[int, WarmStartRecord] = {}
+        self._steps: dict[int, StepRecord] = {}
+        self._last_start_steps: set[int] = set()
+        self._evaluations: dict[int, EvaluationRecord] = {}
+        self._unscored: dict[UnscoredRecord, None] = {}
+        self._end: EndRecord | None = None
+        self._ended: dict[float, float] = {}
+        self._resumed_from = 0
+        self._repeated = 0
+        self._damaged = 0
+
+    def add(self, record: Record | None) -> None:
+        """Add a record. None: a line that could not be read."""
+        match record:
+            case None:
+                self._damaged += 1
+            case RunRecord():
+                self._runs.append(record)
+                self._end = None
+                self._resumed_from = 0
+                self._last_start_steps.clear()
+                self._extend_command(record.workers_started)
+            case ResumedRecord():
+                self._resumed_from = record.step
+            case StartupRecord():
+                self._startup = record
+            case WarmStartRecord():
+                self._warm_start[record.step] = record
+            case StepRecord():
+                self._repeated += record.step in self._steps
+                self._steps[record.step] = dataclasses.replace(record, spans=())
+                self._last_start_steps.add(record.step)
+                self._extend_command(record.finished)
+            case EvaluationRecord():
+                self._evaluations[record.step] = record
+            case UnscoredRecord():
+                self._unscored[record] = None  # once, though the step was repeated
+            case EndRecord():
+                self._end = record
+                self._extend_command(record.finished)
+
+    def _extend_command(self, time: float) -> None:
+        """Note that the last command was alive at a time."""
+        if self._runs:
+            started = self._runs[-1].started
+            self._ended[started] = max(self._ended.get(started, started), time)
+
+    def records(self) -> RunRecords:
+        """All records so far, in order of steps."""
+        return RunRecords(
+            runs=tuple(self._runs),
+            total_seconds=math.fsum(end - start for start, end in self._ended.items()),
+            resumed_from=self._resumed_from,
+            startup=self._startup,
+            warm_start=tuple(self._warm_start[step] for step in sorted(self._warm_start)),
+            steps=tuple(self._steps[step] for step in sorted(self._steps)),
+            last_start_steps=tuple(self._steps[step] for step in sorted(self._last_start_steps)),
+            evaluations=tuple(self._evaluations[step] for step in sorted(self._evaluations)),
+            unscored=tuple(self._unscored),
+            end=self._end,
+            steps_repeated=self._repeated,
+            damaged_lines=self._damaged,
+        )

@@ -1,4 +1,4 @@
-"""report.html: everything that a run's folder knows, on one page.
+"""report.html: the records of a run's folder on one page.
 
 `write_report` reads the folder and writes the page; the rest is pure.
 """
@@ -18,11 +18,16 @@ from rlhf_runtime.telemetry.curves import (
     phase_columns,
     warm_start_charts,
 )
-from rlhf_runtime.telemetry.expected_times import TimePair, time_pairs, times_table
 from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
 from rlhf_runtime.telemetry.page import Headline, Section, Stat, page
-from rlhf_runtime.telemetry.palette import colours
-from rlhf_runtime.telemetry.plan_table import plan_tables, table
+from rlhf_runtime.telemetry.plan_section import (
+    TimePair,
+    plan_tables,
+    table,
+    time_pairs,
+    times_table,
+)
+from rlhf_runtime.telemetry.plots import colours
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, Span
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
@@ -38,7 +43,7 @@ def write_report(folder: RunFolder) -> Path:
     """Write the report of a run, finished or not, and return its path.
 
     Raises:
-        NotARun: the folder holds no run.
+        NotARun: the folder contains no run.
         CannotRecord: the folder cannot be written.
     """
     records = folder.read()
@@ -70,14 +75,15 @@ def render(records: RunRecords, spans: Mapping[int, Sequence[Span]], folder: Run
 
 
 def compare_times(plan: Plan, records: RunRecords, folder: RunFolder) -> tuple[TimePair, ...]:
-    """Expected times beside those of the last start: an earlier one may have had another plan.
+    """Compare expected times with those of the last start.
 
     Args:
         plan: of the last start.
         records: of the run.
         folder: of the run, with the spans.
     """
-    steps = records.steps_of_last_start
+    # Earlier starts may have had another plan.
+    steps = records.last_start_steps
     return time_pairs(plan, steps, folder.read_spans(sample_steps(steps)))
 
 
@@ -147,8 +153,8 @@ def _alerts(summary: Summary, records: RunRecords) -> list[str]:
             "recorded. It is still running, or it was killed."
         )
     elif summary.outcome is not Outcome.SUCCEEDED:
-        said = ": ".join(part for part in (summary.reason, summary.message) if part)
-        texts.append(f"This run {_ENDED[summary.outcome]} after step {summary.steps}. {said}")
+        cause = ": ".join(part for part in (summary.reason, summary.message) if part)
+        texts.append(f"This run {_ENDED[summary.outcome]} after step {summary.steps}. {cause}")
     if summary.starts > 1:
         texts.append(f"The command was given {summary.starts}×.")
     if summary.restarts:
@@ -168,8 +174,8 @@ _ENDED = {Outcome.FAILED: "failed", Outcome.INTERRUPTED: "was interrupted"}
 
 def _stats(summary: Summary) -> list[Stat]:
     stats = []
-    held_out = summary.exact_match or summary.held_out_reward
-    for change in (held_out, summary.reward):
+    evaluation = summary.exact_match or summary.evaluation_reward
+    for change in (evaluation, summary.reward):
         if change is not None:
             stats.append(_change_stat(change))
     total = f"of {summary.total_steps:,}" if summary.total_steps else ""
@@ -226,19 +232,19 @@ def _timelines(spans: Mapping[int, Sequence[Span]], records: RunRecords) -> str:
 
 
 def _unscored(records: RunRecords) -> str:
-    """What verifiers could not score, row by row."""
+    """The table of responses that verifiers could not score."""
     if not records.unscored:
         return ""
     rows = [
         [
-            each.reward,
-            str(each.step),
-            each.fault,
-            each.row,
-            each.what,
-            (each.detail.splitlines() or [""])[-1],
+            record.reward,
+            str(record.step),
+            record.fault,
+            record.row,
+            record.what,
+            (record.detail.splitlines() or [""])[-1],
         ]
-        for each in records.unscored
+        for record in records.unscored
     ]
     note = "Some of them, where they are many; <code>score/invalid</code> counts all."
     head = ["Reward", "Step", "Fault", "Row", "What", "Why"]

@@ -1,7 +1,7 @@
-"""The layout of a run's folder: who writes what where, and how it is read back.
+"""RunFolder: the files of a run, written and read.
 
-Readers are made for runs that were killed (a cut-off last line) and resumed (a later record of a
-step replaces the earlier one).
+Readers accept runs that were killed (a cut-off last line) or resumed (a later record of a step
+replaces the earlier one).
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.plan import Plan
-from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderGone
-from rlhf_runtime.telemetry.json_lines import FileGone, JsonLinesWriter, parse_line, read_lines
-from rlhf_runtime.telemetry.record_json import (
+from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
+from rlhf_runtime.telemetry.record_lines import (
+    FileLost,
+    JsonLinesWriter,
     from_json,
+    parse_line,
     plain_values,
+    read_lines,
     spans_from_json,
     spans_to_json,
     to_json,
 )
-from rlhf_runtime.telemetry.record_log import RecordLog
-from rlhf_runtime.telemetry.records import Record, RunRecords, Span, StepRecord
+from rlhf_runtime.telemetry.records import Record, RecordLog, RunRecords, Span, StepRecord
 
 
 class RunFolder:
     """A run's folder. Creating the object touches nothing; the first record creates the files.
 
     Raises, in every method that writes:
-        CannotRecord: the disk is full, or gone.
-        RunFolderGone: the folder, or the records in it, were deleted, moved or replaced since the
-            first record was written. Nothing is made anew in its place.
+        CannotRecord: the disk is full, or not available.
+        RunFolderLost: the folder, or the records in it, were deleted, moved or replaced since the
+            first record was written. No new folder is created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,23 +64,23 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """End this run's records: what is appended afterwards is another run's."""
+        """End the records of this run; later ones belong to another run."""
         self._metrics_writer = self._timeline_writer = None
 
-    def require_there(self) -> None:
-        """Find out whether the folder is still this run's.
+    def require_intact(self) -> None:
+        """Check that the folder still belongs to this run.
 
         Raises:
-            RunFolderGone: it was deleted, moved or replaced since the first record was written.
+            RunFolderLost: it was deleted, moved or replaced since the first record was written.
         """
         with self._recording():
             for writer in (self._metrics_writer, self._timeline_writer):
                 if writer is not None:
-                    writer.require_own()
+                    writer.require_unchanged()
 
     def append(self, record: Record) -> None:
-        """Write a record, on disk when this returns."""
-        self.require_there()
+        """Write a record; it is on the disk when this returns."""
+        self.require_intact()
         with self._recording():
             if self._metrics_writer is None or self._timeline_writer is None:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -89,31 +91,31 @@ class RunFolder:
             self._metrics_writer.write(to_json(record))
 
     def write_manifest(self, text: str) -> None:
-        """Keep the manifest in force."""
+        """Write the current manifest."""
         self._replace(self.manifest, text.encode())
 
     def write_plan(self, plan: Plan) -> None:
-        """Keep the plan."""
+        """Write the plan."""
         self._replace(self.plan, (plan.model_dump_json(by_alias=True, indent=2) + "\n").encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Keep the run's summary."""
+        """Write the run's summary."""
         text = json.dumps(plain_values(summary), indent=2, allow_nan=False)
         self._replace(self.summary, (text + "\n").encode())
 
     def write_report(self, html: str) -> None:
-        """Keep the run's report."""
+        """Write the run's report."""
         self._replace(self.report, html.encode())
 
     def write_lines(self, name: str, step: int, lines: bytes) -> None:
-        """Keep what a step saves under a name; an earlier run of the step is replaced."""
+        """Write the lines that a step saves under a name; replace those of an earlier run of it."""
         self._replace(self.saved / name / f"step-{step:06d}.jsonl", lines)
 
     def read(self) -> RunRecords:
-        """Every record, without spans.
+        """All records, without spans.
 
         Raises:
-            NotARun: the folder holds no metrics.jsonl.
+            NotARun: the folder has no metrics.jsonl.
         """
         if not self.metrics.is_file():
             raise NotARun(
@@ -131,27 +133,28 @@ class RunFolder:
         return log.records()
 
     def read_spans(self, steps: Collection[int]) -> dict[int, tuple[Span, ...]]:
-        """The spans of some steps; other lines are skipped unparsed, so long runs stay cheap."""
-        wanted = {b'{"step": %d,' % step for step in steps}
+        """The spans of some steps."""
+        # Other lines are skipped unparsed: timelines of long runs are large.
+        prefixes = {b'{"step": %d,' % step for step in steps}
         spans: dict[int, tuple[Span, ...]] = {}
         for line in read_lines(self.timeline):
-            if line[: line.find(b",") + 1] not in wanted:
+            if line[: line.find(b",") + 1] not in prefixes:
                 continue
             value = parse_line(line)
             try:
-                step, found = (0, ()) if value is None else spans_from_json(value)
+                step, parsed = (0, ()) if value is None else spans_from_json(value)
             except (KeyError, TypeError, ValueError):
                 continue
-            if found:
-                spans[step] = found
+            if parsed:
+                spans[step] = parsed
         return spans
 
     def read_manifest(self) -> str | None:
-        """The manifest's text, or None where there is none."""
+        """The manifest's text. None: there is none."""
         return _text(self.manifest)
 
     def read_plan(self) -> Plan | None:
-        """The plan, or None where there is none or it is of another version."""
+        """The plan. None: there is none, or it is of another version."""
         text = _text(self.plan)
         if text is None:
             return None
@@ -161,20 +164,20 @@ class RunFolder:
             return None
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """Write aside and rename, so that a reader never sees half a file."""
-        aside = self.path / (path.name + ".new")
-        self.require_there()
+        # Write another file and rename it: a reader never sees half a file.
+        temporary = self.path / (path.name + ".new")
+        self.require_intact()
         with self._recording():
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(content)
-            aside.replace(path)
+            temporary.write_bytes(content)
+            temporary.replace(path)
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
         try:
             yield
-        except FileGone as error:
-            raise RunFolderGone(
+        except FileLost as error:
+            raise RunFolderLost(
                 "the run's folder, or the records in it, were deleted, moved or replaced while the "
                 f"job ran: got {error}; what was recorded so far (metrics, report, saved lines) is "
                 "lost unless it lies elsewhere now"

@@ -1,4 +1,4 @@
-"""How far numbers are spread, in a form that parts of them can have apart."""
+"""Mean and variance of numbers, in a form that parts can compute and then join."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Spread:
-    """Of some numbers.
+    """Count, mean and squared deviations of some numbers.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
     variances" (1979), equation 2.1.
@@ -20,11 +20,11 @@ class Spread:
     count: int
     mean: float
     squares: float
-    """The sum of squared deviations from the mean."""
+    """Sum of squared deviations from the mean."""
 
     @staticmethod
     def of(values: NDArray[np.floating]) -> Spread:
-        """Of the numbers of an array; all 0 where there are none."""
+        """The spread of an array; all 0 for an empty one."""
         if not len(values):
             return Spread(0, 0.0, 0.0)
         exact = values.astype(np.float64)
@@ -32,18 +32,20 @@ class Spread:
         return Spread(len(exact), float(mean), float(np.square(exact - mean).sum()))
 
     def joined(self, other: Spread) -> Spread:
-        """Of these numbers and another's."""
+        """The spread of both sets of numbers together."""
         count = self.count + other.count
         if not count:
             return self
-        apart = other.mean - self.mean
+        difference = other.mean - self.mean
         return Spread(
             count,
-            self.mean + apart * other.count / count,
-            self.squares + other.squares + apart * apart * self.count * other.count / count,
+            self.mean + difference * other.count / count,
+            self.squares
+            + other.squares
+            + difference * difference * self.count * other.count / count,
         )
 
     @property
     def deviation(self) -> float:
-        """The standard deviation, without Bessel's correction; of no numbers 0."""
+        """The standard deviation, without Bessel's correction; 0 without numbers."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0

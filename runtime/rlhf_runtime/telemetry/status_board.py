@@ -1,28 +1,39 @@
-"""The report of a run as it is now: written by the driver, read by who asks for it."""
+"""The StatusReport of a run: the board with the current report, and the updates from progress."""
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import RunPhase, StatusReport
+from rlhf_api.report import CheckpointReport, RunPhase, StatusReport
+from rlhf_runtime.telemetry.progress_text import Pace
+from rlhf_runtime.telemetry.records import (
+    EvaluationRecord,
+    RunRecord,
+    StepRecord,
+    WarmStartRecord,
+)
+from rlhf_runtime.telemetry.summary import Summary
 
 LONGEST_MESSAGE = 4096
 HEARTBEAT_SECONDS = 30
-"""From one report to the next while nothing else is to be told."""
+"""Maximum seconds between reports without news."""
 
 
 class StatusBoard:
-    """Holds the latest StatusReport of one start of a driver. For any number of threads."""
+    """The latest StatusReport of one start of a driver. Thread-safe."""
 
     def __init__(
         self, job: str, submission_id: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._told = clock()
+        self._updated_at = clock()
         self._lock = threading.Lock()
         self._acknowledged = threading.Event()
         self._latest = StatusReport(
@@ -37,32 +48,30 @@ class StatusBoard:
 
     @property
     def latest(self) -> StatusReport:
-        """What to tell now."""
+        """The current report."""
         with self._lock:
             return self._latest
 
     def update(self, **changes: Any) -> None:
-        """Tell something else from now on: fields of a StatusReport by their Python names.
+        """Change fields of the report, by their Python names.
 
-        The sequence number grows by one. A message becomes one line, and is cut where it is too
-        long. After the final report nothing changes any more.
+        The sequence number grows by one. A message becomes one line of limited length. After the
+        final report nothing changes.
         """
         if "message" in changes:
             changes["message"] = _as_line(changes["message"])
         with self._lock:
             if self._latest.final:
                 return
-            self._told = self._clock()
+            self._updated_at = self._clock()
             before = {name: getattr(self._latest, name) for name in StatusReport.model_fields}
             sequence = self._latest.sequence + 1
             self._latest = StatusReport(**before | changes | {"sequence": sequence})
 
     def beat(self) -> None:
-        """The driver lives, and waits for its workers: a report follows when the last one is old.
-
-        Only the thread that drives the run calls this: what hangs must not seem to live.
-        """
-        if self._clock() - self._told >= HEARTBEAT_SECONDS:
+        """Repeat the report if it is older than the heartbeat: the driver is alive."""
+        # Only the thread that drives the run calls this: a hanging driver must not seem alive.
+        if self._clock() - self._updated_at >= HEARTBEAT_SECONDS:
             self.update()
 
     def end(
@@ -73,10 +82,8 @@ class StatusBoard:
         return self.latest
 
     def acknowledge(self, submission_id: str, sequence: int) -> bool:
-        """Take note that a report was stored; whether it is one of this submission's.
-
-        Only that of the final report means something: then there is nothing left to wait for.
-        """
+        """Note that a report was stored. Returns True if it is one of this submission."""
+        # Only the final report is waited for.
         latest = self.latest
         is_ours = submission_id == latest.submission_id and 0 <= sequence <= latest.sequence
         if is_ours and latest.final and sequence == latest.sequence:
@@ -84,11 +91,111 @@ class StatusBoard:
         return is_ours
 
     def wait_until_acknowledged(self, seconds: float) -> bool:
-        """Wait so long at most until the final report was stored somewhere; whether it was."""
+        """Wait until the final report is acknowledged. Returns False after `seconds`."""
         return self._acknowledged.wait(seconds)
 
 
 def _as_line(text: str) -> str:
-    """A text that every reader can decode: names of files may hold bytes that are no text."""
+    """A text as one line that every reader can decode."""
+    # File names may contain bytes that are no text.
     line = " ".join(text.split())[:LONGEST_MESSAGE]
     return line.encode("utf-8", "replace").decode("utf-8")
+
+
+TOKENS_PER_SECOND = "throughput/tokens_per_second"
+MAX_METRICS = 256
+LONGEST_SECONDS = 2**31 - 1
+METRIC_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+
+
+class StatusProgress:
+    """Writes progress to the board."""
+
+    def __init__(self, board: StatusBoard) -> None:
+        self._board = board
+        self._pace = Pace()
+        self._total_steps = 0
+        self._reached = 0
+        self._repeated = 0
+        self._evaluated: Mapping[str, float] = {}
+        self._trained: Mapping[str, float] = {}
+
+    def begin(self, run: RunRecord) -> None:
+        """Workers are about to start."""
+        self._total_steps = run.total_steps
+        self._board.update(phase=RunPhase.START, total_steps=run.total_steps)
+
+    def startup(self, phase: str, seconds: float) -> None:
+        """Report a finished start-up phase; it replaces the last message."""
+        self._board.update(reason=None, message=f"{phase} after {seconds:.1f} s")
+
+    def warm_start(self, record: WarmStartRecord) -> None:
+        """Report the metrics of the warm start."""
+        self._board.update(
+            phase=RunPhase.WARM_START,
+            metrics=reportable(record.metrics),
+            message=f"step {record.step} of the warm start",
+        )
+
+    def step(self, record: StepRecord) -> None:
+        """Report a step, its metrics and the remaining time."""
+        self._pace.add(record.seconds)
+        self._trained = record.metrics
+        self._reached = max(self._reached, record.step)
+        speed = record.metrics.get(TOKENS_PER_SECOND)
+        self._board.update(
+            phase=RunPhase.TRAIN,
+            step=record.step,
+            metrics=reportable({**self._trained, **self._evaluated}),
+            seconds_remaining=_rounded(self._pace.remaining(self._total_steps - record.step)),
+            tokens_per_second=speed if speed is not None and math.isfinite(speed) else None,
+            reason=None,
+            message="",
+        )
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """Report evaluation metrics, also with the following steps."""
+        self._evaluated = record.metrics
+        self._board.update(metrics=reportable({**self._trained, **self._evaluated}))
+
+    def saved(self, step: int, address: str) -> None:
+        """Report the newest checkpoint."""
+        self._board.update(checkpoint=CheckpointReport(step=step, path=address))
+
+    def resumed(self, step: int, address: str) -> None:
+        """Report the checkpoint from which the run resumes, and the repeated steps."""
+        self._repeated += max(0, self._reached - step)
+        self._reached = step
+        self._board.update(
+            step=step,
+            checkpoint=CheckpointReport(step=step, path=address),
+            steps_repeated=self._repeated,
+        )
+
+    def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
+        """Report the cause of a restart."""
+        self._board.update(phase=RunPhase.RESTART, restarts=number, reason=reason, message=message)
+
+    def notice(self, text: str) -> None:
+        """Report a text, until the next message."""
+        self._board.update(message=text)
+
+    def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
+        """Nothing: the command makes the final report, which has its exit code."""
+
+    def close(self) -> None:
+        """Nothing: the board remains."""
+
+
+def reportable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The finite metrics with plain names, at most MAX_METRICS."""
+    allowed = {
+        name: float(value)
+        for name, value in metrics.items()
+        if math.isfinite(value) and METRIC_NAME.fullmatch(name)
+    }
+    return dict(sorted(allowed.items())[:MAX_METRICS])
+
+
+def _rounded(seconds: float | None) -> int | None:
+    return None if seconds is None else min(round(seconds), LONGEST_SECONDS)

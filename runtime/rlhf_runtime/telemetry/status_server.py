@@ -1,6 +1,6 @@
 """Serves the report of a run over HTTP: GET /report, POST /acknowledge, GET /healthz.
 
-Answers carry the report and nothing else; who has no token learns that somebody is here.
+Clients without the token only learn that a server is listening.
 """
 
 from __future__ import annotations
@@ -15,50 +15,49 @@ from typing import Any
 
 from rlhf_runtime.patience import Patience
 from rlhf_runtime.serving import serve_in_thread, stop_serving
-from rlhf_runtime.telemetry.errors import ReportPortTaken
+from rlhf_runtime.telemetry.errors import ReportPortInUse
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
 REQUEST_SECONDS = 10.0
-"""How long a client may take to say what it wants."""
+"""Time limit of a client's request."""
 LONGEST_BODY = 4096
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
-"""Either: the API server's proxy keeps the first to itself."""
+"""Either one: the proxy of the API server does not pass the first on."""
 
 
 class StatusServer:
-    """A server in threads of its own; ends with the process or with `close`."""
+    """Serves in background threads, until `close` or the end of the process."""
 
     def __init__(self, board: StatusBoard, token: str) -> None:
-        """Nothing is served before `open`.
+        """Create a server that is not open.
 
         Args:
-            board: what is served.
-            token: who asks has to know it. Empty: nobody knows it.
+            board: has the report.
+            token: required of clients. Empty: every client is refused.
         """
         self._board = board
         self._token = token
         self._server: ThreadingHTTPServer | None = None
 
     def open(self, host: str, port: int, patience: Patience) -> int:
-        """Serve from now on; returns the port.
-
-        A predecessor may hold the port until its own last report is read.
+        """Start to serve; returns the port.
 
         Raises:
-            ReportPortTaken: the port is held for longer than the patience lasts.
+            ReportPortInUse: the port is still in use at the end of the wait.
         """
-        taken = patience.until_free(lambda: self._bind(host, port))
-        if taken:
-            raise ReportPortTaken(
-                f"the report cannot be served: got {taken} for {patience.seconds:g} s; end who "
-                "holds the port, or choose another with --report-port"
+        # A predecessor uses the port until its own final report is read.
+        obstacle = patience.until_free(lambda: self._bind(host, port))
+        if obstacle:
+            raise ReportPortInUse(
+                f"the report cannot be served: got {obstacle} for {patience.seconds:g} s; end the "
+                "process that uses it, or choose another with --report-port"
             )
         assert self._server is not None
         serve_in_thread(self._server, "report")
         return self._server.server_address[1]
 
     def close(self) -> None:
-        """Serve no more; safe without `open`."""
+        """Stop to serve; safe without `open`."""
         if self._server is not None:
             stop_serving(self._server)
             self._server = None
@@ -73,12 +72,12 @@ class StatusServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each request, none of which keeps the process."""
+    """A daemon thread per request."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away early is no news: stderr is the job's log."""
+        """Do not log clients that disconnect early: stderr is the job's log."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -118,17 +117,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.CONFLICT)
 
     def _is_admitted(self) -> bool:
-        """Whether the client knows the token; answers it if not."""
-        wanted = f"Bearer {self.token}".encode()
-        given = [self.headers.get(name, "").encode() for name in TOKEN_HEADERS]
-        known = [hmac.compare_digest(value, wanted) for value in given]
-        if any(known) and self.token:
+        """True if the client has the token; otherwise the request is answered."""
+        expected = f"Bearer {self.token}".encode()
+        values = [self.headers.get(name, "").encode() for name in TOKEN_HEADERS]
+        # Compare all values, in constant time.
+        matches = [hmac.compare_digest(value, expected) for value in values]
+        if any(matches) and self.token:
             return True
         self._answer(HTTPStatus.UNAUTHORIZED)
         return False
 
     def _json_body(self) -> Mapping[str, Any]:
-        """The object that was sent; empty where it is none, or too long."""
+        """The object in the body; empty if it is no object or too long."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > LONGEST_BODY:
             return {}
@@ -148,4 +148,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the driver's output is its log."""
+        """Do not log requests: stderr is the job's log."""

@@ -1,4 +1,4 @@
-"""What a run came to. Pure: records in, one frozen summary out."""
+"""The summary of a run. Pure: records in, one frozen summary out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, StepRecord
 
 EXACT_MATCH = "evaluation/exact_match"
-HELD_OUT_REWARD = "evaluation/reward_mean"
+EVALUATION_REWARD = "evaluation/reward_mean"
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,23 @@ class Summary:
     reason: str
     message: str
     steps: int
-    """The last training step that was recorded, or that the checkpoint has behind it from which the
-    run went on."""
+    """The last recorded training step, or the step of the checkpoint from which the run resumed."""
     total_steps: int
-    """Steps that the schedule asks for."""
+    """Steps of the schedule."""
     reward: Change | None
-    """Mean training reward; None if no finite value was recorded."""
+    """Mean training reward. None: no finite value was recorded."""
     exact_match: Change | None
-    """Held-out exact match, from before training to the last evaluation."""
-    held_out_reward: Change | None
-    """Held-out mean reward."""
+    """Exact match of evaluations, from before training to the last one."""
+    evaluation_reward: Change | None
+    """Mean reward of evaluations."""
     warm_start_steps: int
     startup_seconds: Mapping[str, float]
     phase_seconds: Mapping[str, float]
     """Sum over all steps."""
     training_seconds: float
-    """Sum of the steps' times."""
+    """Sum of step times."""
     total_seconds: float | None
-    """Of all starts of the command, each from its begin to its end; None while unfinished."""
+    """Sum over starts of the command, each from its start to its end. None: unfinished."""
     step_seconds_median: float | None
     tokens: int
     tokens_per_second: float | None
@@ -63,25 +62,27 @@ class Summary:
     peak_memory: Mapping[str, int]
     """Largest resident memory of each process."""
     starts: int
-    """How often the command was given."""
+    """Number of commands."""
     restarts: int
-    """How often it started its workers again, by the failure policy."""
+    """Number of restarts of workers by the failure policy."""
     steps_repeated: int
     not_finite: Mapping[str, int]
-    """Steps in which a metric was NaN or infinite, for those metrics that ever were."""
+    """Number of steps with NaN or infinity, by metric."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for summary.json."""
-        return dataclasses.asdict(self)
+        # The key is part of the file's format.
+        keys = {"evaluation_reward": "held_out_reward"}
+        return {keys.get(key, key): value for key, value in dataclasses.asdict(self).items()}
 
 
 def summarize(records: RunRecords) -> Summary:
-    """Sum up a run, finished or not; a run without any record sums up to nothing."""
+    """Summarize a run, finished or not, with or without records."""
     run = records.runs[-1] if records.runs else None
     end = records.end
     steps = records.steps
     training_seconds = math.fsum(step.seconds for step in steps)
-    starts = len({each.started for each in records.runs})
+    starts = len({run.started for run in records.runs})
     tokens = sum(step.tokens for step in steps)
     return Summary(
         job=run.job if run else "",
@@ -93,7 +94,7 @@ def summarize(records: RunRecords) -> Summary:
         total_steps=run.total_steps if run else 0,
         reward=_change(REWARD_MEAN, steps),
         exact_match=_change(EXACT_MATCH, records.evaluations),
-        held_out_reward=_change(HELD_OUT_REWARD, records.evaluations),
+        evaluation_reward=_change(EVALUATION_REWARD, records.evaluations),
         warm_start_steps=records.warm_start[-1].step if records.warm_start else 0,
         startup_seconds=dict(records.startup.phases) if records.startup else {},
         phase_seconds=_phase_seconds(steps),

@@ -21,12 +21,12 @@ STYLES = {
 
 
 def summary_table(summary: Summary, files: Sequence[Path] = ()) -> Table:
-    """What came of the run: evaluation before and after, time per phase, files."""
+    """Outcome, evaluation before and after training, time per phase, files."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("outcome", _outcome(summary))
-    for change in (summary.exact_match, summary.held_out_reward, summary.reward):
+    for change in (summary.exact_match, summary.evaluation_reward, summary.reward):
         if change is not None:
             table.add_row(describe(change.metric).title.lower(), _change(change))
     if summary.total_seconds is not None:

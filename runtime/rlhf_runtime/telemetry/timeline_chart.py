@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from rlhf_runtime.telemetry.metric_names import format_seconds
+from rlhf_runtime.telemetry.plots import Scale, nice_ticks
 from rlhf_runtime.telemetry.records import Span, StepRecord
-from rlhf_runtime.telemetry.scales import Scale, nice_ticks
 
-MOST_LANES = 4
-"""Calls of one process that run at the same time are drawn below each other, so many at most."""
+MAX_LANES = 4
+"""Maximum number of lanes for concurrent calls of a process."""
 LABEL_FROM_PERCENT = 5.0
-"""Bars at least this wide carry their call's name."""
+"""Minimum width of a bar with the name of its call."""
 
 
 def sample_steps(steps: Sequence[StepRecord], count: int = 12) -> tuple[int, ...]:
-    """The steps worth a timeline: first, last, slowest, and others evenly between."""
+    """Steps to draw: first, last, slowest, and others evenly between."""
     if not steps:
         return ()
     numbers = [record.step for record in steps]
     slowest = max(steps, key=lambda record: record.seconds).step
     chosen = {numbers[0], numbers[-1], slowest}
-    wanted = min(count, len(numbers))
-    for index in range(wanted):
-        if len(chosen) >= wanted:
+    size = min(count, len(numbers))
+    for index in range(size):
+        if len(chosen) >= size:
             break
-        chosen.add(numbers[index * (len(numbers) - 1) // max(1, wanted - 1)])
+        chosen.add(numbers[index * (len(numbers) - 1) // max(1, size - 1)])
     return tuple(sorted(chosen))
 
 
@@ -39,23 +39,23 @@ def process_order(process: str) -> tuple[int, list[tuple[int, int, str]]]:
 
 
 def lanes(spans: Iterable[Span]) -> list[list[Span]]:
-    """The spans of one process in lanes without overlap; the last lane takes what is left over."""
-    found: list[list[Span]] = []
+    """Arrange the spans of a process in lanes without overlap, except in the last one."""
+    result: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        for lane in found:
+        for lane in result:
             if lane[-1].end <= span.start + 1e-6:
                 lane.append(span)
                 break
         else:
-            if len(found) < MOST_LANES:
-                found.append([span])
+            if len(result) < MAX_LANES:
+                result.append([span])
             else:
-                found[-1].append(span)
-    return found
+                result[-1].append(span)
+    return result
 
 
 def busy_seconds(spans: Iterable[Span]) -> float:
-    """How long at least one of the spans was running."""
+    """Total time in which at least one span was running."""
     total, until = 0.0, float("-inf")
     for span in sorted(spans, key=lambda span: span.start):
         total += max(0.0, span.end - max(span.start, until))
@@ -67,14 +67,14 @@ def timeline(step: int, spans: Sequence[Span], colours: Mapping[str, int], limit
     """Draw a step's spans, the longest `limit` of them."""
     begin, end = min(s.start for s in spans), max(s.end for s in spans)
     length = max(end - begin, 1e-9)
-    kept = sorted(spans, key=lambda span: -span.seconds)[:limit]
+    drawn = sorted(spans, key=lambda span: -span.seconds)[:limit]
     processes = sorted({span.process for span in spans}, key=process_order)
     rows = []
     for process in processes:
         busy = busy_seconds(span for span in spans if span.process == process)
-        drawn = [span for span in kept if span.process == process]
-        rows.append(_row(process, drawn, 1 - busy / length, begin, length, colours))
-    left_out = len(spans) - len(kept)
+        own = [span for span in drawn if span.process == process]
+        rows.append(_row(process, own, 1 - busy / length, begin, length, colours))
+    left_out = len(spans) - len(drawn)
     note = f'<p class="note">{left_out:,} short calls are not drawn.</p>' if left_out else ""
     return f'<div class="timeline" data-step="{step}">{"".join(rows)}{_axis(length)}</div>{note}'
 

@@ -1,6 +1,6 @@
-"""Where metrics go besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
+"""Trackers of metrics besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
 
-Each tracker uses the tracker's own library, imported when the tracker is made. TensorBoard files
+Each tracker imports its own library when it is created. TensorBoard files
 are written without torch and TensorFlow, which would cost the driver hundreds of megabytes.
 """
 
@@ -24,13 +24,13 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Takes metrics by step."""
+    """Receives metrics by step."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record metrics of a step."""
 
     def close(self) -> None:
-        """Write out what is left and let go of processes and files."""
+        """Flush, and release processes and files."""
 
 
 class TensorBoardTracker:
@@ -106,9 +106,11 @@ class MlflowTracker:
         self._metric = _import("mlflow.entities", "mlflow").Metric
         try:
             self._client = tracking.MlflowClient(tracking_uri=spec.tracking_uri)
-            known = self._client.get_experiment_by_name(spec.experiment)
+            existing = self._client.get_experiment_by_name(spec.experiment)
             experiment = (
-                known.experiment_id if known else self._client.create_experiment(spec.experiment)
+                existing.experiment_id
+                if existing
+                else self._client.create_experiment(spec.experiment)
             )
             self._run = self._client.create_run(experiment, run_name=name).info.run_id
         except errors.MlflowException as error:
@@ -141,11 +143,11 @@ TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
     ),
     "mlflow": lambda spec, name, _: MlflowTracker(spec.mlflow, name) if spec.mlflow else None,
 }
-"""How each tracker of the manifest is made from the spec, the job's name and the run's folder."""
+"""Builds each tracker from the spec, the job's name and the run's folder."""
 
 
 class TrackerGroup:
-    """Several trackers as one. A tracker that fails is warned about once; training goes on."""
+    """Several trackers as one. The first failure of each is logged; training continues."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
@@ -163,7 +165,7 @@ class TrackerGroup:
             self._guard(name, "close", tracker.close)
         self._trackers.clear()
 
-    def _guard(self, name: str, what: str, call: Callable[[], None]) -> None:
+    def _guard(self, name: str, action: str, call: Callable[[], None]) -> None:
         try:
             call()
         # A foreign library may raise anything, and no dashboard is worth a training run.
@@ -174,14 +176,14 @@ class TrackerGroup:
                     "tracker %s could not %s: %s: %s; training goes on, further failures are "
                     "counted silently",
                     name,
-                    what,
+                    action,
                     type(error).__name__,
                     error,
                 )
 
 
 def make_trackers(spec: TelemetrySpec, name: str, folder: Path) -> TrackerGroup:
-    """The trackers that a manifest asks for.
+    """Create the trackers of a manifest.
 
     Args:
         spec: The manifest's telemetry section.
@@ -192,20 +194,20 @@ def make_trackers(spec: TelemetrySpec, name: str, folder: Path) -> TrackerGroup:
         TrackerMissing: a tracker's library is not installed.
         TrackerUnavailable: a tracker could not start its run.
     """
-    made: dict[str, Tracker] = {}
+    trackers: dict[str, Tracker] = {}
     try:
         for kind, make in TRACKERS.items():
             tracker = make(spec, name, folder)
             if tracker is not None:
-                made[kind] = tracker
+                trackers[kind] = tracker
     except (TrackerMissing, TrackerUnavailable):
-        TrackerGroup(made).close()
+        TrackerGroup(trackers).close()
         raise
-    return TrackerGroup(made)
+    return TrackerGroup(trackers)
 
 
 def require_installed(spec: TelemetrySpec) -> None:
-    """Check that the libraries of trackers are there, without importing them.
+    """Check that the libraries of trackers are installed, without importing them.
 
     Raises:
         TrackerMissing: one is not.
@@ -221,10 +223,10 @@ def _wandb_needs_key() -> bool:
 
 def _import(module: str, extra: str) -> Any:
     try:
-        found: ModuleType = importlib.import_module(module)
+        loaded: ModuleType = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise _missing(module.partition(".")[0], str(error.name), extra) from error
-    return found
+    return loaded
 
 
 def _missing(library: str, module: str, extra: str) -> TrackerMissing:

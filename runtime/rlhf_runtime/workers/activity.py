@@ -162,7 +162,7 @@ class Activity:
             for number, frame in sys._current_frames().items()
         }
         now = next(iter(self._running[-1:]), _IDLE)
-        # Whoever has limits of its own, or works, is not stalled.
+        # Calls with limits of their own, and processes that work, are not stalled.
         if now.progress is ProgressSignal.OWN_LIMIT or (
             now.progress is ProgressSignal.CPU and self._has_worked()
         ):

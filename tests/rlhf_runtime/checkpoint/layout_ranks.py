@@ -17,7 +17,7 @@ from rlhf_runtime.engines.parallel import make_contexts
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed
 from rlhf_runtime.reshard.local_shards import LocalShards
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 from rlhf_runtime.reshard.views import View
 from rlhf_runtime.roles.saving import restore, state_of
 
@@ -157,8 +157,8 @@ def what_another_rank_saves_is_left_to_it(world: World, folder: Path) -> None:
     """Rank 3 has rows of 1 and 2 as copies, cut otherwise; rank 0 has none. All read theirs."""
     boxes = [
         TensorSlice((0, 0), (0, 3)),
-        cut((8, 3), 0, 0, 2),
-        cut((8, 3), 0, 1, 2),
+        shard_slice((8, 3), 0, 0, 2),
+        shard_slice((8, 3), 0, 1, 2),
         TensorSlice((3, 0), (4, 3)),
     ]
     shards = shards_of(world, boxes, is_saved=world.rank != 3)

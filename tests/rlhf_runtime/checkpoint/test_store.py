@@ -13,7 +13,7 @@ import pytest
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointDamaged, CheckpointStore
 from rlhf_runtime.controller.saves import steps_to_keep
-from rlhf_runtime.errors import StorageFailed, StorageTaken
+from rlhf_runtime.errors import StorageFailed, StorageInUse
 
 from ...object_store import s3_bucket
 
@@ -134,11 +134,11 @@ def test_who_claims_last_has_it(address: str) -> None:
     write(first, 1)
     first.begin(2)
     second.claim()
-    with pytest.raises(StorageTaken, match="claimed by process"):
+    with pytest.raises(StorageInUse, match="claimed by process"):
         first.commit(CheckpointRecord(2, 1, SPEC))
-    with pytest.raises(StorageTaken, match="stop one of the two"):
+    with pytest.raises(StorageInUse, match="stop one of the two"):
         first.begin(3)
-    with pytest.raises(StorageTaken):
+    with pytest.raises(StorageInUse):
         first.remove(1)
     assert second.steps()[-1] == 1 and second.record(2) is None
     write(second, 2)

@@ -21,7 +21,7 @@ from rlhf_flow.trace.tracing import trace
 from rlhf_runtime.calls.reports import CallReport, Statistics
 from rlhf_runtime.controller.call_names import CallNames, trained_generate_call
 from rlhf_runtime.controller.steps import summarize
-from rlhf_runtime.telemetry.metric_names import NameParts, describe, parts_of
+from rlhf_runtime.telemetry.metric_names import NameParts, describe, parse_metric_name
 from rlhf_runtime.telemetry.spread import Spread
 
 ADVANTAGES = GroupAdvantages("reward_scores", "reward_valid")
@@ -204,11 +204,11 @@ def test_tokens_are_the_whole_steps_and_weights_are_named_as_what_they_are_for()
 
 
 def test_names_are_read_as_they_were_made() -> None:
-    assert parts_of("every-10/reward/mean.actor.2") == NameParts(
+    assert parse_metric_name("every-10/reward/mean.actor.2") == NameParts(
         "every-10", "reward/mean", "actor.2"
     )
-    assert parts_of("reward/mean") == NameParts("", "reward/mean", "")
-    assert parts_of("repeat.2/until/loss") == NameParts("repeat.2", "until/loss", "")
+    assert parse_metric_name("reward/mean") == NameParts("", "reward/mean", "")
+    assert parse_metric_name("repeat.2/until/loss") == NameParts("repeat.2", "until/loss", "")
     assert describe("reward/mean.actor.2").title == "Reward [actor.2]"
     assert describe("every-10/actor/kl").title == "KL to the reference (actor) [every-10]"
     assert describe("score/invalid.teacher").unit == describe("score/invalid").unit == "responses"

@@ -13,7 +13,7 @@ from rlhf_flow.step.calls import ModelCall, SaveOptions
 from rlhf_flow.step.columns import LINES
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.hooks import nothing
+from rlhf_runtime.hooks import noop
 
 from .test_dispatch import backend_of, call_of, prompts
 
@@ -61,7 +61,7 @@ def test_lines_of_any_number_of_ranks_are_in_the_order_of_rows(
     assert backend.run(saving("pairs"), lines).column_names == frozenset()
     assert len(backend.reports) == count, "saving is no order"
     backend.wait()
-    assert lines_by_name(backend.saves, nothing) == {"pairs": written(0, NUM_ROWS)}
+    assert lines_by_name(backend.saves, noop) == {"pairs": written(0, NUM_ROWS)}
 
 
 def test_what_is_saved_under_one_name_is_one_file_also_of_joined_and_no_rows(
@@ -76,7 +76,7 @@ def test_what_is_saved_under_one_name_is_one_file_also_of_joined_and_no_rows(
         ("renamed", first.rename(lines="texts").rename(texts="lines")),
     ):
         backend.run(saving(name), batch)
-    assert lines_by_name(backend.saves, nothing) == {
+    assert lines_by_name(backend.saves, noop) == {
         "one": written(0, 8) + written(0, 4) * 2,
         "other": b"",
         "renamed": written(0, 8),

@@ -15,7 +15,7 @@ from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import CheckpointManager, PendingCheckpoint
-from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageTaken
+from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageInUse
 
 from ...waiting import wait_until
 
@@ -165,7 +165,7 @@ def test_who_has_lost_the_place_to_another_run_ends(tmp_path: Path) -> None:
     saves, _ = saves_of(tmp_path)
     saves.store.claim()
     CheckpointStore(str(tmp_path)).claim()
-    with pytest.raises(StorageTaken):
+    with pytest.raises(StorageInUse):
         saves.begin([], 1)
 
 
@@ -199,7 +199,7 @@ def test_checkpoints_that_are_deleted_are_told_once_and_the_next_one_is_written(
     assert told.steps == [1, 2, 3] and saves.newest_step == 3
     other = CheckpointStore(str(tmp_path / "saved"))
     other.claim()
-    with pytest.raises(StorageTaken):
+    with pytest.raises(StorageInUse):
         saves.begin([], 4)
 
 

@@ -22,7 +22,7 @@ from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import (
     Loss,
@@ -152,7 +152,7 @@ def pieces(
     """Rows as micro-batches; prompts are shared where the model says that it can."""
     packing = built.engine.packing(max_tokens)
     shares = share and packing.share_prompts
-    return cut(*batch(), GROUPS, replace(packing, share_prompts=shares), rows)
+    return pack_micro_batches(*batch(), GROUPS, replace(packing, share_prompts=shares), rows)
 
 
 def mine(built: Built, max_tokens: int) -> list[MicroBatch]:

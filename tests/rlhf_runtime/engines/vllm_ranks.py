@@ -22,7 +22,7 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
-from rlhf_runtime.engines.packing import MicroBatch, cut
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.arguments import EngineSettings
@@ -138,7 +138,7 @@ def log_probs_agree_with_the_trainer(at: Pair) -> None:
             into[part.tokens] = outputs.values
 
         groups = np.repeat(np.arange(len(PROMPT_LENGTHS)), 3)
-        parts = cut(prompts, got.tokens, groups, at.model.packing(4000))
+        parts = pack_micro_batches(prompts, got.tokens, groups, at.model.packing(4000))
         at.model.infer(parts, ReadLogProbs(temperature), read)
         difference = (trainer - torch.tensor(got.log_probs.values)).abs().max()
         assert difference < 1e-4, (temperature, difference)

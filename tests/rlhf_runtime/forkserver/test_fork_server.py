@@ -21,7 +21,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime import fate
 from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.forkserver.client import OwnForkServer
-from rlhf_runtime.hooks import nothing
+from rlhf_runtime.hooks import noop
 
 from ...heavy_starts import Heavy, count_start
 from ...waiting import wait_until
@@ -163,10 +163,10 @@ def test_the_server_of_a_raylet_ends_with_it_and_what_it_has_forked(raylet: Rayl
     name = launcher.name_for(f"/of/{raylet.process.pid}")
     for _ in range(2):  # the second time there is one
         client.start_server(name, Device.CPU, raylet.process.pid)
-    assert client.wait_until_ready(name, nothing)
+    assert client.wait_until_ready(name, noop)
     raylet.environment[launcher.SERVER] = name
     running = raylet.start("running", STAY)
-    assert client.unload(name, nothing), "also one that has begun anew"
+    assert client.unload(name, noop), "also one that has begun anew"
     raylet.process.kill()
     for process in (running["process"], running["parent"]):
         wait_until(lambda process=process: is_gone(process), SECONDS, f"the end of {process}")
@@ -178,7 +178,7 @@ def test_that_of_a_pod_is_started_by_the_pods_hook_under_the_pods_name(raylet: R
     hook = [sys.executable, "-P", "-m", "rlhf_runtime.forkserver.pod_server", "CPU"]
     for _ in range(2):  # the second time there is one
         subprocess.run(hook, env=os.environ | {FORK_SERVER_VARIABLE: name}, check=True)
-    assert client.wait_until_ready(name, nothing)
+    assert client.wait_until_ready(name, noop)
     raylet.environment[launcher.SERVER] = name
     worker = raylet.start("of-the-pod", STAY)
     assert worker["loaded"] == ["torch", "vllm", "transformers"]
@@ -192,7 +192,7 @@ def test_a_server_forgets_its_libraries_and_imports_them_again_for_the_next_work
     staying = raylet.start("staying", STAY)
     forking = psutil.Process(int(str(staying["parent"])))
     before = forking.memory_info().rss
-    assert client.unload(server.name, nothing)
+    assert client.unload(server.name, noop)
     wait_until(lambda: forking.memory_info().rss < before / 5, SECONDS, "memory given back")
     assert not is_gone(staying["process"]), "it lives on"
     later = raylet.start("later")
@@ -207,9 +207,9 @@ def test_one_that_has_died_is_started_again_under_its_name(
     first = raylet.start("first", STAY)
     os.kill(int(str(first["parent"])), signal.SIGKILL)
     wait_until(lambda: is_gone(first["process"]), SECONDS, "the end with the server")
-    wait_until(lambda: not client.wait_until_ready(server.name, nothing), SECONDS, "no answer")
+    wait_until(lambda: not client.wait_until_ready(server.name, noop), SECONDS, "no answer")
     server.revive()
-    assert client.wait_until_ready(server.name, nothing)
+    assert client.wait_until_ready(server.name, noop)
     assert raylet.start("second")["parent"] != first["parent"]
 
 
@@ -237,7 +237,7 @@ def test_another_user_gets_nothing_forked(server: OwnForkServer) -> None:
         [sys.executable, "-I", "-S", "-c", ask, "", server.name], capture_output=True, text=True
     )
     assert done.stdout.strip() in ("0", "") and "{" not in done.stdout
-    assert client.wait_until_ready(server.name, nothing), "its owner is served all the same"
+    assert client.wait_until_ready(server.name, noop), "its owner is served all the same"
 
 
 def test_a_server_of_another_user_is_not_trusted_with_an_environment(

@@ -37,7 +37,7 @@ def test_a_large_list_is_left_to_workers_where_time_matters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It would be in memory before the first row is there."""
-    monkeypatch.setattr(module, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "MAX_UNSTREAMED_BYTES", 1 << 20)
     write_tokenizer(tmp_path)
     file = tmp_path / name
     file.write_text(json.dumps([{"prompt": "1" * 1000, "answer": "1"}] * 2000))
@@ -45,7 +45,7 @@ def test_a_large_list_is_left_to_workers_where_time_matters(
     check_data(spec_of(file), PROMPTS_ONLY, tmp_path, 2.0, quick)
     assert not quick.gathered.errors
     assert quick.unchecked == [
-        f"data.train: workers read {file} when they start: its first row is there only after more "
+        f"data.train: workers read {file} when they start: its first row comes after more "
         "than 1 MiB, as in a list (write a row in each line)"
     ]
     check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, thorough)

@@ -20,7 +20,7 @@ from rlhf_runtime.errors import ProfilingFailed, UnsupportedModel
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.generation import (
     DECODED,
-    EngineOf,
+    EngineConfig,
     Run,
     StepSeconds,
     cached_curve,
@@ -152,7 +152,7 @@ def test_what_two_engines_take_is_told_apart(max_sequences: int, longest: int) -
 
 def test_the_world_of_a_measurement_is_like_no_other(tmp_path: Path) -> None:
     def name(measurement: str) -> str:
-        return world_name(EngineOf(tmp_path / measurement / "model0-rank1" / "few", 1, 64))
+        return world_name(EngineConfig(tmp_path / measurement / "model0-rank1" / "few", 1, 64))
 
     assert name("rlhf-profile-a") == "rlhf-profile-a-model0-rank1-1"
     assert name("rlhf-profile-a") != name("rlhf-profile-b")

@@ -18,7 +18,7 @@ from rlhf_runtime.profiling.subjects import (
     Subject,
     generation_layers,
     merged,
-    part_of_config,
+    rank_config,
     training_layers,
     write_part,
 )
@@ -107,7 +107,7 @@ def test_merging_keeps_the_most_that_is_asked() -> None:
 def test_a_part_has_a_share_of_heads_and_widths(tmp_path: Path) -> None:
     """Two key heads for four ranks: each has one. 100 tokens are padded to 128 rows."""
     config = {"model_type": "llama", "eos_token_id": 99, "num_hidden_layers": 4}
-    part = part_of_config(config, SHAPE, 4, 2)
+    part = rank_config(config, SHAPE, 4, 2)
     assert (part["num_attention_heads"], part["num_key_value_heads"]) == (1, 1)
     assert (part["intermediate_size"], part["head_dim"]) == (32, 16)
     assert part["vocab_size"] == 32 and part["eos_token_id"] is None
@@ -119,7 +119,7 @@ def test_a_part_has_a_share_of_heads_and_widths(tmp_path: Path) -> None:
 
 def test_kinds_of_layers_are_as_many_as_layers() -> None:
     config = {"layer_types": ["sliding_attention", "full_attention"] * 2}
-    assert part_of_config(config, SHAPE, 1, 3)["layer_types"] == [
+    assert rank_config(config, SHAPE, 1, 3)["layer_types"] == [
         "sliding_attention",
         "full_attention",
         "sliding_attention",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rlhf_runtime.reshard.layout import Layout, Piece
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 from rlhf_sizing.shape import DecoderShape
 
 Shapes = dict[str, tuple[int, ...]]
@@ -56,12 +56,16 @@ def of_decoder(shape: DecoderShape) -> Shapes:
 def tensor_parallel_box(name: str, shape: tuple[int, ...], index: int, size: int) -> TensorSlice:
     """Rows or columns as Megatron and vLLM cut them; the vocabulary is padded to 64, then cut."""
     if len(shape) == 1:
-        return cut(shape, 0, index, size) if name.endswith(".bias") else TensorSlice.full(shape)
+        return (
+            shard_slice(shape, 0, index, size)
+            if name.endswith(".bias")
+            else TensorSlice.full(shape)
+        )
     if "embed" in name or "lm_head" in name:
         rows = -(-shape[0] // 64) * 64 // size
         first = min(index * rows, shape[0])
         return TensorSlice((first, 0), (min(rows, shape[0] - first), shape[1]))
-    return cut(shape, 1 if "o_proj" in name or "down_proj" in name else 0, index, size)
+    return shard_slice(shape, 1 if "o_proj" in name or "down_proj" in name else 0, index, size)
 
 
 def is_on_stage(name: str, stage: int, pipeline: int, num_layers: int, shapes: Shapes) -> bool:
@@ -107,7 +111,10 @@ def fully_sharded(shapes: Shapes, world_size: int) -> Layout:
     return Layout(
         shapes,
         tuple(
-            tuple(Piece(name, cut(shape, 0, rank, world_size)) for name, shape in shapes.items())
+            tuple(
+                Piece(name, shard_slice(shape, 0, rank, world_size))
+                for name, shape in shapes.items()
+            )
             for rank in range(world_size)
         ),
     )

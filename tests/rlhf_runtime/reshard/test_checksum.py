@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rlhf_runtime.reshard import checksum
 from rlhf_runtime.reshard.checksum import piece_checksum
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 
 from ...depth import examples
 
@@ -47,7 +47,7 @@ def test_parts_add_up_however_the_box_is_cut(
         box = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
         dim = data.draw(st.integers(0, len(shape) - 1))
         for index in range(2):
-            half = cut(box.shape, dim, index, 2)
+            half = shard_slice(box.shape, dim, index, 2)
             start = tuple(a + b for a, b in zip(box.start, half.start, strict=True))
             parts.append(TensorSlice(start, half.shape))
     total = sum(

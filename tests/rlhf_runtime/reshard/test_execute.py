@@ -7,7 +7,7 @@ from rlhf_runtime.reshard.errors import TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 from rlhf_runtime.reshard.views import View
 
 from ..world_of_processes import failures, start_world
@@ -66,7 +66,7 @@ def test_two_freed_tensors_are_not_the_same_memory() -> None:
 
 
 def test_a_name_may_lie_in_several_views() -> None:
-    halves = tuple(Piece("w", cut((4, 2), 0, index, 2)) for index in range(2))
+    halves = tuple(Piece("w", shard_slice((4, 2), 0, index, 2)) for index in range(2))
     whole = Layout({"w": (4, 2)}, ((Piece("w", TensorSlice.full((4, 2))),),))
     full = torch.arange(8.0).reshape(4, 2)
     fused = torch.zeros(6, 2)

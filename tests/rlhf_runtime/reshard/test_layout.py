@@ -2,14 +2,14 @@ import pytest
 
 from rlhf_runtime.reshard.errors import LayoutError
 from rlhf_runtime.reshard.layout import Layout, Piece
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 
 SHAPES = {"a": (4, 2), "b": (3,)}
 WHOLE_A, WHOLE_B = Piece("a", TensorSlice.full((4, 2))), Piece("b", TensorSlice.full((3,)))
 
 
 def test_replicas_and_empty_pieces_are_allowed() -> None:
-    empty = Piece("b", cut((3,), 0, 3, 4))
+    empty = Piece("b", shard_slice((3,), 0, 3, 4))
     layout = Layout(SHAPES, ((WHOLE_A, WHOLE_B), (WHOLE_A, empty), ()))
     assert layout.world_size == 3
     assert [layout.num_elements(rank) for rank in range(3)] == [11, 8, 0]

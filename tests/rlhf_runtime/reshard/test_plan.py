@@ -10,7 +10,7 @@ from rlhf_runtime.reshard.errors import PlanError
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.rounds import plan_rounds
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 from rlhf_runtime.reshard.topology import Topology
 
 from ...depth import examples
@@ -26,7 +26,7 @@ def layouts(draw: st.DrawFn, shapes: ml.Shapes, world_size: int) -> Layout:
         dim = draw(st.integers(0, len(shape) - 1))
         num_parts = draw(st.integers(1, 4))
         for index in range(num_parts):
-            box = cut(shape, dim, index, num_parts)
+            box = shard_slice(shape, dim, index, num_parts)
             for rank in draw(st.sets(st.integers(0, world_size - 1), min_size=1)):
                 pieces[rank].append(Piece(name, box))
     return Layout(shapes, tuple(tuple(p) for p in pieces))

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers, cut, uncovered
+from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers, shard_slice, uncovered
 
 SPACE = 5
 
@@ -54,7 +54,7 @@ def test_coverage_and_disjointness_equal_those_on_painted_arrays(boxes: list[Ten
 
 @given(st.integers(0, 20), st.integers(1, 7))
 def test_the_parts_of_a_cut_are_those_of_torch_shard(length: int, num_parts: int) -> None:
-    parts = [cut((3, length), 1, index, num_parts) for index in range(num_parts)]
+    parts = [shard_slice((3, length), 1, index, num_parts) for index in range(num_parts)]
     assert covers(parts, TensorSlice.full((3, length)))
     assert are_disjoint(parts)
     part = -(-length // num_parts)

@@ -25,7 +25,7 @@ from rlhf_runtime.engines.training import (
     TokenOutputs,
     WeightedLoss,
 )
-from rlhf_runtime.hooks import nothing
+from rlhf_runtime.hooks import noop
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.reshard.views import Views
 from rlhf_sizing.costs import SequenceCost
@@ -50,7 +50,7 @@ class BigramEngine(EngineBase):
     """Every rank has all weights, and sums gradients with the others."""
 
     def __init__(self, parallel: ParallelContext, value_head: bool = False) -> None:
-        super().__init__(parallel, nothing)
+        super().__init__(parallel, noop)
         self.module = Bigrams(1 if value_head else VOCABULARY)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:

@@ -14,7 +14,7 @@ import torch
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.packing import MicroBatch, Packing, cut
+from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import Loss, TokenOutputs
 from rlhf_runtime.numerics.losses import Denominators
@@ -78,7 +78,7 @@ def mini_batch(has_mask: bool) -> MiniBatch:
 
 def parts_of(batch: MiniBatch) -> list[MicroBatch]:
     columns, packing = batch.columns, Packing(80, SequenceCost(64), share_prompts=True)
-    parts = cut(
+    parts = pack_micro_batches(
         columns["prompt_tokens"],
         columns["response_tokens"],
         batch.groups,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
-from rlhf_runtime.reshard.slices import TensorSlice, cut
+from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 
 from ...depth import sample
 
@@ -95,15 +95,16 @@ ENDS = {"embedding": (5, 3), "norm": (6,)}
 """Full shapes."""
 WHOLE: Mapping[str, Mapping[str, tuple[TensorSlice | None, ...]]] = {
     "rows": {
-        name: tuple(cut(shape, 0, rank, 4) for rank in range(4)) for name, shape in ENDS.items()
+        name: tuple(shard_slice(shape, 0, rank, 4) for rank in range(4))
+        for name, shape in ENDS.items()
     },
     "copies": {name: (TensorSlice.full(shape),) * 4 for name, shape in ENDS.items()},
     "halves": {
-        "embedding": tuple(cut((5, 3), 1, rank % 2, 2) for rank in range(4)),
+        "embedding": tuple(shard_slice((5, 3), 1, rank % 2, 2) for rank in range(4)),
         "norm": (TensorSlice.full((6,)),) * 4,
     },
     "some": {
-        "embedding": tuple(cut((5, 3), 0, rank % 2, 2) for rank in range(4)),
+        "embedding": tuple(shard_slice((5, 3), 0, rank % 2, 2) for rank in range(4)),
         "norm": (TensorSlice.full((6,)), None, TensorSlice.full((6,)), None),
     },
 }

@@ -7,7 +7,7 @@ import pytest
 from rlhf_api.plan import Plan
 from rlhf_api.plan_estimate import CallEstimate, StepEstimate
 from rlhf_cli.commands.report import report
-from rlhf_runtime.telemetry.expected_times import (
+from rlhf_runtime.telemetry.plan_section import (
     STEP,
     TimePair,
     time_pairs,
@@ -145,5 +145,5 @@ def test_only_steps_of_the_last_start_are_compared(
     told = capsys.readouterr().out
     assert "a step: expected 2.00 s, measured 2.00 s (1.00 times)" in told and "wrong" not in told
     records = folder.read()
-    assert [step.step for step in records.steps_of_last_start] == [*range(11, 11 + again)]
+    assert [step.step for step in records.last_start_steps] == [*range(11, 11 + again)]
     assert len(records.steps) == 20 and records.steps_repeated == again

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.scores import Failure
-from rlhf_runtime.telemetry.journal import MOST_UNSCORED, Journal
+from rlhf_runtime.telemetry.journal import MAX_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -72,7 +72,7 @@ def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: 
     raised."""
     stream = io.StringIO()
     journal = Journal(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
-    for row in range(MOST_UNSCORED):
+    for row in range(MAX_UNSCORED):
         batch = Failure(Fault.RAISED, "2 samples", f"row {row}", "why", only_together=True)
         journal.unscored(1, "exact", batch)
     journal.unscored(1, "exact", Failure(Fault.RAISED, "it", "row 7", "why"))
@@ -85,10 +85,10 @@ def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: 
 
 def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
     journal = Journal(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
-    for row in range(2 * MOST_UNSCORED):
+    for row in range(2 * MAX_UNSCORED):
         journal.unscored(1, "exact", Failure(Fault.RAISED, "it", f"row {row}", "why"))
     journal.close()
-    assert len(journal.folder.read().unscored) == MOST_UNSCORED
+    assert len(journal.folder.read().unscored) == MAX_UNSCORED
 
 
 def test_nothing_is_told_where_all_rows_are_used(tmp_path: Path) -> None:

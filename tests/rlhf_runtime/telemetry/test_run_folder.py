@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderGone
+from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
 from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -219,16 +219,16 @@ def test_a_folder_that_somebody_takes_away_is_told_and_nothing_is_made_anew(
 ) -> None:
     with RunFolder(tmp_path / "run") as folder:
         folder.append(make_step(1))
-        folder.require_there()
+        folder.require_intact()
         meanwhile(folder)
         left = sorted(tmp_path.rglob("*"))
         for use in (
-            folder.require_there,
+            folder.require_intact,
             lambda: folder.append(make_step(2)),
             lambda: folder.write_lines("pairs", 2, b"{}"),
             lambda: folder.write_report("<html>"),
         ):
-            with pytest.raises(RunFolderGone, match=says) as raised:
+            with pytest.raises(RunFolderLost, match=says) as raised:
                 use()
         assert isinstance(raised.value, CannotRecord) and raised.value.exit_code == 4
         assert sorted(tmp_path.rglob("*")) == left

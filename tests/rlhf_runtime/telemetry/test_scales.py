@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.telemetry.scales import (
+from rlhf_runtime.telemetry.plots import (
     EXTENT,
     Scale,
     byte_label,
     byte_ticks,
+    fit_scale,
+    integer_ticks,
     nice_ticks,
-    scale_of,
     step_scale,
     tick_label,
-    whole_ticks,
 )
 
 
@@ -41,8 +41,8 @@ def test_ticks_are_inside_evenly_apart_and_not_too_many(low: float, span: float,
 def test_ticks_by_hand() -> None:
     assert nice_ticks(Scale(0.0, 1.0)) == pytest.approx((0.0, 0.5, 1.0))
     assert nice_ticks(Scale(0.28, 0.97)) == pytest.approx((0.4, 0.6, 0.8))
-    assert whole_ticks(Scale(0, 150)) == (0, 50, 100, 150)
-    assert whole_ticks(Scale(0, 2)) == (0, 1, 2)
+    assert integer_ticks(Scale(0, 150)) == (0, 50, 100, 150)
+    assert integer_ticks(Scale(0, 2)) == (0, 1, 2)
 
 
 def test_labels_have_just_enough_decimals() -> None:
@@ -57,7 +57,7 @@ def test_byte_ticks_are_round_in_their_unit() -> None:
 
 
 def test_a_scale_has_room_and_ignores_what_is_not_finite() -> None:
-    scale = scale_of([1.0, math.nan, 3.0, math.inf])
+    scale = fit_scale([1.0, math.nan, 3.0, math.inf])
     assert scale.low < 1.0 and scale.high > 3.0
     assert 0 < scale.at(1.0) < scale.at(3.0) < EXTENT
 
@@ -65,7 +65,7 @@ def test_a_scale_has_room_and_ignores_what_is_not_finite() -> None:
 @pytest.mark.parametrize("values", [[], [math.nan], [0.0], [5.0, 5.0], [-2e-7]])
 @pytest.mark.parametrize("floor", [None, 0.0])
 def test_degenerate_values_still_make_a_scale(values: list[float], floor: float | None) -> None:
-    scale = scale_of(values, floor)
+    scale = fit_scale(values, floor)
     assert scale.high > scale.low
     assert nice_ticks(scale)
 

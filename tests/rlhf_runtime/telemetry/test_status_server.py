@@ -14,7 +14,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import RunPhase, StatusReport
 from rlhf_runtime.patience import Patience
-from rlhf_runtime.telemetry.errors import ReportPortTaken
+from rlhf_runtime.telemetry.errors import ReportPortInUse
 from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.status_server import StatusServer
 
@@ -155,6 +155,6 @@ def test_a_port_that_becomes_free_is_taken(board: StatusBoard) -> None:
 def test_a_port_that_stays_taken_is_an_error_worth_another_try(board: StatusBoard) -> None:
     with socket.create_server((LOOPBACK, 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(ReportPortTaken, match=f"port {port}: address already in use") as taken:
+        with pytest.raises(ReportPortInUse, match=f"port {port}: address already in use") as taken:
             StatusServer(board, "secret").open(LOOPBACK, port, NOW)
     assert taken.value.exit_code is ExitCode.RETRIABLE

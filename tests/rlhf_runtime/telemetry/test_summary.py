@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_runtime.telemetry.record_log import RecordLog
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
     Outcome,
+    RecordLog,
     ResumedRecord,
     RunRecord,
     RunRecords,
@@ -71,7 +71,7 @@ def test_a_run_in_numbers() -> None:
     assert summary.peak_memory == {"rank 0": 9}
     assert (summary.starts, summary.restarts, summary.steps_repeated) == (1, 1, 2)
     assert summary.not_finite == {"reward/mean": 1}
-    assert summary.held_out_reward is None
+    assert summary.evaluation_reward is None
 
 
 def step_at(step: int, finished: float) -> StepRecord:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import (
-    MOST_LANES,
+    MAX_LANES,
     busy_seconds,
     lanes,
     process_order,
@@ -36,11 +36,11 @@ def test_busy_time_is_the_union_of_the_calls(ticks: list[tuple[int, int]]) -> No
 def test_lanes_hold_every_call_once_and_do_not_overlap(ticks: list[tuple[int, int]]) -> None:
     spans = spans_of(ticks)
     found = lanes(spans)
-    assert len(found) <= MOST_LANES
+    assert len(found) <= MAX_LANES
     assert sorted((s.start, s.end) for lane in found for s in lane) == sorted(
         (s.start, s.end) for s in spans
     )
-    for lane in found[: MOST_LANES - 1]:
+    for lane in found[: MAX_LANES - 1]:
         for before, after in zip(lane, lane[1:], strict=False):
             assert before.end <= after.start
 

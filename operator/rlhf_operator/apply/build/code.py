@@ -52,6 +52,7 @@ def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence
             "imagePullPolicy": job.spec.image.pull_policy,
             "command": ["/bin/sh", "-c", _script(code.git)],
             "env": _environment(code.git),
+            # The same restrictions as for the main container: the repository is untrusted, too.
             "securityContext": isolation,
             "resources": {
                 "requests": {"cpu": "100m", "memory": "128Mi"},

@@ -39,6 +39,7 @@ def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[s
         "metadata": {"name": owner.name, "namespace": owner.namespace},
         "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
+    # In a fixed order, as the name is a digest of the text.
     content = yaml.safe_dump(document, sort_keys=False)
     return {
         "apiVersion": "v1",
@@ -51,6 +52,8 @@ def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[s
 
 def token(key: bytes, owner: Owner) -> str:
     """Return the bearer token of a job's clusters, derived from the operator's key."""
+    # Derived, not stored: the operator needs no right to read Secrets, and every replica and every
+    # later process knows the token. The uid makes it another one for a later job of the same name.
     return hmac.new(key, f"{owner.namespace}/{owner.uid}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -87,6 +90,7 @@ def network_policy(
         ingress.append({"ports": ports})
     elif operator_namespace is not None:
         ingress.append({"from": [_operator_peer(operator_namespace)], "ports": ports})
+    # Ingress only: jobs download models and data, from addresses that are not known here.
     spec = {"podSelector": _job_selector(owner), "policyTypes": ["Ingress"], "ingress": ingress}
     return {
         "apiVersion": "networking.k8s.io/v1",

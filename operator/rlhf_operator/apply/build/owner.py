@@ -42,6 +42,7 @@ class Owner:
                     "kind": KIND,
                     "name": self.name,
                     "uid": self.uid,
+                    # One controller at most: no other operator adopts the object.
                     "controller": True,
                     "blockOwnerDeletion": True,
                 }

@@ -62,6 +62,7 @@ def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
         "readinessProbe": _probe("/api/gcs_healthz", DASHBOARD_PORT, failures=10),
         "livenessProbe": {
             **_probe("/api/healthz", AGENT_PORT, failures=60),
+            # Slow starts are the readiness probe's affair: a restart of the head ends the driver.
             "initialDelaySeconds": 60,
             "periodSeconds": 10,
         },
@@ -78,6 +79,7 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
         "lifecycle": {"postStart": {"exec": {"command": _start_fork_server(pool.device)}}},
     }
     fork_server = {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}
+    # Variables of the pool come last: they replace those of the job.
     env = _last_by_name([*container["env"], fork_server, *_variables(pool.env)])
     pod = _pod(job, {**container, "env": env}, manifest)
     tolerations = [
@@ -88,6 +90,7 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
         "metadata": {"labels": owner.labels, "annotations": dict(pool.annotations)},
         "spec": {
             **pod,
+            # KubeRay replaces a worker that has failed by another pod.
             "restartPolicy": "Never",
             "nodeSelector": dict(pool.node_selector),
             "tolerations": tolerations,
@@ -107,7 +110,9 @@ def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str,
     image = _image(job)
     init_containers = [*_run_folder(job), *code_init_containers(job, _isolation())]
     pod: dict[str, Any] = {
+        # User code runs in these pods: it gets no access to the API server.
         "automountServiceAccountToken": False,
+        # Else every Service of the namespace adds variables, which Ray may read as its settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -115,6 +120,7 @@ def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str,
             "runAsUser": USER_ID,
             "runAsGroup": USER_ID,
             "fsGroup": USER_ID,
+            # A recursive change of owner on a large volume would delay every start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -151,6 +157,7 @@ def _container(
             {"name": MANIFEST_VOLUME, "mountPath": MANIFEST_FOLDER, "readOnly": True},
             {"name": "code", "mountPath": CODE_FOLDER, "readOnly": True},
             {"name": "hub", "mountPath": HUB_FOLDER},
+            # NCCL and Ray's object store need more than the 64 MiB of the default /dev/shm.
             {"name": "shared-mem", "mountPath": "/dev/shm"},
             *SCRATCH_MOUNTS,
             _run_mount(job),
@@ -194,6 +201,7 @@ def _resources(requests: PodResources, devices: Mapping[str, str]) -> Mapping[st
 def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
     plain = {
         "HOME": HOME,
+        # The cache of the hub survives the pod if a claim is mounted there.
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(RAY_START_SECONDS),
@@ -230,6 +238,7 @@ def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
 
 
 def _volumes(job: RLHFJob, manifest: str) -> Sequence[Mapping[str, Any]]:
+    # Every volume exists in every job, with or without a claim, so that mounts are always the same.
     hub = job.spec.hub.cache_claim_name if job.spec.hub else None
     storage = job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage else None

@@ -47,16 +47,20 @@ def ray_cluster(
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
+        # Own labels win: the operator selects its objects by them.
         "metadata": {**own, "labels": {**metadata.labels, **own["labels"]}},
         "spec": {
             "rayVersion": RAY_VERSION,
+            # The plan is made for exactly these workers.
             "enableInTreeAutoscaling": False,
             "authOptions": {"mode": "token", "secretName": auth_secret},
             "headGroupSpec": {
                 "serviceType": "ClusterIP",
                 "rayStartParams": {
                     "num-cpus": str(HEAD_CPUS),
+                    # No work of the job runs on the head, even if its node has GPUs.
                     "num-gpus": "0",
+                    # Ray's default accepts connections of its own pod only.
                     "dashboard-host": "0.0.0.0",
                     "no-monitor": "true",  # nothing is scaled automatically
                     "object-store-memory": str(HEAD_STORE_BYTES),

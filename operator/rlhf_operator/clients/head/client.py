@@ -104,7 +104,7 @@ class HttpClient:
             ):
                 return Answer(response.status, await _read(response, limit_bytes, request))
         except TimeoutError:
-            kind, cause = HeadUnreachable, "it did not end in time"
+            kind, cause = HeadUnreachable, "the time limit was exceeded"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             kind = ConnectionRefused if _is_refusal(error) else HeadUnreachable
             cause = excerpt(_describe(error), address.headers.values())
@@ -114,10 +114,13 @@ class HttpClient:
 
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is None:
+            # No limit here: RayHeads limits the number of requests.
             connector = aiohttp.TCPConnector(limit=0, ssl=_tls(self._certificates))
             self._opened = aiohttp.ClientSession(
                 connector=connector,
+                # One head must not set cookies for requests to another one.
                 cookie_jar=aiohttp.DummyCookieJar(),
+                # The total time is limited in `exchange`, with the reading of the body.
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
                 auto_decompress=False,
                 read_bufsize=_BLOCK_BYTES,
@@ -156,7 +159,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int, request: str) -> b
     is_complete = False
     try:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise ValueError("the answer is compressed, which was not asked for")
+            raise ValueError("the answer is compressed, though that was not requested")
         async for block in response.content.iter_any():
             length += len(block)
             if length > limit:

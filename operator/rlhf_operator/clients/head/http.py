@@ -117,6 +117,7 @@ class HttpHead:
             answer = await self._request("GET", self._report, "/report", REPORT_BYTES)
         except ConnectionRefused:
             return None
+        # Another program of the user's listens at the port, as the driver is not up yet.
         if answer.status in (204, 404):
             return None
         return self._parse(self._report, answer, StatusReport.model_validate_json)
@@ -129,7 +130,7 @@ class HttpHead:
         except ConnectionRefused:
             return  # the driver has ended
         if answer.status not in (204, 404):
-            self._fail(self._report, answer, "the acknowledgement was not taken")
+            self._fail(self._report, answer, "the acknowledgement was refused")
 
     async def _job(self, id: str) -> RayJob | None:
         """Return Ray's entry of a submission. None: it does not exist."""
@@ -156,7 +157,7 @@ class HttpHead:
         if to.proxied:
             self._check_proxy(to, answer)
         if answer.status in (401, 403):
-            raise HeadRefused(self._describe(to, answer, "the token is not taken"))
+            raise HeadRefused(self._describe(to, answer, "the token is refused"))
         return answer
 
     def _check_proxy(self, to: Address, answer: Answer) -> None:
@@ -166,7 +167,7 @@ class HttpHead:
         except ValidationError:
             return
         message = excerpt(status.message, to.headers.values())
-        error = f"{to.url}: the API server does not pass it on: {message}"
+        error = f"{to.url}: the API server could not proxy the request: {message}"
         if _CONNECTION_REFUSED in status.message:
             raise ConnectionRefused(error)
         raise HeadUnreachable(error)
@@ -180,7 +181,7 @@ class HttpHead:
             # Without the value: it may be long, and may contain secrets.
             errors = error.errors(include_url=False, include_context=False, include_input=False)
             field = ".".join(str(part) for part in errors[0]["loc"])
-            message = f"{to.url}: not the answer that was asked for: {field} {errors[0]['msg']}"
+            message = f"{to.url}: not a valid answer: {field} {errors[0]['msg']}"
         raise HeadUnreachable(excerpt(message, to.headers.values()))
 
     def _fail(self, to: Address, answer: Answer, problem: str) -> NoReturn:

@@ -66,6 +66,7 @@ class CachedKube:
             self._remove(kind, key, metadata["name"])
             return
         with self._lock:
+            # Answers of writes and events of watches arrive in any order.
             cached = self._objects[kind].get(key, {}).get(metadata["name"])
             if cached is not None and _is_older(metadata["resourceVersion"], cached["metadata"]):
                 return
@@ -102,6 +103,7 @@ class CachedKube:
         before = self._versions(kind, namespace)
         present: set[Key] = set()
         differing: set[Key] = set()
+        # Clusters and pods without the label belong to others.
         selector = "" if kind is Kind.JOB else JOB_LABEL
         for manifest in self.kube.iterate(kind, namespace, selector):
             metadata = manifest["metadata"]
@@ -179,6 +181,7 @@ class CachedKube:
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
         """Delete an object; one that did not exist any more is removed from the cache."""
         existed = self.kube.delete(kind, namespace, name, uid)
+        # Its deletion was missed: without this, every reconcile would delete it again.
         if not existed and kind in WATCHED:
             self._remove_by_name(kind, namespace, name, uid)
         return existed

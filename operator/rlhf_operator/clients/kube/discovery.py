@@ -56,11 +56,12 @@ def require_job_kind(
         try:
             if serves(kube, Kind.JOB, namespace):
                 return
+        # The operator often starts together with the cluster: wait a while before giving up.
         except Unreachable as error:
             if clock() >= deadline:
                 raise
             log.warning("Kubernetes is not ready yet: %s", error)
         else:
             name = f"{kind.plural}.{kind.group}/{kind.version}"
-            raise Invalid(f"this cluster does not know {name}: {ADVICE}")
+            raise Invalid(f"this cluster has no kind {name}: {ADVICE}")
         sleep(RETRY_SECONDS)

@@ -91,6 +91,8 @@ class RemoteKube:
 
     def create(self, manifest: Manifest) -> bool:
         path = Kind.from_manifest(manifest).path(manifest["metadata"]["namespace"])
+        # Without Strict, an old CRD drops unknown fields silently: without authOptions, say, a head
+        # would accept requests without a token.
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         status, answer = self._request("POST", path, query, manifest)
         if status == 409 and answer.get("reason") == "AlreadyExists":
@@ -105,6 +107,7 @@ class RemoteKube:
         return self._apply(manifest, "status")
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        # Background: the request does not wait for the pods of a cluster to end.
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         status, answer = self._request("DELETE", kind.path(namespace, name), {}, options)
         if status in (404, 409):  # 409: another object has the name, which is not ours to delete
@@ -117,6 +120,7 @@ class RemoteKube:
         path = Kind.from_manifest(manifest).path(
             metadata["namespace"], metadata["name"], subresource
         )
+        # The operator owns its fields: it replaces what another writer has put there.
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         status, answer = self._request("PATCH", path, query, manifest, APPLY)
         if status == 404 or (status == 422 and _is_uid_mismatch(answer)):

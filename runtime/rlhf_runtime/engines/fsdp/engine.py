@@ -33,7 +33,7 @@ from rlhf_runtime.engines.training import (
     TokenOutputs,
     WeightedLoss,
 )
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
 
@@ -53,7 +53,7 @@ class FsdpEngine(EngineBase):
         needs_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
-        tick: Hook = nothing,
+        tick: Hook = noop,
     ) -> None:
         super().__init__(parallel, tick)
         self.module = load_causal_lm(

@@ -37,7 +37,7 @@ from rlhf_runtime.engines.training import (
     HeadReading,
     WeightedLoss,
 )
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.reshard.gathering import gather_pieces
 from rlhf_runtime.reshard.local_shards import LocalShards, local_shards
 from rlhf_runtime.reshard.views import Views
@@ -67,7 +67,7 @@ class MegatronEngine(EngineBase):
         trained: bool = True,
         recompute: bool = False,
         sharding: ShardingOptions = ShardingOptions(),
-        tick: Hook = nothing,
+        tick: Hook = noop,
     ) -> None:
         """Build the stage, and read this rank's weights. Collective over the mesh.
 
@@ -109,12 +109,8 @@ class MegatronEngine(EngineBase):
         )
         self._no_gradients: Shrunk = []
         self._masters = None if self._gradients is None else MasterWeights(self._gradients)
-        load_model(
-            self.master_views(),
-            self.stage.architecture,
-            folder,
-            from_classifier=is_classifier(config),
-        )
+        views, architecture = self.master_views(), self.stage.architecture
+        load_model(views, architecture, folder, from_classifier=is_classifier(config))
         # Gradients take memory only during an update.
         self._free_gradients()
         self._write_parameters()

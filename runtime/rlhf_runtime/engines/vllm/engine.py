@@ -23,7 +23,7 @@ from rlhf_runtime.engines.vllm.patches import engine_groups, leave_groups
 from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.reshard.views import Views
 
 MAX_REFUSAL_CHARACTERS = 300
@@ -64,7 +64,7 @@ class VllmEngine:
         self,
         prompts: Column,
         sampling: Sampling,
-        tick: Hook = nothing,
+        tick: Hook = noop,
         max_tokens: int | None = None,
     ) -> Generated:
         """Generate one response per packed prompt, in the same order; `tick` after every token.

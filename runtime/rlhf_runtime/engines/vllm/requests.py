@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.errors import GenerationFailed
-from rlhf_runtime.hooks import Hook, nothing
+from rlhf_runtime.hooks import Hook, noop
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class Requests:
             prepared, wave = self._core.preprocess_add_request(request)
             self._core.add_request(prepared, wave)
 
-    def run(self, tick: Hook = nothing) -> None:
+    def run(self, tick: Hook = noop) -> None:
         """Run until every response has ended; `tick` after every step."""
         # On GPUs a batch may still be in flight when the last request has ended.
         while self._has_work:
             self._step()
             tick()
 
-    def run_until(self, is_enough: Callable[[int], bool], tick: Hook = nothing) -> None:
+    def run_until(self, is_enough: Callable[[int], bool], tick: Hook = noop) -> None:
         """Run until `is_enough` returns true; it is called after every CHECK_STEPS steps.
 
         Args:
