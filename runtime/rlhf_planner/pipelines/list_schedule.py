@@ -1,8 +1,5 @@
-"""Which forward passes may start under a limit on activations, so that no device waits for ever.
-Pure but for its own counts.
-
-A schedule in one go: whenever a device is free, it takes what matters most of what is there.
-Pure.
+"""List schedules: whenever a device is free, it starts the ready operation of the highest priority,
+under a limit on activations without deadlock. Pure except for its own counts.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from rlhf_planner.pipelines.pipeline import Operation, Orders, Workload
 
 
 def check_limit(workload: Workload, limit: int) -> None:
-    """Refuse a limit under which no schedule comes to an end.
+    """Refuse a limit under which no schedule ends.
 
     Raises:
         DoesNotFit: less than one micro-batch needs on some device.
@@ -34,52 +31,54 @@ def check_limit(workload: Workload, limit: int) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What holds forward passes back."""
+    """Limits on forward passes."""
 
     activation_bytes: int | None = None
-    """On each device, as `check_limit` allows. None: any number."""
+    """Limit on each device, as `check_limit` allows. None: unlimited."""
     ahead: tuple[int | None, ...] = ()
-    """Of each pipeline: by how many forward passes a stage may be ahead of its backward passes,
-    more or less than under 1F1B, which is by as many as there are stages from it to the last; 1 at
-    least. None: any number, as for all pipelines where this is empty."""
+    """Per pipeline, an offset to 1F1B's limit of forward passes ahead of backward passes (the
+    number of stages up to the last); the sum is at least 1. None: unlimited, as for all pipelines
+    if empty."""
 
 
 class ActivationLimit:
-    """Counts what devices hold of activations.
+    """Counts activations on devices, and decides which forward passes may start.
 
-    A forward pass may start if, after it, all micro-batches under way can still come to their end
-    within the limit, one after the other if need be. So there is always one that can go on. With no
-    more than the limit as a rule, two pipelines that meet could fill each other's devices, and wait
-    for ever. The oldest micro-batch of a pipeline is never held back for being ahead.
+    A forward pass may start if, after it, all running micro-batches can still end within the limit,
+    one
+    after the other if necessary.
 
     Source: Dijkstra's banker's algorithm (EWD 623). A micro-batch's claim is its activations on all
-    stages; it gives them back after it has had all of them.
+    stages; it releases them after it has had all of them.
     """
+
+    # Under a plain limit two pipelines in opposite directions could fill each other's devices and
+    # deadlock. The oldest micro-batch of a pipeline is never blocked for being ahead.
 
     def __init__(self, workload: Workload, limits: Limits) -> None:
         self._workload = workload
         self._limit = limits.activation_bytes
         self._ahead = limits.ahead or (None,) * len(workload.pipelines)
-        self._held = [0] * workload.num_devices
+        self._used_bytes = [0] * workload.num_devices
         self._started = [[0] * pipeline.num_stages for pipeline in workload.pipelines]
-        """Forward passes so far, of each stage of each pipeline."""
+        """Started forward passes, per pipeline and stage."""
         self._ended = [[0] * pipeline.num_stages for pipeline in workload.pipelines]
-        """Backward passes so far."""
+        """Ended backward passes, per pipeline and stage."""
 
     def may_start(self, op: Operation) -> bool:
-        """Whether an operation may start; backward passes always may."""
+        """True if an operation may start; backward passes always may."""
         if op.is_backward:
             return True
         pipeline, ahead = self._workload.pipelines[op.pipeline], self._ahead[op.pipeline]
         started, ended = self._started[op.pipeline], self._ended[op.pipeline]
         if ahead is not None:
-            most = max(1, pipeline.num_stages - op.stage + ahead)
-            if started[op.stage] - ended[op.stage] >= most:
+            max_ahead = max(1, pipeline.num_stages - op.stage + ahead)
+            if started[op.stage] - ended[op.stage] >= max_ahead:
                 return False
         if self._limit is None:
             return True
         device, size = pipeline.devices[op.stage], pipeline.activation_bytes[op.stage]
-        if self._held[device] + size > self._limit:
+        if self._used_bytes[device] + size > self._limit:
             return False
         started[op.stage] += 1
         is_safe = self._all_can_end(self._limit)
@@ -87,25 +86,26 @@ class ActivationLimit:
         return is_safe
 
     def start(self, op: Operation) -> None:
-        """Note that an operation starts."""
+        """Record the start of an operation."""
         if not op.is_backward:
             self._started[op.pipeline][op.stage] += 1
             self._add(op, 1)
 
     def end(self, op: Operation) -> None:
-        """Note that an operation has ended."""
+        """Record the end of an operation."""
         if op.is_backward:
             self._ended[op.pipeline][op.stage] += 1
             self._add(op, -1)
 
     def _add(self, op: Operation, times: int) -> None:
         pipeline = self._workload.pipelines[op.pipeline]
-        self._held[pipeline.devices[op.stage]] += times * pipeline.activation_bytes[op.stage]
+        self._used_bytes[pipeline.devices[op.stage]] += times * pipeline.activation_bytes[op.stage]
 
     def _all_can_end(self, limit: int) -> bool:
-        """Let micro-batches that go forward end, the oldest of each pipeline first. Those that have
-        been through all stages need nothing more."""
-        used = self._used_on_the_way()
+        """True if all micro-batches in their forward pass can end, the oldest of each pipeline
+        first."""
+        # Micro-batches in their backward pass need no more memory.
+        used = self._forward_bytes()
         waiting = [(started[-1], started[0]) for started in self._started]
         is_changed = True
         while is_changed:
@@ -116,9 +116,9 @@ class ActivationLimit:
                 waiting[index] = oldest, newest
         return all(oldest == newest for oldest, newest in waiting)
 
-    def _used_on_the_way(self) -> list[int]:
-        """Bytes on each device of micro-batches that have not been through all stages forward."""
-        used = [0] * len(self._held)
+    def _forward_bytes(self) -> list[int]:
+        """Bytes on each device of micro-batches in their forward pass."""
+        used = [0] * len(self._used_bytes)
         for pipeline, started in zip(self._workload.pipelines, self._started, strict=True):
             for device, size, count in zip(
                 pipeline.devices, pipeline.activation_bytes, started, strict=True
@@ -127,8 +127,8 @@ class ActivationLimit:
         return used
 
     def _can_end(self, index: int, micro_batch: int, used: list[int], limit: int) -> bool:
-        """Whether a micro-batch has room on all stages that are left; if so, what it holds is given
-        back."""
+        """True if a micro-batch fits on all remaining stages; then its bytes are subtracted from
+        `used`."""
         pipeline, started = self._workload.pipelines[index], self._started[index]
         devices, sizes = pipeline.devices, pipeline.activation_bytes
         stage = len(devices) - 1
@@ -142,25 +142,25 @@ class ActivationLimit:
 
 
 Priorities = Sequence[tuple[float, ...]]
-"""Of each operation; the largest goes first."""
+"""Priority of each operation; the highest goes first."""
 
 
 def list_orders(
     workload: Workload, priorities: Priorities, limits: Limits, is_patient: bool = False
 ) -> Orders:
-    """The orders of devices each of which, whenever it is free, starts the operation of the highest
-    priority that is ready and that the limits let start.
+    """The orders of a list schedule.
 
     Source: Graham, Bounds on multiprocessing timing anomalies (1969). With patience: active
-    schedules as in Giffler and Thompson, Algorithms for solving production-scheduling problems
-    (1960), as far as it is known what comes.
+    schedules as
+    in Giffler and Thompson, Algorithms for solving production-scheduling problems (1960), as far as
+    arrivals are known.
 
     Args:
         workload: all operations.
         priorities: of each operation.
         limits: on activations.
-        is_patient: whether a device waits rather than start what would still run when something of
-            a higher priority becomes ready, if that is known: what comes before it is running.
+        is_patient: if a device waits rather than start what would still run when an operation of a
+            higher priority arrives, if that time is known: its predecessor is running.
     """
     return _ListSchedule(workload, priorities, limits, is_patient).run()
 
@@ -172,18 +172,18 @@ class _Line:
     numbers: tuple[int, ...]
     started: int = 0
     ready: int = 0
-    """How many may run, started ones included, since those before them have ended."""
+    """Operations that may run, started ones included: their predecessors have ended."""
     arrival: float | None = None
-    """Seconds at which the next one becomes ready, while what comes before it is running."""
+    """Seconds at which the next one becomes ready, while its predecessor is running."""
 
     @property
     def next(self) -> int:
-        """The number of the operation that starts next."""
+        """The operation that starts next."""
         return self.numbers[self.started]
 
 
 class _ListSchedule:
-    """What has been started so far, and what is running."""
+    """Started and running operations."""
 
     def __init__(
         self, workload: Workload, priorities: Priorities, limits: Limits, is_patient: bool
@@ -196,13 +196,14 @@ class _ListSchedule:
             self._on_device[workload.devices[line.numbers[0]]].append(line)
         self._orders: list[list[int]] = [[] for _ in self._on_device]
         self._running: list[tuple[float, int]] = []
-        """When operations end, and which, as a heap."""
+        """Heap of (end, operation)."""
         self._idle = set(range(len(self._orders)))
         self._now = 0.0
 
     def run(self) -> Orders:
-        """Start everything. Something is always running until then: `ActivationLimit` sees to
-        that, and a device waits only for what comes after something that is running."""
+        """Start all operations."""
+        # Something is always running until then: `ActivationLimit` prevents deadlocks, and a device
+        # waits only for successors of running operations.
         while True:
             for device in sorted(self._idle):
                 line = self._next_line(self._on_device[device])
@@ -215,7 +216,7 @@ class _ListSchedule:
                 self._end(heapq.heappop(self._running)[1])
 
     def _next_line(self, lines: Sequence[_Line]) -> _Line | None:
-        """Of which a device that is free starts an operation; None if it waits."""
+        """The line whose operation a free device starts; None if it waits."""
         priorities, seconds = self._priorities, self._workload.seconds
         ready = [line for line in lines if line.started < line.ready]
         ready.sort(key=lambda line: priorities[line.next], reverse=True)
@@ -230,7 +231,7 @@ class _ListSchedule:
     def _comes_before(
         self, priority: tuple[float, ...], end: float, lines: Sequence[_Line]
     ) -> bool:
-        """Whether something of a higher priority will be ready before some time."""
+        """True if an operation of a higher priority will be ready before a time."""
         return any(
             line.started == line.ready
             and line.arrival is not None
@@ -258,7 +259,7 @@ class _ListSchedule:
             following.arrival = None
 
     def _following(self, number: int) -> _Line | None:
-        """That of the operation which comes after another one of its micro-batch."""
+        """The line of the next operation of the same micro-batch."""
         after = self._workload.after[number]
         return None if after < 0 else self._lines[_line_of(self._workload.operations[after])]
 
@@ -267,7 +268,7 @@ def _lines(workload: Workload) -> dict[tuple[int, int, bool], _Line]:
     numbers: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, op in enumerate(workload.operations):
         numbers[_line_of(op)].append(number)
-    lines = {key: _Line(tuple(found)) for key, found in numbers.items()}
+    lines = {key: _Line(tuple(line_numbers)) for key, line_numbers in numbers.items()}
     for index, pipeline in enumerate(workload.pipelines):
         lines[index, 0, False].ready = pipeline.micro_batches
     return lines

@@ -1,11 +1,11 @@
-"""What it would save to interleave the training pipelines of two roles of a plan. Pure.
+"""The saving if the training pipelines of two roles of a plan were interleaved. Pure.
 
-Two roles that Megatron trains in stages on the same ranks, neither of which waits for the other,
-each stand still while their pipeline fills and drains. In opposite directions one can work in the
-other's bubbles (fused_pipelines/). Nothing executes such a schedule: the plan only tells.
+Two roles that Megatron trains in stages on the same ranks, and that do not wait for each other, are
+each idle while their pipeline fills and drains. In opposite directions one can work in the other's
+bubbles (fuse.py). Nothing executes such a schedule yet: plans only report it.
 
-Of many micro-batches the first and last are where pipelines stand still: a schedule of at most 16
-of each is made, and what it saves is saved in every update.
+Pipelines are idle at the first and last micro-batches only, so a schedule of at most 16 of each
+represents all of them, and its saving occurs in every update.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from rlhf_planner.pipelines.schedule import schedule_alone
 from rlhf_planner.placement.transitions import region_of
 from rlhf_planner.problem.problem import PlanningProblem
 
-MOST_MICRO_BATCHES = 16
-"""Of each role, in the schedule that is made."""
+MAX_MICRO_BATCHES = 16
+"""Limit of micro-batches of each role in the schedule."""
 ITERATIONS = 500
-"""Moves that are tried for it: a fraction of a second."""
+"""Moves of the annealing: a fraction of a second."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,24 @@ class _Training:
     call: str
     model: RoleModel
     pipeline: Pipeline
-    """Of one replica, with all of its micro-batches."""
+    """The pipeline of one replica, with all of its micro-batches."""
     updates: int
     """Optimizer steps of the call."""
 
     @property
     def shown(self) -> Pipeline:
-        """With as many micro-batches as a schedule is made of."""
-        return _with_micro_batches(self.pipeline, MOST_MICRO_BATCHES)
+        """The pipeline with a limited number of micro-batches."""
+        return _with_micro_batches(self.pipeline, MAX_MICRO_BATCHES)
 
 
 def pipeline_fusions(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]
 ) -> tuple[PipelineFusion, ...]:
-    """Of each pair of calls that could be interleaved.
+    """The saving of each pair of calls that could be interleaved.
 
     Args:
-        problem: what is planned.
-        plan: of it.
+        problem: the planning problem.
+        plan: its plan.
         hardware: of the devices of each pool.
     """
     graph = problem.graphs[GraphName.STEP]
@@ -113,7 +113,7 @@ def _training(
 
 
 def _share_stages(one: RoleModel, other: RoleModel) -> bool:
-    """Whether stages of both are on the same devices: tensor ranks of both are the same ranks."""
+    """True if stages of both are on the same devices, with equal tensor groups."""
     meshes = one.mesh, other.mesh
     same = {(mesh.pool, mesh.ranks, mesh.tensor, mesh.tensor_stride) for mesh in meshes}
     return one.role != other.role and len(same) == 1
@@ -124,44 +124,44 @@ def _are_independent(graph: Graph, one: str, other: str) -> bool:
 
 
 def _ancestors(graph: Graph, call: str) -> set[str]:
-    found, waiting = set[str](), [call]
+    ancestors, waiting = set[str](), [call]
     while waiting:
-        fresh = graph.predecessors(waiting.pop()) - found
-        found |= fresh
+        fresh = graph.predecessors(waiting.pop()) - ancestors
+        ancestors |= fresh
         waiting += sorted(fresh)
-    return found
+    return ancestors
 
 
 def _fusion(one: _Training, other: _Training) -> PipelineFusion:
     fused = fuse_pipelines(
         opposite_pipelines(one.shown, other.shown), seed=0, iterations=ITERATIONS
     )
-    alone = [schedule_alone(each.pipeline) for each in (one, other)]
-    work = [sum(each.workload.seconds) / each.workload.num_devices for each in alone]
+    alone = [schedule_alone(training.pipeline) for training in (one, other)]
+    work = [sum(schedule.workload.seconds) / schedule.workload.num_devices for schedule in alone]
     updates = min(one.updates, other.updates)
-    makespans = [each.makespan_seconds for each in alone]
+    makespans = [schedule.makespan_seconds for schedule in alone]
     both = zip((one, other), makespans, strict=True)
-    serial = sum(each.updates * seconds for each, seconds in both)
+    serial = sum(training.updates * seconds for training, seconds in both)
     busy = one.updates * work[0] + other.updates * work[1]
     saved = updates * (fused.serial_seconds - fused.schedule.makespan_seconds)
-    most = updates * (fused.serial_seconds - fused.lower_bound_seconds)
+    max_saving = updates * (fused.serial_seconds - fused.lower_bound_seconds)
     return PipelineFusion(
         calls=(one.call, other.call),
         serial_seconds=serial,
         fused_seconds=serial - saved,
-        bound_seconds=max(0.0, serial - most),
+        bound_seconds=max(0.0, serial - max_saving),
         bubble_share=max(0.0, 1 - busy / (serial - saved)),
         serial_bubble_share=max(0.0, 1 - busy / serial),
         activation_bytes=max(fused.schedule.peak_bytes),
     )
 
 
-def _with_micro_batches(pipeline: Pipeline, most: int) -> Pipeline:
+def _with_micro_batches(pipeline: Pipeline, max_micro_batches: int) -> Pipeline:
     return Pipeline(
         pipeline.name,
         pipeline.devices,
         pipeline.forward_seconds,
         pipeline.backward_seconds,
         pipeline.activation_bytes,
-        min(most, pipeline.micro_batches),
+        min(max_micro_batches, pipeline.micro_batches),
     )

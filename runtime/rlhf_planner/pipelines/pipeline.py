@@ -1,9 +1,10 @@
 """Training pipelines and their operations: the forward and the backward pass of a micro-batch
-through a stage. Pure.
+through
+a stage. Pure.
 
 Every micro-batch goes forward through all stages and backward through them again, so several
-pipelines on the same devices are a job shop: a micro-batch is a job of two operations for each
-stage, each on the device of its stage.
+pipelines on the same devices are a job shop: a micro-batch is a job of two operations per stage,
+each on the device of its stage.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ class Pipeline:
     """A model in stages, and the micro-batches of one optimizer step.
 
     Raises:
-        ValueError: stages without a device, times or activations of their own.
+        ValueError: a stage without its own device, times or activations.
     """
 
     name: str
     devices: tuple[int, ...]
-    """Of each stage, from the first layers to the last: numbers from 0 on. A device has one stage
-    of a pipeline at most."""
+    """Device of each stage, from the first layers to the last, from 0. A device has at most one
+    stage of a pipeline."""
     forward_seconds: tuple[float, ...]
-    """Of each stage, for one micro-batch; what it sends to the next stage included."""
+    """Per stage, for one micro-batch, with its message to the next stage."""
     backward_seconds: tuple[float, ...]
-    """Of each stage, for one micro-batch; with recomputation, where activations are recomputed."""
+    """Per stage, for one micro-batch, with recomputation if activations are recomputed."""
     activation_bytes: tuple[int, ...]
-    """Of each stage: what one micro-batch keeps from the start of its forward pass to the end of
+    """Per stage: bytes that one micro-batch keeps from the start of its forward pass to the end of
     its backward pass."""
     micro_batches: int
     """1 or more."""
@@ -59,7 +60,7 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the model."""
+        """Number of stages."""
         return len(self.devices)
 
 
@@ -71,7 +72,7 @@ def uniform_pipeline(
     micro_batches: int,
     activation_bytes: int = 1,
 ) -> Pipeline:
-    """A pipeline whose stages are alike."""
+    """A pipeline with equal stages."""
     size = len(devices)
     return Pipeline(
         name,
@@ -84,24 +85,27 @@ def uniform_pipeline(
 
 
 def opposite_pipelines(one: Pipeline, other: Pipeline) -> tuple[Pipeline, ...]:
-    """Two models on the same devices in opposite directions: the first stage of the one beside the
-    last stage of the other. Of p and q stages they take lcm(p, q) devices, on which there are
-    lcm(p, q) / p and lcm(p, q) / q copies of them: replicas, each with micro-batches of its own.
+    """Pipelines of two models on the same devices in opposite directions: the first stage of one is
+    on the
+    device of the last stage of the other. With p and q stages they use lcm(p, q) devices, and
+    lcm(p, q) / p and lcm(p, q) / q copies: replicas, each with its own micro-batches.
 
     Source: RLHFuse (arXiv 2409.13221), intra-stage fusion: K1 and K2 pipelines of actor and critic
-    are fused in blocks. Chimera (arXiv 2107.06925) has two directions for one model.
+    are
+    fused in blocks. Chimera (arXiv 2107.06925) has two directions for one model.
 
     Args:
-        one: its devices do not count.
-        other: likewise; it has as many devices for each stage.
+        one: its devices are ignored.
+        other: likewise; it has the same number of devices per stage.
     """
     num_devices = lcm(one.num_stages, other.num_stages)
     return (*copies(one, num_devices), *copies(other, num_devices, is_reversed=True))
 
 
 def copies(pipeline: Pipeline, num_devices: int, is_reversed: bool = False) -> tuple[Pipeline, ...]:
-    """As many copies of a pipeline, side by side, as so many devices have room for; where it is
-    reversed, each with its first stage on its last device.
+    """Copies of a pipeline, side by side, that fill a number of devices; if reversed, each has its
+    first
+    stage on its last device.
 
     Raises:
         DoesNotDivide: a number of devices that is no multiple of the stages.
@@ -112,17 +116,17 @@ def copies(pipeline: Pipeline, num_devices: int, is_reversed: bool = False) -> t
             f"copies of {pipeline.name} do not come out even: got {size} stages for {num_devices} "
             "devices, allowed a number of stages that divides them; cut the model otherwise"
         )
-    found = []
+    pipelines = []
     for number, first in enumerate(range(0, num_devices, size), start=1):
         devices = range(first, first + size)
         name = pipeline.name if size == num_devices else f"{pipeline.name}#{number}"
         order = tuple(reversed(devices)) if is_reversed else tuple(devices)
-        found.append(replace(pipeline, name=name, devices=order))
-    return tuple(found)
+        pipelines.append(replace(pipeline, name=name, devices=order))
+    return tuple(pipelines)
 
 
 class Operation(NamedTuple):
-    """A micro-batch's way through a stage, in one direction."""
+    """A pass of a micro-batch through a stage, in one direction."""
 
     pipeline: int
     stage: int
@@ -131,19 +135,19 @@ class Operation(NamedTuple):
 
 
 Orders = tuple[tuple[int, ...], ...]
-"""For each device the numbers of its operations, in the order in which it runs them."""
+"""Operations of each device, in the order in which it runs them."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """All operations of some pipelines, numbered: of a pipeline after those of the one before, of a
-    micro-batch after those of the one before, in the order in which it goes through them."""
+    """All operations of some pipelines, numbered by pipeline, then by micro-batch, then in the
+    order of its passes."""
 
     pipelines: tuple[Pipeline, ...]
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """By their numbers."""
+        """Operations by number."""
         return tuple(
             Operation(number, stage, micro_batch, is_backward)
             for number, pipeline in enumerate(self.pipelines)
@@ -154,7 +158,7 @@ class Workload:
 
     @cached_property
     def first_numbers(self) -> tuple[int, ...]:
-        """Of each pipeline: the number of its first operation."""
+        """First operation of each pipeline."""
         firsts, number = [], 0
         for pipeline in self.pipelines:
             firsts.append(number)
@@ -162,24 +166,24 @@ class Workload:
         return tuple(firsts)
 
     def number(self, operation: Operation) -> int:
-        """Of an operation."""
+        """Number of an operation."""
         stages = self.pipelines[operation.pipeline].num_stages
         step = 2 * stages - 1 - operation.stage if operation.is_backward else operation.stage
         return self.first_numbers[operation.pipeline] + operation.micro_batch * 2 * stages + step
 
     @cached_property
     def num_devices(self) -> int:
-        """Devices, also such between them that have no stage."""
+        """Number of devices, unused ones between them included."""
         return 1 + max(device for pipeline in self.pipelines for device in pipeline.devices)
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """Of each operation."""
+        """Device of each operation."""
         return tuple(self.pipelines[op.pipeline].devices[op.stage] for op in self.operations)
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:
-        """Of each operation."""
+        """Duration of each operation."""
         return tuple(
             (pipeline.backward_seconds if op.is_backward else pipeline.forward_seconds)[op.stage]
             for op in self.operations
@@ -187,8 +191,8 @@ class Workload:
         )
 
     @cached_property
-    def held_bytes(self) -> tuple[int, ...]:
-        """Of each operation: activations that it makes, or, where negative, no longer needs."""
+    def activation_changes(self) -> tuple[int, ...]:
+        """Activation bytes that each operation allocates or, if negative, releases."""
         return tuple(
             -size if op.is_backward else size
             for op in self.operations
@@ -197,27 +201,25 @@ class Workload:
 
     @cached_property
     def all_activation_bytes(self) -> int:
-        """Of all micro-batches at once, on the device that then holds most: no schedule needs
-        more."""
-        held = [0] * self.num_devices
-        for device, size in zip(self.devices, self.held_bytes, strict=True):
-            held[device] += max(0, size)
-        return max(held)
+        """Peak bytes of a device if all micro-batches are in flight: an upper bound for every
+        schedule."""
+        resident = [0] * self.num_devices
+        for device, size in zip(self.devices, self.activation_changes, strict=True):
+            resident[device] += max(0, size)
+        return max(resident)
 
     @cached_property
     def before(self) -> tuple[int, ...]:
-        """Of each operation: that of the same micro-batch which ends before it starts; -1 for none.
-
-        Forward through a stage comes after forward through the one before; backward through the
-        last one after forward through it; backward through another after backward through the next.
-        """
+        """Predecessor of each operation in its micro-batch; -1 for none."""
+        # Forward through a stage follows forward through the stage before; backward through the
+        # last stage follows forward through it; backward elsewhere follows backward through the
+        # next stage.
         firsts = {self.number(Operation(p, 0, k, False)) for p, k in self._micro_batches}
         return tuple(-1 if n in firsts else n - 1 for n in range(len(self.operations)))
 
     @cached_property
     def after(self) -> tuple[int, ...]:
-        """Of each operation: that of the same micro-batch which starts after its end; -1 for
-        none."""
+        """Successor of each operation in its micro-batch; -1 for none."""
         lasts = {self.number(Operation(p, 0, k, True)) for p, k in self._micro_batches}
         return tuple(-1 if n in lasts else n + 1 for n in range(len(self.operations)))
 

@@ -1,4 +1,4 @@
-"""Which operations matter most, and the rules of the list schedules that are tried. Pure."""
+"""Priorities and limits of the list schedules that are tried. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rlhf_planner.pipelines.pipeline import Operation, Orders, Pipeline, Workloa
 from rlhf_planner.pipelines.schedule import tails
 
 AHEAD: Sequence[int | None] = (0, None, 1, 2, 4, -1)
-"""Which `Limits.ahead` are tried."""
+"""Values of `Limits.ahead` that are tried."""
 
 
 def longest_first(workload: Workload) -> Priorities:
-    """What has most behind it goes first: the longest way to the end (Graham's critical-path
-    rule)."""
+    """The longest remaining path goes first (Graham's critical-path rule)."""
     after = tails(workload)
     return [
         (seconds + tail, op.is_backward, -op.pipeline)
@@ -25,19 +24,22 @@ def longest_first(workload: Workload) -> Priorities:
 
 
 def backward_first(workload: Workload) -> Priorities:
-    """Backward passes go first, which keeps few activations; otherwise `longest_first`."""
-    found = longest_first(workload)
-    return [(op.is_backward, *each) for op, each in zip(workload.operations, found, strict=True)]
+    """Backward passes go first, which keeps few activations; then `longest_first`."""
+    longest = longest_first(workload)
+    return [
+        (op.is_backward, *priority)
+        for op, priority in zip(workload.operations, longest, strict=True)
+    ]
 
 
 def first_kind_first(workload: Workload) -> Priorities:
-    """The first pipeline and its copies go first, and others where these leave room; otherwise
-    `longest_first`."""
-    found = longest_first(workload)
+    """The first pipeline and its copies go first; then `longest_first`."""
+    longest = longest_first(workload)
     kind = kind_of(workload.pipelines[0])
     is_first = [kind_of(pipeline) == kind for pipeline in workload.pipelines]
     return [
-        (is_first[op.pipeline], *each) for op, each in zip(workload.operations, found, strict=True)
+        (is_first[op.pipeline], *priority)
+        for op, priority in zip(workload.operations, longest, strict=True)
     ]
 
 
@@ -50,7 +52,7 @@ RULES: Sequence[Callable[[Workload], Priorities]] = (
 
 @dataclass(frozen=True)
 class _Trial:
-    """A list schedule: in which sense of time, by which priorities, under which limits."""
+    """A list schedule: direction of time, priorities and limits."""
 
     is_mirrored: bool
     rule: int
@@ -60,11 +62,13 @@ class _Trial:
 
 
 def list_schedules(workload: Workload, limit: int | None) -> Iterator[Orders]:
-    """Orders by every rule, built from the start on, and built from the end back; with several
-    limits on how far a pipeline may be ahead, since which is best depends on the memory that there
-    is. The first pipeline and its copies have one such limit, all others have another.
+    """Orders by every rule, built from the start and from the end, under several limits on how far
+    a
+    pipeline may be ahead. The first pipeline and its copies have one such limit, all others
+    another.
     """
     sides = (workload, mirrored(workload))
+    # Which limit is best depends on the available memory, so several are tried.
     priorities = [[rule(side) for rule in RULES] for side in sides]
     kinds = [kind_of(pipeline) for pipeline in workload.pipelines]
     for trial in _trials():
@@ -81,7 +85,7 @@ def list_schedules(workload: Workload, limit: int | None) -> Iterator[Orders]:
 
 
 def _trials() -> list[_Trial]:
-    """All of them; first those which are the first ones of all their choices, or nearly so."""
+    """All trials; those with the first choices of each kind come first."""
     choices = product(
         enumerate((True, False)),
         enumerate(range(len(RULES))),
@@ -97,7 +101,7 @@ def _trials() -> list[_Trial]:
 
 
 def kind_of(pipeline: Pipeline) -> tuple[object, ...]:
-    """Equal for copies of a pipeline."""
+    """A key that copies of a pipeline share."""
     return (
         pipeline.forward_seconds,
         pipeline.backward_seconds,
@@ -107,7 +111,7 @@ def kind_of(pipeline: Pipeline) -> tuple[object, ...]:
 
 
 def mirrored(workload: Workload) -> Workload:
-    """The same with time running back: what was the backward pass through a stage is forward."""
+    """The workload with time reversed: backward passes become forward passes."""
     return Workload(
         tuple(
             replace(
@@ -121,7 +125,7 @@ def mirrored(workload: Workload) -> Workload:
 
 
 def mirrored_orders(workload: Workload, orders: Orders) -> Orders:
-    """Orders with time running back, in the numbers of the mirrored workload."""
+    """Orders with time reversed, in the numbers of the mirrored workload."""
 
     def other(number: int) -> int:
         op = workload.operations[number]

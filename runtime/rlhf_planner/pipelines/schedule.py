@@ -1,13 +1,10 @@
-"""When operations run, given the order of each device: everything as soon as it may. Pure.
+"""Times of operations for fixed orders of devices, lower bounds of schedules, and pipelines one
+after
+the other under 1F1B. Everything starts as early as possible. Pure.
 
-How early and how late operations can be, and how long a schedule takes at least. Pure.
-
-Micro-batches of a pipeline are alike, so it loses nothing to run them through each stage in their
-order: what starts as the n-th forward pass of a stage has behind it n forward passes of the stage
-before, whichever micro-batches they are of, and the same goes for backward passes. So everything
-here, and every order that is searched, has them in their order.
-
-Pipelines one after the other, each with one forward and one backward pass in turn. Pure.
+Micro-batches of a pipeline are equal, so nothing is lost if each stage runs them in their order:
+the n-th forward pass of a stage follows n forward passes of the stage before, whichever
+micro-batches they belong to, and likewise backward. So all orders here keep micro-batches in order.
 """
 
 from __future__ import annotations
@@ -25,40 +22,40 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Orders that come to an end, and when each operation ends."""
+    """Orders without a deadlock, and the end of each operation."""
 
     workload: Workload
     orders: Orders
     ends: tuple[float, ...]
-    """Seconds from the start of the first operation, of each operation."""
+    """Per operation, seconds from the start of the first one."""
 
     @property
     def begins(self) -> tuple[float, ...]:
-        """Seconds, of each operation."""
+        """Per operation, seconds from the start of the first one."""
         return tuple(
             end - seconds for end, seconds in zip(self.ends, self.workload.seconds, strict=True)
         )
 
     @cached_property
     def makespan_seconds(self) -> float:
-        """Until the last operation has ended."""
+        """Seconds until the last operation has ended."""
         return max(self.ends)
 
     @property
     def bubble_share(self) -> float:
-        """Share of the time of all devices in which they stand still; 0 to 1."""
+        """Idle share of the time of all devices; 0 to 1."""
         return 1.0 - sum(self.workload.seconds) / (
             self.makespan_seconds * self.workload.num_devices
         )
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """Of each device: the most activations that it holds at once."""
+        """Per device, the peak of activations."""
         return tuple(peak_bytes(self.workload, order) for order in self.orders)
 
 
 def schedule_of(workload: Workload, orders: Sequence[Sequence[int]]) -> Schedule | None:
-    """The schedule of some orders; None if devices wait for each other for ever.
+    """The schedule of some orders; None for a deadlock.
 
     Args:
         workload: all operations.
@@ -69,7 +66,7 @@ def schedule_of(workload: Workload, orders: Sequence[Sequence[int]]) -> Schedule
 
 
 def end_times(workload: Workload, orders: Sequence[Sequence[int]]) -> list[float] | None:
-    """Seconds at which each operation ends; None if devices wait for each other for ever."""
+    """Seconds at which each operation ends; None for a deadlock."""
     count = len(workload.seconds)
     return _run(workload, orders, [-1.0] * count, [0] * len(orders), [0.0] * count, INFINITY)
 
@@ -80,26 +77,26 @@ def changed_end_times(
     ends: Sequence[float],
     since: float,
     tails: Sequence[float],
-    most: float,
+    max_makespan: float,
 ) -> list[float] | None:
-    """Like `end_times`, after a change to orders whose times are known.
+    """End times after a change to orders with known times. None for a deadlock, or above the limit.
 
     Args:
         workload: all operations.
         orders: after the change.
         ends: seconds, before the change.
-        since: nothing that began earlier than at this time was moved, or moved before anything.
-        tails: seconds that follow each operation at least.
-        most: None is returned where the last operation ends later.
+        since: operations that began earlier have neither moved nor got a moved one before them.
+        tails: lower bound of the seconds that follow each operation.
+        max_makespan: limit of the last end.
     """
     seconds = workload.seconds
-    found, done = list(ends), []
+    new_ends, done = list(ends), []
     for order in orders:
         kept = bisect_left(order, since, key=lambda number: ends[number] - seconds[number])
         done.append(kept)
         for number in order[kept:]:
-            found[number] = -1.0
-    return _run(workload, orders, found, done, tails, most)
+            new_ends[number] = -1.0
+    return _run(workload, orders, new_ends, done, tails, max_makespan)
 
 
 def _run(
@@ -108,10 +105,9 @@ def _run(
     ends: list[float],
     done: list[int],
     tails: Sequence[float],
-    most: float,
+    max_makespan: float,
 ) -> list[float] | None:
-    """Ends of all operations; `ends` has those of the first `done` ones of each device, and -1 of
-    the others."""
+    """Ends of all operations, from those of the first `done` of each device; -1 marks others."""
     seconds, before = workload.seconds, workload.before
     after, devices = workload.after, workload.devices
     free = [
@@ -130,7 +126,7 @@ def _run(
                     break
                 now = max(now, ready)
             now += seconds[number]
-            if now + tails[number] > most:
+            if now + tails[number] > max_makespan:
                 return None
             ends[number] = now
             at += 1
@@ -145,41 +141,41 @@ def _run(
 
 
 def peak_bytes(workload: Workload, order: Sequence[int]) -> int:
-    """The most activations that a device holds at once: whatever the times are, as they are kept
-    from a forward pass on and gone after a backward pass."""
-    held = peak = 0
+    """Peak of the activations of a device; it depends on the order only, not on times."""
+    resident = peak = 0
     for number in order:
-        held += workload.held_bytes[number]
-        peak = max(peak, held)
+        resident += workload.activation_changes[number]
+        peak = max(peak, resident)
     return peak
 
 
 def heads(workload: Workload) -> list[float]:
-    """Of each operation: seconds before it that nothing can avoid, from the start on. Those of its
-    micro-batch so far, and of the micro-batches before it in the same stage and direction."""
-    found = [0.0] * len(workload.seconds)
+    """Lower bound of the seconds before each operation: those of its micro-batch so far, and of
+    earlier micro-batches in the same stage and direction."""
+    seconds_before = [0.0] * len(workload.seconds)
     for number, earlier in enumerate(_in_stage_before(workload)):
         for source in (workload.before[number], earlier):
             if source >= 0:
-                found[number] = max(found[number], found[source] + workload.seconds[source])
-    return found
+                seconds_before[number] = max(
+                    seconds_before[number], seconds_before[source] + workload.seconds[source]
+                )
+    return seconds_before
 
 
 def tails(workload: Workload) -> list[float]:
-    """Of each operation: seconds after it that nothing can avoid, to the end."""
-    found = [0.0] * len(workload.seconds)
+    """Lower bound of the seconds after each operation."""
+    seconds_after = [0.0] * len(workload.seconds)
     earlier = _in_stage_before(workload)
-    for number in reversed(range(len(found))):
-        after_source = found[number] + workload.seconds[number]
+    for number in reversed(range(len(seconds_after))):
+        after_source = seconds_after[number] + workload.seconds[number]
         for source in (workload.before[number], earlier[number]):
             if source >= 0:
-                found[source] = max(found[source], after_source)
-    return found
+                seconds_after[source] = max(seconds_after[source], after_source)
+    return seconds_after
 
 
 def _in_stage_before(workload: Workload) -> list[int]:
-    """Of each operation: that of the micro-batch before, in the same stage and direction; -1 for
-    none. It has a smaller number."""
+    """Per operation, that of the micro-batch before in its stage and direction; -1 for none."""
     return [
         -1 if op.micro_batch == 0 else number - 2 * workload.pipelines[op.pipeline].num_stages
         for number, op in enumerate(workload.operations)
@@ -187,12 +183,12 @@ def _in_stage_before(workload: Workload) -> list[int]:
 
 
 def lower_bound(workload: Workload) -> float:
-    """Seconds that any schedule takes at least, with or without a limit on activations.
+    """Lower bound of the seconds of any schedule, with or without a limit on activations.
 
-    For each device alone, as if all others could do any number of things at once: when its
-    operations come in no earlier than their heads, and each is followed by its tail, then working
-    always on the one with the longest tail, preemptively, is best. That counts a device's work, the
-    ramps before and after it, and gaps in between which it has nothing to fill with.
+    It is the maximum over devices of a one-machine problem: operations arrive no earlier than their
+    heads, each is followed by its tail, and the longest tail goes first, preemptively. That counts
+    a
+    device's work, the ramps before and after it, and gaps that nothing can fill.
 
     Source: Jackson's preemptive schedule, as in Carlier, The one-machine sequencing problem (1982).
     RLHFuse's published bound counts the work and the shortest ramps.
@@ -205,10 +201,10 @@ def lower_bound(workload: Workload) -> float:
 
 
 def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:
-    """Seconds until all of some jobs have ended and what follows them, on one device, preemptively.
+    """Seconds until some jobs and their tails have ended, on one device, preemptively.
 
     Args:
-        jobs: of each when it comes, how long it takes, and how much follows it, in seconds.
+        jobs: arrival, duration and tail of each, in seconds.
     """
     coming: Sequence[tuple[float, float, float]] = sorted(jobs)
     waiting: list[list[float]] = []
@@ -234,24 +230,24 @@ def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:
 def one_forward_one_backward(
     pipeline: Pipeline, stage: int, limit: int | None = None
 ) -> list[tuple[int, bool]]:
-    """The order of a stage under 1F1B: micro-batches, and whether backward.
+    """The order of a stage under 1F1B: micro-batches, and True for a backward pass.
 
-    A stage does as many forward passes as there are stages after it, then one forward and one
-    backward pass in turn, then the backward passes that are left. So it holds the activations of at
-    most min(micro-batches, stages - stage) micro-batches. Where all p stages take f and b seconds,
-    m micro-batches take (m + p - 1) (f + b), of which each stage stands still for (p - 1) (f + b).
-
-    Under a limit on activations a stage does fewer forward passes at first, and no stage after it
-    more than it does: that stage would wait for micro-batches that it never gets.
+    A stage runs as many forward passes as there are stages after it, then one forward and one
+    backward
+    pass in turn, then the remaining backward passes. So it keeps activations of at most
+    min(micro-batches, stages - stage) micro-batches. If all p stages take f and b seconds, m
+    micro-batches take (m + p - 1) (f + b), of which each stage is idle for (p - 1) (f + b).
 
     Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM (arXiv 2104.04473), section 2.2 (PipeDream-Flush).
 
     Args:
-        pipeline: of which.
-        stage: from 0 on.
-        limit: bytes of activations on each device, enough for one micro-batch. None: any number.
+        pipeline: the pipeline.
+        stage: from 0.
+        limit: bytes of activations on each device, enough for one micro-batch. None: unlimited.
     """
+    # Under a limit a stage runs fewer forward passes at first, and no later stage more than it:
+    # that stage would wait for micro-batches that never arrive.
     count = pipeline.micro_batches
     ahead = min(count, pipeline.num_stages - 1 - stage)
     if limit is not None:
@@ -266,13 +262,12 @@ def one_forward_one_backward(
 def serial_orders(
     workload: Workload, limit: int | None = None, is_last_first: bool = False
 ) -> Orders:
-    """On each device one pipeline after the other; one begins where the one before has ended on all
-    of its devices, or earlier.
+    """The pipelines one after the other on each device.
 
     Args:
         workload: all operations.
         limit: bytes of activations on each device, as for `one_forward_one_backward`.
-        is_last_first: whether the last pipeline goes first.
+        is_last_first: True to start with the last pipeline.
     """
     orders: list[list[int]] = [[] for _ in range(workload.num_devices)]
     indices = range(len(workload.pipelines))
@@ -287,7 +282,7 @@ def serial_orders(
 
 
 def schedule_alone(pipeline: Pipeline, limit: int | None = None) -> Schedule:
-    """A pipeline with nothing beside it, under 1F1B."""
+    """A single pipeline under 1F1B."""
     workload = Workload((pipeline,))
     schedule = schedule_of(workload, serial_orders(workload, limit))
     assert schedule is not None
@@ -295,8 +290,8 @@ def schedule_alone(pipeline: Pipeline, limit: int | None = None) -> Schedule:
 
 
 def serial_seconds(pipelines: Sequence[Pipeline], limit: int | None = None) -> float:
-    """Seconds of pipelines under 1F1B, each of which begins when those before it that share a
-    device with it have ended on all of theirs."""
+    """Seconds of pipelines under 1F1B, each of which begins when those before it on its devices
+    have ended."""
     ends: list[float] = []
     for index, pipeline in enumerate(pipelines):
         begin = max(
