@@ -79,6 +79,7 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
     try:
         require_comparable(problem.pools)
     except DevicesUnknown as error:
+        # Without times nothing can be compared: the first feasible choice is used.
         _refuse_pools_of_unknown_speed(problem, error)
         return with_estimate(
             problem, apply_requested_fusion(problem, build_plan(first_feasible(problem)))
@@ -90,6 +91,7 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
         if objective.may_use_fewer_devices
         else None
     )
+    # If no size has a plan, the search on all devices gives the reason.
     return plan or _fastest_plan(problem, hardware, max_candidates)
 
 
@@ -107,6 +109,7 @@ def _fastest_plan(
 ) -> Plan:
     search = run_search(problem, hardware, max_candidates)
     if search.result.fitted is None:
+        # Raises DoesNotFit with the sum of the choice that needs the least memory.
         first_feasible(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
     return plan_of_search(search)
@@ -132,8 +135,7 @@ def plan_job(
 
     Raises:
         PlanError, ManifestError: as `plan_problem`, or as `check_contexts`; if a job does not fit,
-            the
-            message also says what would.
+            the message also says what would.
     """
     check_contexts(job, graphs)
     try:
@@ -172,8 +174,7 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     Args:
         job: the manifest.
         num_devices: devices of this machine, instead of the manifest's pools. None: the pools, or
-            this
-            machine if there are none.
+            this machine if there are none.
 
     Raises:
         DevicesUnknown: unknown memory.
@@ -186,8 +187,8 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
 
 def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one per
-    device that
-    the job's placement needs. Devices are split into the pools that the placement names.
+    device that the job's placement needs. Devices are split into the pools that the placement
+    names.
 
     Raises:
         DevicesUnknown: fewer GPUs than requested, too few devices, or unknown memory.

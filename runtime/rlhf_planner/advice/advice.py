@@ -136,8 +136,7 @@ def advice(
     job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
 ) -> list[Advice]:
     """Changes that make a job fit: single ones, or combinations if none is enough; at the end
-    devices with
-    more memory.
+    devices with more memory.
 
     Args:
         job: the job that does not fit.
@@ -151,6 +150,7 @@ def advice(
     for change in left_to_the_plan(current.changed):
         free = free.then(change, change.values[0])
     memory = [memory_change(current.changed)]
+    # Larger devices are advised last: they are the most expensive change.
     with_memory = search.single(memory, current) or search.single(memory, free)
     settings = search.single(setting_changes(current.changed), current)
     settings = settings or search.single(joint_changes(current.changed), current)
@@ -158,6 +158,7 @@ def advice(
         settings = [free]
     pieces = settings + search.single(_changes(current, shapes), current)
     if not pieces and free.parts:
+        # The manifest's own settings may be in the way: try other changes without them.
         pieces = search.single(_changes(free, shapes), free)
     return (pieces or search.with_devices(free))[:MAX_ADVICE] + with_memory
 
@@ -179,6 +180,7 @@ class _Search:
         problem = problem_of(changed.job, self.graphs, changed.devices, self.shapes)
         try:
             placed = apply_placement(problem)
+            # The last choice needs the least memory; if it does not fit, none does.
             check_feasible(placed, memory_choices(problem, placed.groups)[-1])
         except (PlanError, ManifestError):
             return False

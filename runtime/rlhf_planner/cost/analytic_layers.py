@@ -63,11 +63,11 @@ class LayerRates(NamedTuple):
     """Seconds of a unit of work."""
 
     matmul: float
-    """Of a FLOP in a product of matrices."""
+    """Seconds of a FLOP in a product of matrices."""
     attention: float
-    """Of a FLOP in attention."""
+    """Seconds of a FLOP in attention."""
     byte: float
-    """Of a byte of memory."""
+    """Seconds of a byte of memory."""
     half_tokens: float
     """`Hardware.matmul_half_tokens`, but at most half of the tokens at which computing a product
     takes as long as reading its weights: kernels for fewer tokens have smaller tiles, and products

@@ -221,6 +221,7 @@ class CallCosts:
             return (CallSeconds(),)
         if planned.kind in TRANSITIONS:
             order = CallSeconds(transfer=DISPATCH_SECONDS)
+            # Transitions read no columns.
             return (in_turn([order, self._transition(planned)]),)
         call = self.graph.call(planned.call)
         batch = call_batch(self.problem, call)

@@ -71,6 +71,7 @@ class FsdpPasses:
             self._gathered_bytes(self._block),
         )
         gather = self._gather(self._block)
+        # The first block's weights have nothing to hide behind.
         waiting = gather + (count - 1) * max(0.0, gather - self._hiding(block))
         computing = (
             self._layers.forward(LayerKind.EMBEDDING, UNCUT, part.tokens, 0.0)
@@ -94,6 +95,7 @@ class FsdpPasses:
         head = self._head(backward=True)
         gather, reduce = self._gather(self._block), self._reduce(self._block)
         waiting = (
+            # The head's backward pass hides the last block's weights.
             max(0.0, gather - self._hiding(head))
             + (count - 1) * max(0.0, gather + reduce - self._hiding(block))
             + reduce

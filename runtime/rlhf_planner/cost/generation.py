@@ -160,6 +160,7 @@ def decode_seconds(
         steps.append((weight * longest, engine.decode(left, left * (prompt.mean + at))))
     if sequences > running:
         cached_tokens = running * (prompt.mean + response.mean_age)
+        # Each waiting sequence starts when another ends, so `running` stay busy.
         waiting = (sequences - running) * response.mean / running
         steps.append((waiting, engine.decode(running, cached_tokens)))
     compute = memory = launch = tensor = 0.0
@@ -208,6 +209,7 @@ def sequences_at_once(
 ) -> float:
     """Sequences that an engine decodes at once, on average; arguments as for `generate_seconds`."""
     tokens = kv_cache_bytes / kv_token_bytes(load, tensor)
+    # All sequences begin together at first; later each start follows an end.
     together = response.expected_peak(prompt.mean)
     in_turn = prompt.mean + response.mean_age
     fitting = tokens / max(together, in_turn)
@@ -241,7 +243,6 @@ class SplitGeneration:
     call: GenerationCall
     """Its prompts, and the responses to each."""
     engines: Mesh
-    """All engines."""
     finish: Mesh
     """The engines that finish the rest."""
     threshold_rows: int
@@ -249,9 +250,7 @@ class SplitGeneration:
     kv_cache_bytes: int
     """Cache on each device."""
     prompt: Lengths
-    """Lengths of prompts."""
     response: Lengths
-    """Lengths of responses."""
     layers: LayerSeconds
     """Layers of the model on the engines' devices."""
     links: Links

@@ -45,7 +45,7 @@ class MeasuredLayers:
     """`LayerSeconds` from a profile."""
 
     shape: BlockShape
-    """Of the model."""
+    """Shape of the model's blocks."""
     by_tensor: Mapping[int, ModelProfile]
     """Profiles of the model, by ranks that share a layer."""
     engine_step_seconds: float

@@ -72,6 +72,7 @@ def megatron_update(
     call = slot.call(part.number, mesh.pipeline)
     num_parameters = max(stage_parameters(model, stage) for stage in _stages(model))
     is_sharded = model.distributed_optimizer and mesh.data > 1
+    # A distributed optimizer steps one shard per replica.
     stepped = -(-num_parameters // mesh.data) if is_sharded else num_parameters
     stepping = step_seconds(stepped, mesh, layers, links)
     writing = write_seconds(stepped, model.compute_bytes, links)

@@ -197,7 +197,9 @@ def micro_batches(
     full = _filled(micro_batch_tokens, mean, is_equal=is_equal)
     number = (real + math.sqrt(real**2 + 4 * full * sequences * longer)) / (2 * full)
     padded = real + sequences * longer / max(1.0, number)
+    # The tolerance keeps rounding from adding a micro-batch.
     count = max(1, math.ceil(number - 1e-9))
+    # A mask computes the full square, causal order half of it.
     seen = cost.masked_cost * square if joined > 1 else square / 2
     return MicroBatches(
         count,

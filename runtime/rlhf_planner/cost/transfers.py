@@ -156,9 +156,9 @@ class Received(NamedTuple):
 
     kept: float
     within: float
-    """From other ranks of its node."""
+    """Elements from other ranks of its node."""
     between: float
-    """From other nodes."""
+    """Elements from other nodes."""
 
     @property
     def needed(self) -> float:

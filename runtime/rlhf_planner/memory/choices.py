@@ -100,7 +100,7 @@ def forced_recompute(problem: PlanningProblem) -> frozenset[str]:
 
 
 def _may_recompute(problem: PlanningProblem) -> frozenset[str]:
-    """These, and roles whose manifest leaves it open."""
+    """Trained roles that recompute by demand, or may by choice of the plan."""
     return _recomputing(problem, (True, None))
 
 

@@ -46,8 +46,7 @@ def engine_meshes(
     """Choose the engines of each role that generates on a pool.
 
     Of the groupings with engines within nodes the one that moves the fewest bytes; of equals the
-    one
-    of the closest ranks.
+    one of the closest ranks.
 
     Args:
         models: each role that generates there; `groupings` must have some for its mesh.

@@ -136,6 +136,7 @@ def choose_generation(
         for choice in _choices(fixed, loads, meshes, static):
             if choice.fits:
                 return choice
+            # Kept for the message: the one that comes closest is shown.
             tried.append(choice)
     if not tried:
         min_bytes, tensor = max(

@@ -69,8 +69,7 @@ def logits_bytes(model: RoleModel) -> int:
 
 def mask_bytes(model: RoleModel, num_layers: int) -> int:
     """Upper bound of the bytes of a micro-batch's attention masks: one of booleans, and per layer
-    one
-    that attention adds to scores.
+    one that attention adds to scores.
 
     Args:
         model: the role.

@@ -227,8 +227,7 @@ def generation_items(
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
         release: if weights and cache are released when no call generates. Weights return when new
-            ones
-            arrive (`reshard`), the cache afterwards.
+            ones arrive (`reshard`), the cache afterwards.
     """
     generate, reshard = (call_phase(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
     resident = (reshard, generate) if release else phases

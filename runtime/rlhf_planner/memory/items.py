@@ -38,13 +38,11 @@ class RoleModel:
     """A role with a model, as memory and cost see it."""
 
     role: str
-    """Name."""
     mesh: Mesh
     """The ranks that hold it."""
     device: Device
     """Device of these ranks."""
     head: ModelHead
-    """The head of its model."""
     is_trained: bool
     """True if its weights change."""
     generates: bool

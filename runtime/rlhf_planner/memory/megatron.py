@@ -97,8 +97,7 @@ def _kept_token_bytes(model: RoleModel) -> int:
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
     """Bytes of the output layer of one micro-batch: a block of logits over this tensor rank's part
-    of
-    the vocabulary, and the layer's input after the last norm, of all tokens and of those that
+    of the vocabulary, and the layer's input after the last norm, of all tokens and of those that
     predict. With gradients: of the input, summed in float32, and of the layer's weights, with and
     without the vocabulary's padding.
     """
@@ -126,8 +125,7 @@ def gathered_bytes(model: RoleModel) -> int:
 
 def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
     """Upper bound of the bytes of attention masks: one of booleans per micro-batch, and per layer
-    one
-    that attention adds to scores.
+    one that attention adds to scores.
 
     Args:
         model: the role.

@@ -53,7 +53,7 @@ class OffloadChoice:
         return frozenset(self.depths)
 
     def depth_of(self, role: str) -> OffloadDepth:
-        """How much of a role leaves its devices while others work there."""
+        """The depth to which a role leaves its devices while others work there."""
         return self.depths.get(role, OffloadDepth.NOTHING)
 
     @property
@@ -70,8 +70,7 @@ def offload_choices(
     problem: PlanningProblem, groups: Sequence[DeviceGroup]
 ) -> tuple[OffloadChoice, ...]:
     """Ways to offload roles, fastest first: only the forced ones; also derived state of all that
-    may; all
-    of these in full.
+    may; all of these in full.
 
     Args:
         problem: the planning problem.

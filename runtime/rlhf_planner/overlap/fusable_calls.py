@@ -25,26 +25,25 @@ MAX_SETS = 4
 
 def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:
     """Meshes of neighbouring engines that leave calls' devices free; also all engines if some calls
-    are on
-    none of their devices. Of possible neighbours also the first half, quarter and so on.
+    are on none of their devices. Of possible neighbours also the first half, quarter and so on.
 
     Args:
         engines: all of them.
         others: meshes of calls that might begin while they finish.
     """
     needed = {_blocks(engines, mesh) for mesh in others}
-    meshes_: dict[Mesh, None] = {}
+    result: dict[Mesh, None] = {}
     if range(0) in needed:
-        meshes_[engines] = None
+        result[engines] = None
     shared = sorted(needed - {range(0)}, key=lambda blocks: (blocks.start, blocks.stop))
     for kept_free in _sets(shared):
         for blocks in _runs(_num_blocks(engines), kept_free):
             size = len(blocks)
             while size:
                 # Fewer engines read their weights less often; more decode faster.
-                meshes_[_mesh_of(engines, blocks.start, size)] = None
+                result[_mesh_of(engines, blocks.start, size)] = None
                 size //= 2
-    return tuple(meshes_)
+    return tuple(result)
 
 
 def _sets(meshes: Sequence[range]) -> Iterator[tuple[range, ...]]:
@@ -55,7 +54,11 @@ def _sets(meshes: Sequence[range]) -> Iterator[tuple[range, ...]]:
 
 def _runs(number: int, occupied: Collection[range]) -> Iterator[range]:
     """Runs of neighbouring free blocks."""
-    free = [block for block in range(number) if not any(block in range_ for range_ in occupied)]
+    free = [
+        block
+        for block in range(number)
+        if not any(block in blocks_taken for blocks_taken in occupied)
+    ]
     for _, numbered in groupby(enumerate(free), key=lambda pair: pair[1] - pair[0]):
         blocks = [block for _, block in numbered]
         yield range(blocks[0], blocks[-1] + 1)
@@ -154,7 +157,6 @@ def _compares_scores(operation: Operation) -> bool:
 
 
 def _obstacle_of_ranks(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
-    """The obstacle in the ranks of the call."""
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):

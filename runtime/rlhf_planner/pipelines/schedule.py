@@ -1,10 +1,11 @@
-"""Times of operations for fixed orders of devices, lower bounds of schedules, and pipelines one
-after
-the other under 1F1B. Everything starts as early as possible. Pure.
+"""Times of operations for a fixed order on each device, and lower bounds of any schedule. Pure.
 
-Micro-batches of a pipeline are equal, so nothing is lost if each stage runs them in their order:
-the n-th forward pass of a stage follows n forward passes of the stage before, whichever
-micro-batches they belong to, and likewise backward. So all orders here keep micro-batches in order.
+It also has the reference schedule: pipelines one after the other, each under 1F1B.
+
+Every order considered here and in the search keeps the micro-batches of a pipeline in sequence.
+This loses nothing, because micro-batches of a pipeline are identical: the n-th forward pass that a
+stage starts needs n forward passes of the stage before, whichever micro-batches these belong to.
+The same holds for backward passes.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Orders without a deadlock, and the end of each operation."""
+    """Orders without deadlock, and the end of each operation."""
 
     workload: Workload
     orders: Orders
     ends: tuple[float, ...]
-    """Per operation, seconds from the start of the first one."""
+    """End per operation, in seconds from the start of the first one."""
 
     @property
     def begins(self) -> tuple[float, ...]:
-        """Per operation, seconds from the start of the first one."""
+        """Start per operation, in seconds from the start of the first one."""
         return tuple(
             end - seconds for end, seconds in zip(self.ends, self.workload.seconds, strict=True)
         )
 
     @cached_property
     def makespan_seconds(self) -> float:
-        """Seconds until the last operation has ended."""
+        """End of the last operation."""
         return max(self.ends)
 
     @property
@@ -50,53 +51,55 @@ class Schedule:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """Per device, the peak of activations."""
+        """Peak activations of each device."""
         return tuple(peak_bytes(self.workload, order) for order in self.orders)
 
 
-def schedule_of(workload: Workload, orders: Sequence[Sequence[int]]) -> Schedule | None:
-    """The schedule of some orders; None for a deadlock.
+def build_schedule(workload: Workload, orders: Sequence[Sequence[int]]) -> Schedule | None:
+    """Start every operation as early as its device's order allows; None on a deadlock.
 
     Args:
         workload: all operations.
-        orders: of each device, all of its operations.
+        orders: all operations of each device.
     """
     ends = end_times(workload, orders)
     return None if ends is None else Schedule(workload, tuple(map(tuple, orders)), tuple(ends))
 
 
 def end_times(workload: Workload, orders: Sequence[Sequence[int]]) -> list[float] | None:
-    """Seconds at which each operation ends; None for a deadlock."""
+    """End per operation, in seconds; None if devices wait for each other in a deadlock."""
     count = len(workload.seconds)
     return _run(workload, orders, [-1.0] * count, [0] * len(orders), [0.0] * count, INFINITY)
 
 
-def changed_end_times(
+def update_end_times(
     workload: Workload,
     orders: Sequence[Sequence[int]],
     ends: Sequence[float],
     since: float,
     tails: Sequence[float],
-    max_makespan: float,
+    deadline: float,
 ) -> list[float] | None:
-    """End times after a change to orders with known times. None for a deadlock, or above the limit.
+    """Recompute `end_times` after a change of the orders.
 
     Args:
         workload: all operations.
         orders: after the change.
         ends: seconds, before the change.
-        since: operations that began earlier have neither moved nor got a moved one before them.
-        tails: lower bound of the seconds that follow each operation.
-        max_makespan: limit of the last end.
+        since: seconds; the change moved no operation that began before this time, and moved none
+            to a position before such an operation.
+        tails: lower bound of the seconds after each operation, as of `tails`.
+        deadline: seconds; return None if the last operation ends later.
     """
     seconds = workload.seconds
     new_ends, done = list(ends), []
     for order in orders:
+        # A device runs its order front to back, so everything before `since` is a prefix.
         kept = bisect_left(order, since, key=lambda number: ends[number] - seconds[number])
         done.append(kept)
         for number in order[kept:]:
             new_ends[number] = -1.0
-    return _run(workload, orders, new_ends, done, tails, max_makespan)
+    return _run(workload, orders, new_ends, done, tails, deadline)
 
 
 def _run(
@@ -105,11 +108,12 @@ def _run(
     ends: list[float],
     done: list[int],
     tails: Sequence[float],
-    max_makespan: float,
+    deadline: float,
 ) -> list[float] | None:
-    """Ends of all operations, from those of the first `done` of each device; -1 marks others."""
-    seconds, before = workload.seconds, workload.before
-    after, devices = workload.after, workload.devices
+    """Complete `ends`: it has the ends of the first `done` operations of each device, and -1 for
+    the others."""
+    seconds, predecessors = workload.seconds, workload.predecessors
+    successors, devices = workload.successors, workload.devices
     free = [
         ends[order[count - 1]] if count else 0.0 for order, count in zip(orders, done, strict=True)
     ]
@@ -119,63 +123,66 @@ def _run(
         device = active.pop()
         order, at, now = orders[device], done[device], free[device]
         for number in order[at:]:
-            source = before[number]
+            source = predecessors[number]
             if source >= 0:
                 ready = ends[source]
                 if ready < 0.0:
                     break
                 now = max(now, ready)
             now += seconds[number]
-            if now + tails[number] > max_makespan:
+            # The tail already proves that the schedule ends too late: stop early.
+            if now + tails[number] > deadline:
                 return None
             ends[number] = now
             at += 1
-            following = after[number]
-            if following >= 0:
-                other = devices[following]
-                if other != device and orders[other][done[other]] == following:
+            successor = successors[number]
+            if successor >= 0:
+                other = devices[successor]
+                # Wake only a device that waits for exactly this operation.
+                if other != device and orders[other][done[other]] == successor:
                     active.append(other)
         left -= at - done[device]
         done[device], free[device] = at, now
+    # Operations that are left on devices without progress are a deadlock.
     return None if left else ends
 
 
 def peak_bytes(workload: Workload, order: Sequence[int]) -> int:
-    """Peak of the activations of a device; it depends on the order only, not on times."""
+    """Peak activations of a device that runs its operations in this order."""
+    # Independent of times: activations appear with a forward and vanish with a backward pass.
     resident = peak = 0
     for number in order:
-        resident += workload.activation_changes[number]
+        resident += workload.activation_delta_bytes[number]
         peak = max(peak, resident)
     return peak
 
 
 def heads(workload: Workload) -> list[float]:
-    """Lower bound of the seconds before each operation: those of its micro-batch so far, and of
-    earlier micro-batches in the same stage and direction."""
-    seconds_before = [0.0] * len(workload.seconds)
-    for number, earlier in enumerate(_in_stage_before(workload)):
-        for source in (workload.before[number], earlier):
+    """Per operation: lower bound of the seconds from the start of the schedule to its start."""
+    bounds = [0.0] * len(workload.seconds)
+    # It follows its own micro-batch's operations, and earlier micro-batches of its stage.
+    for number, earlier in enumerate(_previous_in_stage(workload)):
+        for source in (workload.predecessors[number], earlier):
             if source >= 0:
-                seconds_before[number] = max(
-                    seconds_before[number], seconds_before[source] + workload.seconds[source]
-                )
-    return seconds_before
+                bounds[number] = max(bounds[number], bounds[source] + workload.seconds[source])
+    return bounds
 
 
 def tails(workload: Workload) -> list[float]:
-    """Lower bound of the seconds after each operation."""
-    seconds_after = [0.0] * len(workload.seconds)
-    earlier = _in_stage_before(workload)
-    for number in reversed(range(len(seconds_after))):
-        after_source = seconds_after[number] + workload.seconds[number]
-        for source in (workload.before[number], earlier[number]):
+    """Per operation: lower bound of the seconds from its end to the end of the schedule."""
+    bounds = [0.0] * len(workload.seconds)
+    earlier = _previous_in_stage(workload)
+    for number in reversed(range(len(bounds))):
+        after_source = bounds[number] + workload.seconds[number]
+        for source in (workload.predecessors[number], earlier[number]):
             if source >= 0:
-                seconds_after[source] = max(seconds_after[source], after_source)
-    return seconds_after
+                bounds[source] = max(bounds[source], after_source)
+    return bounds
 
 
-def _in_stage_before(workload: Workload) -> list[int]:
-    """Per operation, that of the micro-batch before in its stage and direction; -1 for none."""
+def _previous_in_stage(workload: Workload) -> list[int]:
+    """Per operation: that of the previous micro-batch in the same stage and direction, or -1. It
+    has a smaller number."""
     return [
         -1 if op.micro_batch == 0 else number - 2 * workload.pipelines[op.pipeline].num_stages
         for number, op in enumerate(workload.operations)
@@ -183,16 +190,16 @@ def _in_stage_before(workload: Workload) -> list[int]:
 
 
 def lower_bound(workload: Workload) -> float:
-    """Lower bound of the seconds of any schedule, with or without a limit on activations.
+    """Lower bound of the makespan in seconds, with or without a limit on activations.
 
-    It is the maximum over devices of a one-machine problem: operations arrive no earlier than their
-    heads, each is followed by its tail, and the longest tail goes first, preemptively. That counts
-    a
-    device's work, the ramps before and after it, and gaps that nothing can fill.
+    It bounds each device alone and takes the largest value. A device's bound covers its work, the
+    ramps before and after it, and gaps that it has no work for.
 
     Source: Jackson's preemptive schedule, as in Carlier, The one-machine sequencing problem (1982).
     RLHFuse's published bound counts the work and the shortest ramps.
     """
+    # Relaxation: all other devices have unlimited capacity. Operations then arrive at their heads
+    # and are followed by their tails; always running the longest tail, with preemption, is optimal.
     early, late = heads(workload), tails(workload)
     jobs: list[list[tuple[float, float, float]]] = [[] for _ in range(workload.num_devices)]
     for number, device in enumerate(workload.devices):
@@ -201,7 +208,7 @@ def lower_bound(workload: Workload) -> float:
 
 
 def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:
-    """Seconds until some jobs and their tails have ended, on one device, preemptively.
+    """Seconds until all jobs and their tails have ended on one device, with preemption.
 
     Args:
         jobs: arrival, duration and tail of each, in seconds.
@@ -213,44 +220,47 @@ def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:
         if not waiting:
             now = max(now, coming[index][0])
         while index < len(coming) and coming[index][0] <= now:
+            # heapq pops the smallest entry: negate the tail to get the longest one first.
             heapq.heappush(waiting, [-coming[index][2], coming[index][1]])
             index += 1
-        following = coming[index][0] if index < len(coming) else INFINITY
+        next_arrival = coming[index][0] if index < len(coming) else INFINITY
         tail, left = waiting[0]
-        if now + left <= following:
+        if now + left <= next_arrival:
             now += left
             latest = max(latest, now - tail)
             heapq.heappop(waiting)
         else:
-            waiting[0][1] -= following - now
-            now = following
+            # Preempt at the next arrival: it may have a longer tail.
+            waiting[0][1] -= next_arrival - now
+            now = next_arrival
     return latest
 
 
 def one_forward_one_backward(
     pipeline: Pipeline, stage: int, limit: int | None = None
 ) -> list[tuple[int, bool]]:
-    """The order of a stage under 1F1B: micro-batches, and True for a backward pass.
+    """The 1F1B order of a stage, as pairs of micro-batch and is_backward.
 
     A stage runs as many forward passes as there are stages after it, then one forward and one
-    backward
-    pass in turn, then the remaining backward passes. So it keeps activations of at most
+    backward pass in turn, then the remaining backward passes. It keeps activations of at most
     min(micro-batches, stages - stage) micro-batches. If all p stages take f and b seconds, m
-    micro-batches take (m + p - 1) (f + b), of which each stage is idle for (p - 1) (f + b).
+    micro-batches take (m + p - 1) (f + b), of which each stage idles for (p - 1) (f + b).
+
+    Under a limit on activations a stage starts with fewer forward passes.
 
     Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM (arXiv 2104.04473), section 2.2 (PipeDream-Flush).
 
     Args:
-        pipeline: the pipeline.
-        stage: from 0.
+        pipeline: whose stage.
+        stage: index from 0 on.
         limit: bytes of activations on each device, enough for one micro-batch. None: unlimited.
     """
-    # Under a limit a stage runs fewer forward passes at first, and no later stage more than it:
-    # that stage would wait for micro-batches that never arrive.
     count = pipeline.micro_batches
     ahead = min(count, pipeline.num_stages - 1 - stage)
     if limit is not None:
+        # Earlier stages count too: a stage that warms up with more forward passes than an earlier
+        # one would wait for ever for micro-batches that never come.
         for size in pipeline.activation_bytes[: stage + 1]:
             ahead = min(ahead, limit // size - 1) if size else ahead
     order = [(number, False) for number in range(ahead)]
@@ -260,18 +270,20 @@ def one_forward_one_backward(
 
 
 def serial_orders(
-    workload: Workload, limit: int | None = None, is_last_first: bool = False
+    workload: Workload, limit: int | None = None, is_reversed: bool = False
 ) -> Orders:
-    """The pipelines one after the other on each device.
+    """Orders that run one pipeline after the other on each device.
+
+    A pipeline may begin before the previous one has ended on all of its devices.
 
     Args:
         workload: all operations.
         limit: bytes of activations on each device, as for `one_forward_one_backward`.
-        is_last_first: True to start with the last pipeline.
+        is_reversed: run the last pipeline first.
     """
     orders: list[list[int]] = [[] for _ in range(workload.num_devices)]
     indices = range(len(workload.pipelines))
-    for index in reversed(indices) if is_last_first else indices:
+    for index in reversed(indices) if is_reversed else indices:
         pipeline = workload.pipelines[index]
         for stage, device in enumerate(pipeline.devices):
             orders[device] += [
@@ -282,16 +294,18 @@ def serial_orders(
 
 
 def schedule_alone(pipeline: Pipeline, limit: int | None = None) -> Schedule:
-    """A single pipeline under 1F1B."""
+    """Schedule a single pipeline under 1F1B."""
     workload = Workload((pipeline,))
-    schedule = schedule_of(workload, serial_orders(workload, limit))
+    schedule = build_schedule(workload, serial_orders(workload, limit))
     assert schedule is not None
     return schedule
 
 
 def serial_seconds(pipelines: Sequence[Pipeline], limit: int | None = None) -> float:
-    """Seconds of pipelines under 1F1B, each of which begins when those before it on its devices
-    have ended."""
+    """Seconds of pipelines under 1F1B, one after the other.
+
+    A pipeline begins when all earlier ones that share a device with it have ended everywhere.
+    """
     ends: list[float] = []
     for index, pipeline in enumerate(pipelines):
         begin = max(

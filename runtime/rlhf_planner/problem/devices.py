@@ -56,8 +56,7 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
 
     Raises:
         DevicesUnknown: no pool, one with an unknown memory per device, or one of an unknown GPU
-            that the
-            manifest does not describe enough.
+            that the manifest does not describe enough.
     """
     if not pools:
         raise DevicesUnknown(

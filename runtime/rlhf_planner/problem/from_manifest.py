@@ -167,7 +167,6 @@ class Filling:
     """A field that a manifest lacks, with its value."""
 
     path: FieldPath
-    """Path of the field."""
     value: Any
     """Plain value under wire names."""
     about: str

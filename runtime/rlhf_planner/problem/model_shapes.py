@@ -256,8 +256,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     """The shape of a role's model.
 
     The manifest's own `shape` wins; then built-in models, a local folder, the hub cache, the table
-    of
-    well-known models.
+    of well-known models.
 
     Args:
         job: the job.

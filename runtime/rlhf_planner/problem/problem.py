@@ -29,7 +29,6 @@ class Workload:
     """Amounts of data of a job."""
 
     prompts_per_step: int
-    """Prompts of a step."""
     warm_start_rows: int
     """Rows of a step of the warm start; 0 without one."""
     pretraining_rows: int
@@ -86,13 +85,11 @@ class RoleSpec:
     """A role with a model, before it has devices."""
 
     role: str
-    """Its name."""
     origin: str
     """The role whose source its weights come from: itself or another."""
     trained_as: str
     """The entry of models with its training settings, for messages."""
     head: ModelHead
-    """The head of its model."""
     shape: DecoderShape
     """Dimensions of its model."""
     precision: Precision
@@ -144,7 +141,7 @@ class Constraints:
     saves_while_training: bool = False
     """True if a copy of the state is written while steps run."""
     stage_fusion: StageFusionType = StageFusionType.AUTO
-    """Whether calls begin before the last response of a step has ended."""
+    """Setting for calls that begin before the last response of a step has ended."""
     stage_fusion_threshold: int | None = None
     """Limit of responses that are unfinished then. None: open."""
 

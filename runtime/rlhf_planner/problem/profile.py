@@ -94,10 +94,9 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
     """Fit a block's curves to measurements.
 
     One number of tokens should occur with different numbers of pairs; otherwise pairs add nothing.
-    The
-    number of tokens with the most pairs determines the curve of pairs; below its fewest pairs the
-    slope
-    of the next segment continues. The curve of pairs is then subtracted from all measurements.
+    The number of tokens with the most pairs determines the curve of pairs; below its fewest pairs
+    the slope of the next segment continues. The curve of pairs is then subtracted from all
+    measurements.
 
     Args:
         samples: tokens, pairs and seconds; at least one.
@@ -187,13 +186,13 @@ class GenerationCurves(Contract):
     """Seconds of a generation engine on one rank of a group, without communication."""
 
     prefill: BlockCurves
-    """Of a block, for prompts."""
+    """Seconds of a block, for prompts."""
     embedding: Curve
     """By tokens of prompts: the time of a pass over prompts beyond its blocks and `step`."""
     sequences: Curve
-    """Of a block, by sequences with one new token each."""
+    """Seconds of a block, by sequences with one new token each."""
     cached: Curve
-    """Of a block, by tokens in the cache of all sequences."""
+    """Seconds of a block, by tokens in the cache of all sequences."""
     step: Curve
     """By sequences: the time of a decoding step beyond its blocks: embedding, logits, sampling and
     the work on the host."""
@@ -205,7 +204,7 @@ class ModelProfile(Contract):
     name: Text
     """The roles for which it was measured."""
     shape: BlockShape
-    """Of the uncut model."""
+    """Shape of the uncut model."""
     precision: Precision
     """Number format of the computation: Float32 or BFloat16."""
     tensor: Count = 1

@@ -122,13 +122,11 @@ def event_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> Even
     Args:
         tasks: of one iteration, in program order.
         passes_ahead: passes that the driver sends before the pass that runs has ended; 0 for a step
-            that
-            repeats something, as the driver then waits for each pass.
+            that repeats something, as the driver then waits for each pass.
 
     Raises:
         FlowError: two tasks of one id, a dependency that is missing or comes later in program
-            order, or
-            seconds that are negative or not finite.
+            order, or seconds that are negative or not finite.
     """
     numbers = _numbers(tasks)
     groups = rank_groups(tasks)
@@ -246,8 +244,10 @@ def _add_driver(arcs: list[dict[Arc, Cause]], passes_ahead: int) -> None:
     # Other tasks of the pass imply these arcs.
     waited_for = {source for sources in arcs for source, back in sources if back == 0}
     for number in range(end):
+        # Tasks with a successor in the pass end before the pass anyway.
         if number not in waited_for:
             arcs[end][number, 0] = Cause.DRIVER
+        # Tasks with a predecessor in the pass start after its beginning anyway.
         if all(back for _, back in arcs[number]):
             arcs[number].setdefault((end, passes_ahead + 1), Cause.DRIVER)
     arcs[end][end, 1] = Cause.DRIVER

@@ -127,10 +127,8 @@ class Simulation:
         """The tasks of which each waits for the one before, and the first for the last.
 
         The time of a step is the sum of their seconds, divided by the iterations that they cross;
-        all
-        other tasks could take no time without changing it. Shortening one of these tasks shortens
-        steps,
-        unless another such path takes the same time.
+        all other tasks could take no time without changing it. Shortening one of these tasks
+        shortens steps, unless another such path takes the same time.
         """
         tasks, path, iteration = self.graph.tasks, list[CriticalTask](), 0
         links = self.critical_cycle.links

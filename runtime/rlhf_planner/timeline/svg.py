@@ -36,8 +36,7 @@ PLOT = WIDTH - LABELS - IDLE
 
 def svg_timeline(simulation: Simulation, iterations: range | None = None) -> str:
     """Draw an `<svg>` element. Each bar shows its call and times on hovering; critical ones have a
-    thick
-    border.
+    thick border.
 
     Args:
         simulation: what to draw.

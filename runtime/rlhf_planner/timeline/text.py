@@ -22,8 +22,7 @@ def text_timeline(simulation: Simulation, width: int = 100, iterations: range | 
     """A chart of time from left to right, with a scale, and a legend of its letters.
 
     A column shows the task with most of its time; the legend marks tasks that are too short to
-    show.
-    Odd steps are in capitals, even ones in small letters.
+    show. Odd steps are in capitals, even ones in small letters.
 
     Args:
         simulation: what to show.
@@ -50,7 +49,6 @@ def text_timeline(simulation: Simulation, width: int = 100, iterations: range | 
 
 
 def _letters(num_tasks: int) -> str:
-    """A letter for each task."""
     return (ascii_uppercase + OTHERS * num_tasks)[:num_tasks]
 
 

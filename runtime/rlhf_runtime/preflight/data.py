@@ -156,8 +156,8 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     )
 
 
+# Verifiers that compare with a field of the row, by default `answer`.
 READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
-"""Verifiers that compare with a field of the row, by default `answer`."""
 
 
 def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:

@@ -47,14 +47,14 @@ class Limits:
     """Limit for the import of a verifier's module."""
 
 
-MAX_UNSTREAMED_BYTES = 64 << 20
-"""Maximum size of a file that must be read completely before its first row, under a time limit."""
+# Maximum size of a file that must be read completely before its first row, under a time limit.
 # Parsing such a file takes several times its size in memory, and cannot be interrupted.
+MAX_UNSTREAMED_BYTES = 64 << 20
 
+# Limits before a run.
 QUICK = Limits(rows_seconds=2.0, verifier_seconds=10.0)
-"""Limits before a run."""
+# Limits of an explicit check.
 THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS)
-"""Limits of an explicit check."""
 
 
 class RowLimit:
@@ -75,10 +75,10 @@ class RowLimit:
         self._clock = clock
         self._seconds = seconds
         self._enough = enough
+        # Rows so far.
         self.num_read = 0
-        """Rows so far."""
+        # True if the time limit left rows out.
         self.is_late = False
-        """True if the time limit left rows out."""
 
     def __call__(self, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
         """The batches within the limits; always the first one."""

@@ -31,10 +31,10 @@ from rlhf_runtime.telemetry.plots import (
     tick_label,
 )
 
+# Minimum points of a series that is drawn faintly, with its running mean on top.
 SMOOTH_FROM = 30
-"""Minimum points of a series that is drawn faintly, with its running mean on top."""
+# Maximum points of a series with dots; more would overlap.
 MAX_DOTS = 60
-"""Maximum points of a series with dots; more would overlap."""
 
 
 @dataclass(frozen=True)

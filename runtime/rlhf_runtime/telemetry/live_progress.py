@@ -38,11 +38,11 @@ from rlhf_runtime.telemetry.summary_table import summary_table
 LABEL_WIDTH = 11
 BAR_WIDTH = 28
 SPARKLINE_WIDTH = 24
+# Further metrics of the last step, by their labels.
 SHOWN = {
     "length": "response/length_mean",
     "tokens/s": "throughput/tokens_per_second",
 }
-"""Further metrics of the last step, by their labels."""
 
 
 class LiveView:

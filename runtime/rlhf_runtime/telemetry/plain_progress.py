@@ -22,6 +22,8 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.summary import Summary
 
+# Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
+# that the step lacks is left out.
 STEP_METRICS = {
     "reward": REWARD_MEAN,
     "kl": None,
@@ -29,10 +31,8 @@ STEP_METRICS = {
     "rounds": "repeat/rounds",
     "tokens_per_second": "throughput/tokens_per_second",
 }
-"""Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
-that the step lacks is left out."""
+# STEP_METRICS of a step without a reward.
 WITHOUT_REWARD = {"loss": None, "accuracy": None, **STEP_METRICS}
-"""STEP_METRICS of a step without a reward."""
 
 
 class PlainProgress:

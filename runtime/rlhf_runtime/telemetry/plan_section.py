@@ -105,13 +105,14 @@ def _reasons(plan: Plan) -> str:
     return f'<h3>Why</h3><ul class="reasons">{items}</ul>'
 
 
+# Tolerated ratio of measured and expected time, or its inverse.
 MAX_FACTOR = 1.5
-"""Tolerated ratio of measured and expected time, or its inverse."""
+
 STEP = "a step"
 ROUGH = "On CPUs expected times are no more than orders of magnitude."
 
+# A role, or "", and a primitive, by which a span names its call.
 _Site = tuple[str, str]
-"""A role, or "", and a primitive, by which a span names its call."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+# Width and height of every plot in its own units; the page stretches it to any size.
 EXTENT = 1000.0
-"""Width and height of every plot in its own units; the page stretches it to any size."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def _decimals(gap: float) -> int:
     return max(0, -math.floor(math.log10(gap) + 1e-9))
 
 
+# A step and a value.
 Point = tuple[int, float]
-"""A step and a value."""
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
@@ -163,12 +163,13 @@ def smooth(points: Sequence[Point]) -> list[Point]:
     return smoothed
 
 
+# Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7.
 NUM_COLOURS = 8
-"""Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7."""
 
+# The rest of a step, outside of its phases.
 OTHER = "other"
-"""The rest of a step, outside of its phases."""
 
+# Calls and phases with a fixed colour.
 FIXED_COLOURS = {
     "generate": 0,
     "train": 1,
@@ -187,7 +188,6 @@ FIXED_COLOURS = {
     "evaluate": 6,
     OTHER: 6,
 }
-"""Calls and phases with a fixed colour."""
 
 
 def colours(names: Iterable[str]) -> dict[str, int]:

@@ -133,6 +133,7 @@ def _drop_partial_line(path: Path) -> None:
         file.truncate(0)
 
 
+# The record of every `kind` of line in metrics.jsonl.
 KINDS: dict[str, type[Record]] = {
     "run": RunRecord,
     "resumed": ResumedRecord,
@@ -143,7 +144,6 @@ KINDS: dict[str, type[Record]] = {
     "unscored": UnscoredRecord,
     "end": EndRecord,
 }
-"""The record of every `kind` of line in metrics.jsonl."""
 
 _KIND_NAMES = {record: kind for kind, record in KINDS.items()}
 

@@ -33,10 +33,10 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
 from rlhf_runtime.telemetry.timeline_chart import sample_steps, timeline
 
+# Points of all lines together: keeps the page of the longest run below 2 MB.
 POINT_BUDGET = 18_000
-"""Points of all lines together: keeps the page of the longest run below 2 MB."""
+# Bars of all timelines together.
 SPAN_BUDGET = 4_800
-"""Bars of all timelines together."""
 
 
 def write_report(folder: RunFolder) -> Path:

@@ -22,8 +22,8 @@ from rlhf_runtime.telemetry.records import (
 from rlhf_runtime.telemetry.summary import Summary
 
 LONGEST_MESSAGE = 4096
+# Maximum seconds between reports without news.
 HEARTBEAT_SECONDS = 30
-"""Maximum seconds between reports without news."""
 
 
 class StatusBoard:
