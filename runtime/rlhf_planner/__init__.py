@@ -1,1 +1,21 @@
-"""Where calls run and what they need: model shapes, the memory model, the plan."""
+"""The planner: which devices each call of a job uses, how models are cut, and how they fit into
+memory.
+
+    plan.py          entry points for the command and the operator
+    problem/         the input: graphs, models, devices, workload, and what the manifest fixes
+    placement/       devices of roles, and cuts of their models
+    memory/          memory of one device, and choices that depend on it
+    cost/            times of calls
+    simulation/      times of steps; charts of them in timeline/
+    pipelines/       training pipelines of several models in one schedule
+    feasibility.py   checks a placement and a memory choice against the devices
+    plan_calls.py, plan_builder.py, evaluate.py  from a feasible job to a plan with its times
+    strategies/      the family of plans that are compared; lower bounds of them in bounds/
+    baselines/       plans by published rules
+    overlap/         inference that begins before generation has ended
+    search/          branch and bound over the family
+    advice/          changes with which a job would fit
+
+Folders are layers: each imports only those above it in this list (see the import contracts). The
+runtime imports nothing of the planner: it gets the Plan.
+"""

@@ -39,7 +39,6 @@ class PlacedJob:
     """A job and the devices of its roles."""
 
     problem: PlanningProblem
-    """The planning problem."""
     placement: Mapping[str, RolePlacement]
     """Devices of each role with a model."""
     meshes: Mapping[str, Mesh]
@@ -159,6 +158,7 @@ def first_feasible_choice(placed: PlacedJob) -> FeasibleJob:
 
 def _first_feasible(placed: PlacedJob) -> FeasibleJob:
     *better, last = memory_choices(placed.problem, placed.groups)
+    # Choices are in the order of their time, so the first feasible one is the fastest by rule.
     for choice in better:
         with suppress(DoesNotFit):
             return check_feasible(placed, choice)

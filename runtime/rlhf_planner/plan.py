@@ -1,9 +1,9 @@
-"""From what is planned to its plan: on GPUs whose speed is known the best that is found by the
-objective, else the first way to compute that fits.
+"""The planner's entry points, for the command and the operator.
 
-From a job's graphs and devices to its plan, or to why there is none and what would help.
-
-From a job to its graphs and plan: the one place of the planner that looks at the machine.
+`plan_problem` plans a problem: on GPUs of known speed the best plan that a search finds for the
+objective, else the first feasible one. `plan_job` plans a job's graphs on its devices, or says why
+there is no plan and what would help. `make_plan` also traces the job; it and its neighbours are the
+only functions of the planner that inspect this machine.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.pool_hardware import require_comparable, require_times
 from rlhf_planner.evaluate import hardware_of_pools, with_estimate
 from rlhf_planner.feasibility import first_feasible
-from rlhf_planner.overlap.choice import fused_as_told
+from rlhf_planner.overlap.choice import apply_requested_fusion
 from rlhf_planner.placement.role_sets import role_sets, set_multiples
 from rlhf_planner.placement.validation import check_served
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.devices import (
     device_of,
-    devices_asked_for,
     gpu_inventory,
     gpu_memory_bytes,
     gpu_name,
     inventory_from_pools,
     local_inventory,
+    min_devices_of_groups,
     split_machine,
 )
 from rlhf_planner.problem.from_manifest import problem_of
@@ -52,26 +52,26 @@ from rlhf_sizing.shape import DecoderShape
 
 
 def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES) -> Plan:
-    """The plan of a job.
+    """Plan a problem.
 
     Args:
-        problem: what is planned.
-        max_candidates: ways to compute that a search fits into memory, at most.
+        problem: the planning problem.
+        max_candidates: limit of compute configs that a search checks against memory.
 
     Raises:
-        DevicesUnknown: several pools, of which one's speed is not known, and a placement that is
-            left to the planner.
-        InvalidPlacement: groups that do not fit the roles, their calls or the pools.
-        NotOffered: a role that is trained and runs forward on different devices, several roles
-            that generate on the same GPUs or on some of a pool's devices, weights that would be
-            copied between devices or engines, a model that no engine serves, or a stage fusion
-            where nothing can overlap.
+        DevicesUnknown: several pools, one of unknown speed, and a placement that the planner
+            chooses.
+        InvalidPlacement: groups that do not match the roles, their calls or the pools.
+        NotOffered: a role that is trained and runs forward on different devices, several roles that
+            generate on the same GPUs or on some of a pool's devices, weights that would be copied
+            between devices or engines, a model that no engine serves, or a stage fusion without any
+            possible overlap.
         ManifestError: a training engine or a cut that a model does not have.
         DoesNotDivide: a parallelism that does not divide devices, heads or layers' width.
-        KvCacheTooSmall: a given cache below one longest sequence.
+        KvCacheTooSmall: a fixed cache below one longest sequence.
         DoesNotFit: more memory than a device has; the message shows the sum.
-        TimesUnknown: an objective that compares times, on devices whose times are not known.
-        StepTooLong: no number of devices on which a step takes as little as is asked for.
+        TimesUnknown: an objective that compares times, on devices of unknown speed.
+        StepTooLong: no number of devices reaches the required step time.
     """
     objective = problem.fixed.placement.objective
     if objective.may_use_fewer_devices:
@@ -79,8 +79,11 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
     try:
         require_comparable(problem.pools)
     except DevicesUnknown as error:
-        _refuse_to_share_out(problem, error)
-        return with_estimate(problem, fused_as_told(problem, build_plan(first_feasible(problem))))
+        # Without times nothing can be compared: the first feasible choice is used.
+        _refuse_pools_of_unknown_speed(problem, error)
+        return with_estimate(
+            problem, apply_requested_fusion(problem, build_plan(first_feasible(problem)))
+        )
     check_served(problem)
     hardware = hardware_of_pools(problem.pools, problem.profile)
     plan = (
@@ -88,11 +91,12 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
         if objective.may_use_fewer_devices
         else None
     )
+    # If no size has a plan, the search on all devices gives the reason.
     return plan or _fastest_plan(problem, hardware, max_candidates)
 
 
-def _refuse_to_share_out(problem: PlanningProblem, error: DevicesUnknown) -> None:
-    """Raise where the planner would have to choose among several pools without knowing times."""
+def _refuse_pools_of_unknown_speed(problem: PlanningProblem, error: DevicesUnknown) -> None:
+    """Raise if the planner would have to choose among several pools without knowing times."""
     if len(problem.pools) > 1 and problem.fixed.placement.type is PlacementType.AUTO:
         raise DevicesUnknown(
             f"no role can be given to one of several pools by the time that it takes: {error}; "
@@ -105,6 +109,7 @@ def _fastest_plan(
 ) -> Plan:
     search = run_search(problem, hardware, max_candidates)
     if search.result.fitted is None:
+        # Raises DoesNotFit with the sum of the choice that needs the least memory.
         first_feasible(problem)  # which says why not
         raise DoesNotFit("nothing that was tried fits")
     return plan_of_search(search)
@@ -118,19 +123,19 @@ def plan_job(
     max_candidates: int = MAX_CANDIDATES,
     profile: Profile | None = None,
 ) -> Plan:
-    """The plan of a job.
+    """Plan a job.
 
     Args:
         job: the manifest.
         graphs: traced from it.
-        devices: its pools, all of one kind; placement.maxDevices may take fewer.
+        devices: its pools, all of one kind; placement.maxDevices may leave fewer.
         shapes: of every role with a model.
-        max_candidates: ways to compute that a search fits into memory, at most.
+        max_candidates: limit of compute configs that a search checks against memory.
         profile: measured on such devices, if there is one.
 
     Raises:
-        PlanError, ManifestError: as `plan_problem` does, or as `check_contexts`; where a job does
-            not fit, the message also says what would fit.
+        PlanError, ManifestError: as `plan_problem`, or as `check_contexts`; if a job does not fit,
+            the message also says what would.
     """
     check_contexts(job, graphs)
     try:
@@ -145,7 +150,7 @@ def make_plan(job: RLHFJob, pools: Sequence[Pool]) -> tuple[Mapping[GraphName, G
 
     Raises:
         FlowError: an algorithm that cannot be traced.
-        ManifestError: rewards that do not fit its roles, or engines that do not fit its models.
+        ManifestError: rewards that do not match its roles, or engines that do not match its models.
         PlanError: a job that cannot be planned on these devices.
     """
     graphs = trace_job(job, device_of(pools))
@@ -156,7 +161,7 @@ def resolve_shapes(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> dict[str,
     """The shape of every role with a model, with this machine's hub cache.
 
     Raises:
-        ShapeUnknown: a model that nothing here knows.
+        ShapeUnknown: an unknown model.
     """
     cache = hub_cache(os.environ, Path.home())
     with_model = (name for name, role in job_roles(graphs).items() if role.head is not None)
@@ -169,10 +174,10 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
     Args:
         job: the manifest.
         num_devices: devices of this machine, instead of the manifest's pools. None: the pools, or
-            this machine where there are none.
+            this machine if there are none.
 
     Raises:
-        DevicesUnknown: memory that cannot be found out.
+        DevicesUnknown: unknown memory.
     """
     pools = job.spec.resources.node_pools
     if num_devices is None and pools:
@@ -181,13 +186,13 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
 
 
 def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
-    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one for each
-    device that the job's placement needs. In the pools that the placement names.
+    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one per
+    device that the job's placement needs. Devices are split into the pools that the placement
+    names.
 
     Raises:
-        DevicesUnknown: more GPUs than there are, too few devices, or memory that cannot be found
-            out.
-        FlowError: an algorithm that cannot be traced, where its roles decide.
+        DevicesUnknown: fewer GPUs than requested, too few devices, or unknown memory.
+        FlowError: an algorithm that cannot be traced, if its roles decide.
     """
     placement = job.spec.placement
     gpus = gpu_memory_bytes()
@@ -198,16 +203,15 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...
 
 
 def _devices_needed(job: RLHFJob) -> int:
-    """The fewest devices on which a job can be placed as it says; groups of roles that do not say
-    how many they have count for one.
+    """The minimum of devices on which a job can be placed; groups without a number count for one.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
-        InvalidPlacement: a placement that has nothing to place apart.
+        InvalidPlacement: a placement that has nothing to separate.
     """
     kind = job.spec.placement.type
     if kind is PlacementType.MANUAL:
-        return devices_asked_for(job.spec.placement)
+        return min_devices_of_groups(job.spec.placement)
     if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
         return lcm(*_copies(job, job.spec.models).values())
     graphs = trace_job(job, Device.CPU)
@@ -218,10 +222,10 @@ def _devices_needed(job: RLHFJob) -> int:
 
 
 def _copies(job: RLHFJob, roles: Iterable[str]) -> dict[str, int]:
-    """Devices that hold each role's model once."""
+    """Devices for one copy of each role's model."""
     return {role: job.spec.model_for(role).training.parallelism.num_ranks for role in roles}
 
 
 def local_device() -> Device:
-    """What this machine's ranks compute on: its GPUs, or CPUs where it has none."""
+    """Device of this machine's ranks: its GPUs, or CPUs if it has none."""
     return Device.GPU if gpu_memory_bytes() else Device.CPU

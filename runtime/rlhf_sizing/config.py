@@ -21,34 +21,34 @@ from rlhf_sizing.shape import (
 )
 
 CONFIG_FILE = "config.json"
-MOST_PARAMETERS = 10**14
-"""Of a model: a config.json that says more is damaged."""
+MAX_PARAMETERS = 10**14
+"""Limit of a model's parameters: a config.json with more is damaged."""
 MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Values of `model_type` whose layers are mapped to Megatron's, as rlhf_runtime does it."""
+"""Values of `model_type` with layers that rlhf_runtime maps to Megatron's."""
 
 
 def read_shape(folder: Path, advice: str) -> DecoderShape:
-    """The shape of the model in a folder.
+    """Read the shape of the model in a folder.
 
     Args:
         folder: with a config.json.
         advice: what to do instead, the end of every message.
 
     Raises:
-        ShapeUnknown: no config.json, or one that does not describe a decoder known here.
+        ShapeUnknown: no config.json, or one that does not describe a supported decoder.
     """
     return shape_from_config(_read(folder, advice), str(folder / CONFIG_FILE), advice)
 
 
 def require_classifier(folder: Path, advice: str) -> None:
-    """Refuse a reward model that says of itself that it gives no scores.
+    """Refuse a reward model whose configuration says that it gives no scores.
 
     Args:
         folder: with a config.json.
-        advice: what to do about one that cannot be read.
+        advice: what to do if it cannot be read.
 
     Raises:
-        ShapeUnknown: no config.json, or one that is none.
+        ShapeUnknown: no valid config.json.
         NoScores: a model with another head.
     """
     named = _read(folder, advice).get("architectures") or ()
@@ -61,7 +61,7 @@ def require_classifier(folder: Path, advice: str) -> None:
 
 
 def _read(folder: Path, advice: str) -> Mapping[str, Any]:
-    """A folder's configuration.
+    """Read a folder's configuration.
 
     Raises:
         ShapeUnknown: there is none.
@@ -85,7 +85,7 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
     """The shape that a configuration describes.
 
     Raises:
-        ShapeUnknown: a kind of model that is not known here, or a missing or wrong dimension.
+        ShapeUnknown: an unsupported kind of model, or a missing or wrong dimension.
     """
     model_type = config.get("model_type")
     if model_type not in MODEL_TYPES:
@@ -122,16 +122,16 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
         norms_per_layer=norms_per_layer(model_type),
         family=model_type,
     )
-    if shape.num_parameters > MOST_PARAMETERS:
+    if shape.num_parameters > MAX_PARAMETERS:
         raise ShapeUnknown(
             f"a model larger than there are: got {shape.num_parameters:,} parameters by {origin}, "
-            f"allowed at most {MOST_PARAMETERS:,}; {advice}"
+            f"allowed at most {MAX_PARAMETERS:,}; {advice}"
         )
     return shape
 
 
 def cached_folder(cache: Path, model_id: str, revision: str) -> Path | None:
-    """The folder of a downloaded model in a hub cache; None where it is not there."""
+    """The folder of a downloaded model in a hub cache; None if it is not there."""
     repository = cache / f"models--{model_id.replace('/', '--')}"
     snapshots = repository / "snapshots"
     reference = repository / "refs" / revision
@@ -141,7 +141,7 @@ def cached_folder(cache: Path, model_id: str, revision: str) -> Path | None:
 
 
 def hub_cache(environment: Mapping[str, str], home: Path) -> Path:
-    """Where huggingface_hub keeps its downloads, by its own rules.
+    """The folder of huggingface_hub's downloads, by its own rules.
 
     Source: huggingface_hub, environment variables HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
     """

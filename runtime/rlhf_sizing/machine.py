@@ -9,13 +9,13 @@ from rlhf_flow.errors import DevicesUnknown
 
 
 def machine_memory_bytes(root: Path = Path("/")) -> int:
-    """Memory that processes of this machine, or of this container, can have together.
+    """Memory that all processes of this machine, or of this container, can use together.
 
     Args:
         root: of the file system; another one in tests.
 
     Raises:
-        DevicesUnknown: the machine does not say.
+        DevicesUnknown: the machine does not report it.
     """
     meminfo = root / "proc/meminfo"
     try:

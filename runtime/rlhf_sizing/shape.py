@@ -1,7 +1,4 @@
-"""What distinguishes the layers of a family of models, by `model_type` in config.json.
-
-The dimensions of a decoder and the exact counts that follow from them.
-"""
+"""Dimensions of a decoder and the exact counts that follow from them, by family of models."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ FAMILIES: Mapping[ModelFamily, str] = {
 }
 """`model_type` of the families that a manifest can name."""
 MODEL_TYPES = frozenset(FAMILIES.values())
-"""Values of `model_type` whose layers are known here."""
+"""Values of `model_type` with supported layers."""
 QKV_BIAS = frozenset({"qwen2"})
 """Query, key and value projections have biases."""
 QUERY_KEY_NORM = frozenset({"qwen3", "gemma3_text"})
 """Queries and keys are normalized per head."""
 TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
-"""The output projection shares the embedding's weights where config.json does not say."""
+"""The output projection shares the embedding's weights unless config.json says otherwise."""
 _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 
 
@@ -52,20 +49,20 @@ class DecoderShape:
     head_dim: int
     vocab_size: int
     tied_embeddings: bool = False
-    """Whether the output projection shares the embedding's weights."""
+    """True if the output projection shares the embedding's weights."""
     qkv_bias: bool = False
-    """Whether query, key and value projections have biases (Qwen 2)."""
+    """True if query, key and value projections have biases (Qwen 2)."""
     query_key_norm: bool = False
-    """Whether queries and keys are normalized per head (Qwen 3, Gemma 3)."""
+    """True if queries and keys are normalized per head (Qwen 3, Gemma 3)."""
     norms_per_layer: int = 2
     """Norms over the hidden size in a block: 2, or 4 with norms after attention and
     feed-forward."""
     family: str | None = field(default=None, compare=False)
-    """`model_type` in config.json. None: not known, as of a shape that a manifest gives."""
+    """`model_type` in config.json. None: unknown, as of a shape in a manifest."""
 
     @classmethod
     def from_spec(cls, shape: ModelShape) -> DecoderShape:
-        """The shape that a manifest gives."""
+        """The shape in a manifest."""
         model_type = None if shape.family is None else FAMILIES[shape.family]
         return cls(
             num_layers=shape.num_layers,
@@ -83,8 +80,8 @@ class DecoderShape:
         )
 
     def to_spec(self) -> ModelShape:
-        """It for a manifest, whose family says what its dimensions do not."""
-        family = next((each for each, name in FAMILIES.items() if name == self.family), None)
+        """The shape for a manifest. Its family implies what the dimensions do not say."""
+        family = next((family_ for family_, name in FAMILIES.items() if name == self.family), None)
         return ModelShape(
             num_layers=self.num_layers,
             hidden_size=self.hidden_size,
@@ -125,7 +122,7 @@ class DecoderShape:
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the output projection; 0 where it shares the embedding's."""
+        """Parameters of the output projection; 0 if it shares the embedding's."""
         return 0 if self.tied_embeddings else self.embedding_parameters
 
     @property

@@ -1,9 +1,8 @@
-"""How training and generation cut the weights of a decoder over ranks, by Hugging Face names.
+"""Weights of a decoder by Hugging Face names, and their cuts over ranks for training and
+generation.
 
 A part is some rows and some columns of a matrix; a vector is a matrix of one column. Megatron and
-vLLM cut alike; what differs is how they arrange the parts. FSDP cuts every weight by rows.
-
-What each rank holds of a decoder's weights: known to the planner before there are engines.
+vLLM cut alike and differ in how they arrange the parts. FSDP cuts every weight by rows.
 """
 
 from __future__ import annotations
@@ -25,39 +24,39 @@ VOCABULARY = ("embed_tokens", "lm_head")
 
 
 class Part(NamedTuple):
-    """What a rank holds of a weight; either may be empty."""
+    """A rank's part of a weight; either range may be empty."""
 
     rows: range
     columns: range
 
     def overlap(self, other: Part) -> int:
-        """Elements that are in both."""
+        """Number of elements in both."""
         return _common(self.rows, other.rows) * _common(self.columns, other.columns)
 
     @property
     def num_elements(self) -> int:
-        """Elements that it has."""
+        """Number of elements."""
         return len(self.rows) * len(self.columns)
 
 
 def tensor_part(
     name: str, shape: Sequence[int], index: int, size: int, num_key_value_heads: int
 ) -> Part:
-    """What one rank of a tensor-parallel group holds of a weight.
+    """The part of a weight on one rank of a tensor group.
 
     Args:
         name: Hugging Face's.
-        shape: of the whole weight.
-        index: the rank's place in its group.
+        shape: of the full weight.
+        index: of the rank in its group.
         size: ranks in the group; it divides what is cut.
-        num_key_value_heads: where there are fewer than ranks, each is held by several ranks.
+        num_key_value_heads: if fewer than ranks, each is on several ranks.
 
     Returns:
-        What is not cut, such as a norm, whole.
+        All of a weight that is not cut, such as a norm.
     """
     module, _, parameter = name.rpartition(".")
     kind = module.rpartition(".")[2]
-    rows, columns = whole(shape)
+    rows, columns = full_part(shape)
     if kind in KEY_VALUE and num_key_value_heads < size:
         return Part(_cut(rows, index * num_key_value_heads // size, num_key_value_heads), columns)
     if kind in ROWS:
@@ -71,12 +70,12 @@ def tensor_part(
 
 
 def row_part(shape: Sequence[int], index: int, size: int) -> Part:
-    """What one of FSDP's ranks holds of a weight; the last ones may have less, or nothing."""
-    rows, columns = whole(shape)
+    """The part of a weight on one of FSDP's ranks; the last ones may have less, or nothing."""
+    rows, columns = full_part(shape)
     return Part(_cut(rows, index, size), columns)
 
 
-def whole(shape: Sequence[int]) -> Part:
+def full_part(shape: Sequence[int]) -> Part:
     """All of a weight."""
     rows, *columns = shape
     return Part(range(rows), range(*columns) if columns else range(1))
@@ -88,9 +87,9 @@ def padded_vocabulary(size: int, tensor: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _cut(whole: range, index: int, num_parts: int) -> range:
-    share = -(-len(whole) // num_parts)
-    return whole[index * share : (index + 1) * share]
+def _cut(indices: range, index: int, num_parts: int) -> range:
+    share = -(-len(indices) // num_parts)
+    return indices[index * share : (index + 1) * share]
 
 
 def _common(one: range, other: range) -> int:
@@ -99,29 +98,29 @@ def _common(one: range, other: range) -> int:
 
 EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 LAYER = "model.layers."
-"""What a layer's number follows."""
+"""Prefix of a layer's number."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
 FEED_FORWARD_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
-"""Where a layer has four."""
+"""Additional norms of layers with four."""
 
 
 class Weights(NamedTuple):
-    """Weights that are alike, such as one of every layer."""
+    """Equal weights, such as one of every layer."""
 
     name: str
-    """Hugging Face's; of those that layers have without the layer's."""
+    """Hugging Face's name; in layers without the layer's prefix."""
     shape: tuple[int, ...]
     """The full shape of each."""
     number: int
-    """How many there are."""
+    """Number of such weights."""
 
     def tensor_part(self, index: int, size: int, num_key_value_heads: int) -> Part:
-        """What a rank of a tensor group holds of each."""
+        """The part of each weight on a rank of a tensor group."""
         return tensor_part(self.name, self.shape, index, size, num_key_value_heads)
 
 
-Held = tuple[Weights, Part]
-"""Weights, and what a rank holds of each."""
+WeightsOnRank = tuple[Weights, Part]
+"""Weights, and a rank's part of each."""
 
 
 def all_weights(shape: DecoderShape) -> tuple[Weights, ...]:
@@ -135,7 +134,7 @@ def all_weights(shape: DecoderShape) -> tuple[Weights, ...]:
 
 
 def layer_weights(shape: DecoderShape) -> Iterator[Weights]:
-    """Those of all layers."""
+    """The weights of all layers."""
     layers, hidden = shape.num_layers, shape.hidden_size
     query, key, middle = shape.query_size, shape.key_value_size, shape.intermediate_size
     for name, rows in {"q_proj": query, "k_proj": key, "v_proj": key}.items():
@@ -155,38 +154,38 @@ def layer_weights(shape: DecoderShape) -> Iterator[Weights]:
 def weight_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """The full shape of every weight of a language model, by Hugging Face name."""
     in_layers = [weights.name for weights in layer_weights(shape)]
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for weights in all_weights(shape):
         numbers = range(shape.num_layers) if weights.name in in_layers else (None,)
         for layer in numbers:
             name = weights.name if layer is None else f"{LAYER}{layer}.{weights.name}"
-            found[name] = weights.shape
-    return found
+            shapes[name] = weights.shape
+    return shapes
 
 
 def num_training_layouts(mesh: Mesh, engine: TrainingEngineType) -> int:
-    """How many ranks of a training mesh hold something else: those after them hold the same."""
+    """Number of ranks of a training mesh with different weights; later ranks repeat these."""
     if engine is TrainingEngineType.FSDP:
         return mesh.data
     return mesh.tensor * mesh.pipeline
 
 
 def trained_weights(
-    shape: DecoderShape, mesh: Mesh, engine: TrainingEngineType, place: int
-) -> Iterator[Held]:
-    """What a rank trains.
+    shape: DecoderShape, mesh: Mesh, engine: TrainingEngineType, index: int
+) -> Iterator[WeightsOnRank]:
+    """The weights that a rank trains.
 
     Args:
         shape: of the model.
         mesh: of training.
-        engine: FSDP's ranks share rows, Megatron's replicas hold the same.
-        place: of the rank in it, from 0; below `num_training_layouts`.
+        engine: FSDP's ranks share rows, Megatron's replicas have the same weights.
+        index: of the rank in the mesh, from 0; below `num_training_layouts`.
     """
     if engine is TrainingEngineType.FSDP:
         for weights in all_weights(shape):
-            yield weights, row_part(weights.shape, place, mesh.data)
+            yield weights, row_part(weights.shape, index, mesh.data)
         return
-    stage, tensor = divmod(place, mesh.tensor)
+    stage, tensor = divmod(index, mesh.tensor)
     for weights in all_weights(shape):
         number = _on_stage(weights, stage, mesh.pipeline, shape.tied_embeddings)
         if number:
@@ -195,7 +194,7 @@ def trained_weights(
 
 
 def _on_stage(weights: Weights, stage: int, num_stages: int, is_tied: bool) -> int:
-    """How many of some weights a pipeline stage has."""
+    """Number of some weights on a pipeline stage."""
     is_first, is_last = stage == 0, stage == num_stages - 1
     if weights.name == EMBEDDING:
         return int(is_first or (is_last and is_tied))  # it is the output projection, too

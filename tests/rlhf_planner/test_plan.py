@@ -21,7 +21,7 @@ from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.memory.items import MIB
 from rlhf_planner.plan import make_plan, plan_job, pools_of
 from rlhf_planner.problem.devices import GIB
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS
 
 from ..depth import examples
 from .phases import peaks_of
@@ -496,7 +496,7 @@ def test_training_memory_grows_with_the_micro_batch(job: Any, one: int, other: i
 
 def test_the_planner_takes_shapes_from_its_caller_only(job: Any) -> None:
     made = job(models={"actor": {"source": {"huggingFace": "unknown/model"}}})
-    shapes = {"actor": KNOWN_MODELS["Qwen/Qwen2.5-0.5B"]}
+    shapes = {"actor": WELL_KNOWN_MODELS["Qwen/Qwen2.5-0.5B"]}
     found = plan_job(made, trace_job(made), (gpus(1),), shapes)
     role = found.role("actor")
     assert role is not None and role.num_parameters == 494_032_768

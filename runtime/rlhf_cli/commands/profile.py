@@ -45,13 +45,13 @@ def profile(
     from rlhf_cli.user_code import user_code
     from rlhf_planner.plan import local_pools
     from rlhf_planner.problem.devices import device_of
-    from rlhf_planner.problem.profile import default_place
+    from rlhf_planner.problem.profile import default_path
     from rlhf_runtime.profiling.job_subjects import job_subjects
     from rlhf_runtime.profiling.ranks import measure
 
     changes = overrides or []
     job = require_one_job(local_jobs(file, changes), file)
-    path = output or default_place(Path("job.yaml") if file == STDIN else file)
+    path = output or default_path(Path("job.yaml") if file == STDIN else file)
     # Measuring takes minutes, so an unusable path is reported first.
     require_writable(path)
     with (

@@ -1,7 +1,4 @@
-"""Changes of how much is computed at once, and of how models are cut. Pure.
-
-What to change about a job that does not fit; each piece of advice was tried: it then fits.
-"""
+"""Finds changes with which a job fits; each piece of advice was tried."""
 
 from __future__ import annotations
 
@@ -36,17 +33,17 @@ from rlhf_planner.problem.problem import Graphs
 from rlhf_planner.strategies.parallelism import possible_cuts
 from rlhf_sizing.shape import DecoderShape
 
-SHORTEST_PART = 8
-"""Lengths are not advised below this part of what was asked for: it would be another job."""
+MIN_LENGTH_SHARE = 8
+"""Lengths are not advised below this fraction of the requested ones: it would be another job."""
 
 
-def size_changes(asked: Changed, shapes: Mapping[str, DecoderShape]) -> list[Change]:
-    """Changes of how much is computed at once, and of how models are cut."""
-    job, rollout = asked.job, asked.job.spec.rollout
+def size_changes(current: Changed, shapes: Mapping[str, DecoderShape]) -> list[Change]:
+    """Changes of batch sizes and lengths, and of models' cuts."""
+    job, rollout = current.job, current.job.spec.rollout
     where: Path = ("spec", "rollout")
     lengths = [
-        smaller_number(f"rollout.{name}", (*where, field), job, -(-given // SHORTEST_PART))
-        for name, field, given in (
+        smaller_number(f"rollout.{name}", (*where, field), job, -(-length // MIN_LENGTH_SHARE))
+        for name, field, length in (
             ("maxResponseTokens", "max_response_tokens", rollout.max_response_tokens),
             ("maxPromptTokens", "max_prompt_tokens", rollout.max_prompt_tokens),
         )
@@ -54,12 +51,12 @@ def size_changes(asked: Changed, shapes: Mapping[str, DecoderShape]) -> list[Cha
     concurrency = smaller_number(
         "rollout.maxConcurrentSequences", (*where, "max_concurrent_sequences"), job, 1
     )
-    return [*_cuts(asked, shapes), *lengths, concurrency]
+    return [*_cuts(current, shapes), *lengths, concurrency]
 
 
-def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change]:
-    """Other cuts of what Megatron trains, and of what FSDP does if Megatron did."""
-    models = asked.job.spec.models
+def _cuts(current: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change]:
+    """Other cuts of models that Megatron trains, or of FSDP's if Megatron trained them."""
+    models = current.job.spec.models
     megatron = [role for role, model in models.items() if model.uses_megatron]
     names = ", ".join(f"models.{role}.training" for role in megatron or models)
     begin = f"set parallelism of {names}" if megatron else f"set engine of {names} to Megatron"
@@ -78,7 +75,7 @@ def _cuts(asked: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Change
             changed = with_field(changed, parallelism, path=(*path, "parallelism"))
         return changed
 
-    cuts = possible_cuts(asked.devices, [shapes[role] for role in models if role in shapes])
+    cuts = possible_cuts(current.devices, [shapes[role] for role in models if role in shapes])
     now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
     yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
     if megatron:
@@ -103,69 +100,71 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
 
 
 NOTHING = object()
-"""That no value of a change is enough; None is a value."""
+"""Marks that no value of a change is enough; None is a value."""
 FEW_VALUES = 32
-"""So many are tried one by one."""
-MOST_ADVICE = 6
-"""Pieces of it, beside that of devices with more memory."""
+"""Up to this number of values each is tried."""
+MAX_ADVICE = 6
+"""Limit of pieces of advice, without devices with more memory."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to change."""
+    """A set of changes."""
 
     parts: tuple[str, ...]
-    """For people, as orders: all of them."""
+    """The changes as orders, for people; all of them are needed."""
     changed: Changed
-    """The job with it, and its devices."""
+    """The changed job, and its devices."""
 
     def then(self, change: Change, value: Any) -> Advice:
-        """With another change."""
+        """Add another change."""
         return Advice((*self.parts, change.text(value)), change.apply(self.changed, value))
 
 
 def advice_lines(
     job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
 ) -> list[str]:
-    """What would fit, as lines for the end of a refusal; arguments as of `advice`."""
-    found = advice(job, graphs, devices, shapes)
-    if not found:
+    """Advice as lines for the end of a refusal; arguments as for `advice`."""
+    pieces = advice(job, graphs, devices, shapes)
+    if not pieces:
         return ["nothing that was tried would do, not even devices of 4 TiB: take a smaller model"]
-    head = "each of these would do:" if len(found) > 1 else "this would do:"
-    return [head, *(f"- {'; and '.join(each.parts)}" for each in found)]
+    head = "each of these would do:" if len(pieces) > 1 else "this would do:"
+    return [head, *(f"- {'; and '.join(piece.parts)}" for piece in pieces)]
 
 
 def advice(
     job: RLHFJob, graphs: Graphs, devices: Sequence[Pool], shapes: Mapping[str, DecoderShape]
 ) -> list[Advice]:
-    """Changes that make a job fit: single ones, or, where none is enough, those that do together;
-    at the end devices with more memory.
+    """Changes that make a job fit: single ones, or combinations if none is enough; at the end
+    devices with more memory.
 
     Args:
-        job: which does not fit.
+        job: the job that does not fit.
         graphs: traced from it.
-        devices: its pools, before placement.maxDevices takes fewer.
+        devices: its pools, before placement.maxDevices.
         shapes: of every role with a model.
     """
     search = _Search(graphs, shapes)
-    asked = Advice((), Changed(job, tuple(devices)))
-    free = asked
-    for change in left_to_the_plan(asked.changed):
+    current = Advice((), Changed(job, tuple(devices)))
+    free = current
+    for change in left_to_the_plan(current.changed):
         free = free.then(change, change.values[0])
-    memory = [memory_change(asked.changed)]
-    with_memory = search.alone(memory, asked) or search.alone(memory, free)
-    settings = search.alone(setting_changes(asked.changed), asked)
-    settings = settings or search.alone(joint_changes(asked.changed), asked)
+    memory = [memory_change(current.changed)]
+    # Larger devices are advised last: they are the most expensive change.
+    with_memory = search.single(memory, current) or search.single(memory, free)
+    settings = search.single(setting_changes(current.changed), current)
+    settings = settings or search.single(joint_changes(current.changed), current)
     if not settings and free.parts and search.fits(free.changed):
         settings = [free]
-    found = settings + search.alone(_changes(asked, shapes), asked)
-    if not found and free.parts:
-        found = search.alone(_changes(free, shapes), free)
-    return (found or search.with_devices(free))[:MOST_ADVICE] + with_memory
+    pieces = settings + search.single(_changes(current, shapes), current)
+    if not pieces and free.parts:
+        # The manifest's own settings may be in the way: try other changes without them.
+        pieces = search.single(_changes(free, shapes), free)
+    return (pieces or search.with_devices(free))[:MAX_ADVICE] + with_memory
 
 
 def _changes(start: Advice, shapes: Mapping[str, DecoderShape]) -> list[Change]:
-    """All changes but those of single settings."""
+    """All changes except those of single settings."""
     return [*device_changes(start.changed), *size_changes(start.changed, shapes)]
 
 
@@ -177,10 +176,11 @@ class _Search:
     shapes: Mapping[str, DecoderShape]
 
     def fits(self, changed: Changed) -> bool:
-        """Whether a job fits in the way to compute that takes least memory."""
+        """True if a job fits with the memory choice that needs the least memory."""
         problem = problem_of(changed.job, self.graphs, changed.devices, self.shapes)
         try:
             placed = apply_placement(problem)
+            # The last choice needs the least memory; if it does not fit, none does.
             check_feasible(placed, memory_choices(problem, placed.groups)[-1])
         except (PlanError, ManifestError):
             return False
@@ -196,28 +196,30 @@ class _Search:
             return NOTHING
         return change.values[bisect_left(change.values, True, key=fits)]
 
-    def alone(self, changes: Iterable[Change], start: Advice) -> list[Advice]:
-        """The smallest of those changes that are enough."""
-        found = ((change, self.smallest(change, start)) for change in changes)
-        return [start.then(change, value) for change, value in found if value is not NOTHING]
+    def single(self, changes: Iterable[Change], start: Advice) -> list[Advice]:
+        """The smallest values of those changes that are enough by themselves."""
+        smallest = ((change, self.smallest(change, start)) for change in changes)
+        return [start.then(change, value) for change, value in smallest if value is not NOTHING]
 
     def with_devices(self, start: Advice) -> list[Advice]:
         """More devices together with other changes: for each of these the fewest devices."""
-        found = []
+        pieces = []
         for pool, more in enumerate(device_changes(start.changed)):
             if not more.values:
                 continue
-            most = Advice((), more.apply(start.changed, more.values[-1]))
-            for change in size_changes(most.changed, self.shapes):
-                both = (start.then(change, value) for value in self._enough(change, most))
-                grown = [(each, device_changes(each.changed)[pool]) for each in both]
-                sizes = [
-                    (size, each.then(devices, size))
-                    for each, devices in grown
-                    if (size := self.smallest(devices, each)) is not NOTHING
+            largest = Advice((), more.apply(start.changed, more.values[-1]))
+            for change in size_changes(largest.changed, self.shapes):
+                both = (start.then(change, value) for value in self._enough(change, largest))
+                grown = [
+                    (with_change, device_changes(with_change.changed)[pool]) for with_change in both
                 ]
-                found += [min(sizes, key=lambda pair: pair[0])[1]] if sizes else []
-        return found
+                sizes = [
+                    (size, with_change.then(devices, size))
+                    for with_change, devices in grown
+                    if (size := self.smallest(devices, with_change)) is not NOTHING
+                ]
+                pieces += [min(sizes, key=lambda pair: pair[0])[1]] if sizes else []
+        return pieces
 
     def _enough(self, change: Change, start: Advice) -> Sequence[Any]:
         """Values of a change to try with more devices: each of a few, or the first that fits."""

@@ -1,9 +1,6 @@
-"""Changes of a manifest and of its devices: what they are, and how a field gets another value.
-Pure; whether one is enough is tried elsewhere.
-
-Changes of what a manifest need not say, as the plan would choose it. Pure.
-
-More devices, or such with more memory. Pure.
+"""Changes of a manifest and of its devices, and their application. Pure; whether a change is enough
+is
+tried in advice.py.
 """
 
 from __future__ import annotations
@@ -22,12 +19,12 @@ from rlhf_planner.memory.items import GIB
 from rlhf_planner.problem.devices import GPU_MEMORY_BYTES
 
 Path = tuple[str | int, ...]
-"""Names of fields, numbers of entries and keys, from a job on."""
+"""Names of fields, indices and keys, starting at a job."""
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A job, and its devices before placement.maxDevices takes fewer."""
+    """A job, and its devices before placement.maxDevices."""
 
     job: RLHFJob
     devices: tuple[Pool, ...]
@@ -35,26 +32,26 @@ class Changed:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that may be changed, more or less, to take memory off devices."""
+    """A field or setting to change, with values that need less and less memory."""
 
     values: Sequence[Any]
-    """The mildest first."""
+    """Values, mildest first."""
     apply: Callable[[Changed, Any], Changed]
     text: Callable[[Any], str]
-    """The order to change it, for people."""
+    """The change as an order, for people."""
 
 
-def smaller_number(name: str, path: Path, job: RLHFJob, least: int) -> Change:
-    """A smaller number than the manifest's."""
+def smaller_number(name: str, path: Path, job: RLHFJob, min_value: int) -> Change:
+    """A change to a smaller number than the manifest's."""
     return Change(
-        range(value_at(job, path) - 1, least - 1, -1),
+        range(value_at(job, path) - 1, min_value - 1, -1),
         partial(with_field, path=path),
         lambda value: f"lower {name} to at most {value}",
     )
 
 
 def with_field(changed: Changed, new: Any, path: Path) -> Changed:
-    """With another value of a field. Rules of the manifest are not applied: values obey them."""
+    """Set another value of a field. The manifest's rules are not checked: all values obey them."""
     return Changed(_replaced(changed.job, path, new), changed.devices)
 
 
@@ -87,26 +84,29 @@ _CHOICES: Sequence[tuple[str, str, Any]] = (
     ("offload", "offload", Offload.AUTO),
     ("distributedOptimizer", "distributed_optimizer", True),
 )
-"""Settings of a training that may forbid the plan something: for people, in code, and by
-default."""
+"""Settings of a training that may restrict the plan: name for people, name in code, and default."""
 
 
-def setting_changes(asked: Changed) -> list[Change]:
-    """Changes of what a manifest need not say, one by one."""
+def setting_changes(current: Changed) -> list[Change]:
+    """Changes of optional settings, one by one."""
     return [
-        *(change for entry in _entries(asked.job) for change in _of_training(asked.job, [entry])),
-        *_without(_free_fields(asked.job)),
+        *(
+            change
+            for entry in _entries(current.job)
+            for change in _of_training(current.job, [entry])
+        ),
+        *_without(_free_fields(current.job)),
     ]
 
 
-def joint_changes(asked: Changed) -> list[Change]:
-    """Changes of what it need not say of several models, the same of all."""
-    return _of_training(asked.job, list(_entries(asked.job)))
+def joint_changes(current: Changed) -> list[Change]:
+    """Changes of optional settings of several models, the same for all."""
+    return _of_training(current.job, list(_entries(current.job)))
 
 
-def left_to_the_plan(asked: Changed) -> list[Change]:
-    """All that it need not say, left out."""
-    job, trainings = asked.job, list(_entries(asked.job))
+def left_to_the_plan(current: Changed) -> list[Change]:
+    """Removal of all optional settings."""
+    job, trainings = current.job, list(_entries(current.job))
     fields = [
         (f"{name}.{shown}", (*path, field), default)
         for name, path in trainings
@@ -120,28 +120,30 @@ def left_to_the_plan(asked: Changed) -> list[Change]:
 
 
 def _restricts(training: Any, field: str, default: Any) -> bool:
-    """Whether a setting of a training takes more memory than its default may."""
-    given = getattr(training, field, default)
-    return given != default and given is not True and given is not Offload.ALWAYS
+    """True if a setting of a training may need more memory than its default."""
+    value = getattr(training, field, default)
+    return value != default and value is not True and value is not Offload.ALWAYS
 
 
 def _of_training(job: RLHFJob, entries: Sequence[tuple[str, Path]]) -> list[Change]:
-    """Changes of how all of some models are trained, as far as each says something about it."""
-    given = {path: value_at(job, path).micro_batch_tokens for _, path in entries}
-    found = []
-    if all(tokens is not None and tokens > 1 for tokens in given.values()):
+    """Changes of all given trainings, for settings that each of them has."""
+    tokens_by_path = {path: value_at(job, path).micro_batch_tokens for _, path in entries}
+    changes = []
+    if all(tokens is not None and tokens > 1 for tokens in tokens_by_path.values()):
         names = ", ".join(f"{name}.microBatchTokens" for name, _ in entries)
 
-        def lower(changed: Changed, most: int) -> Changed:
-            for path, tokens in given.items():
-                changed = with_field(changed, min(tokens, most), path=(*path, "micro_batch_tokens"))
+        def lower(changed: Changed, limit: int) -> Changed:
+            for path, tokens in tokens_by_path.items():
+                changed = with_field(
+                    changed, min(tokens, limit), path=(*path, "micro_batch_tokens")
+                )
             return changed
 
-        found.append(
+        changes.append(
             Change(
-                range(max(given.values()) - 1, 0, -1),
+                range(max(tokens_by_path.values()) - 1, 0, -1),
                 lower,
-                lambda most: f"lower {names} to at most {most}",
+                lambda limit: f"lower {names} to at most {limit}",
             )
         )
     for shown, field, default in _CHOICES:
@@ -151,12 +153,12 @@ def _of_training(job: RLHFJob, entries: Sequence[tuple[str, Path]]) -> list[Chan
             if _restricts(value_at(job, path), field, default)
         ]
         if len(paths) == len(entries):
-            found.append(_together(_without(paths)))
-    return found
+            changes.append(_together(_without(paths)))
+    return changes
 
 
 def _free_fields(job: RLHFJob) -> list[tuple[str, Path, Any]]:
-    """Settings outside of models that the plan would choose: name, place, and default."""
+    """Optional settings outside of models: name, path and default."""
     fields: list[tuple[str, Path, Any]] = []
     if job.spec.rollout.kv_cache_memory is not None:
         path: Path = ("spec", "rollout", "kv_cache_memory")
@@ -171,7 +173,7 @@ def _free_fields(job: RLHFJob) -> list[tuple[str, Path, Any]]:
 
 
 def _without(fields: Iterable[tuple[str, Path, Any]]) -> list[Change]:
-    """Settings left out, each a change of its own."""
+    """Removal of settings, each as a change of its own."""
     return [
         Change([default], partial(with_field, path=path), partial(_leave_out, name=name))
         for name, path, default in fields
@@ -183,7 +185,7 @@ def _leave_out(_: Any, name: str) -> str:
 
 
 def _together(changes: Sequence[Change]) -> Change:
-    """Several changes of one value each."""
+    """Several changes of one value each, as one."""
 
     def apply(changed: Changed, _: Any) -> Changed:
         for change in changes:
@@ -195,7 +197,7 @@ def _together(changes: Sequence[Change]) -> Change:
 
 
 def _entries(job: RLHFJob) -> Iterator[tuple[str, Path]]:
-    """What says how models are trained: its name for people, and where it is."""
+    """The training sections of a manifest: name for people, and path."""
     for role in job.spec.models:
         yield f"models.{role}.training", ("spec", "models", role, "training")
     for number, reward in enumerate(job.spec.rewards):
@@ -203,16 +205,16 @@ def _entries(job: RLHFJob) -> Iterator[tuple[str, Path]]:
             yield f"rewards[{number}].model", ("spec", "rewards", number, "model")
 
 
-MOST_DEVICES = 1024
-"""Up to which more of them are tried."""
-MOST_GIB = 4096
-"""Memory of a device up to which more is tried."""
+MAX_DEVICES = 1024
+"""Up to this number more devices are tried."""
+MAX_GIB = 4096
+"""Up to this memory of a device more is tried."""
 
 
-def device_changes(asked: Changed) -> list[Change]:
-    """More devices: for each pool, for several together, and those that placement.maxDevices leaves
-    out."""
-    job, devices = asked.job, asked.devices
+def device_changes(current: Changed) -> list[Change]:
+    """More devices: for each pool, for several together, and those that placement.maxDevices
+    excludes."""
+    job, devices = current.job, current.devices
     limit = job.spec.placement.max_devices
     if limit is not None:
         total = max(pool.num_devices for pool in devices)
@@ -236,7 +238,7 @@ def device_changes(asked: Changed) -> list[Change]:
 
 
 def _all_pools(grown: Sequence[Change]) -> Change:
-    """All pools made larger, to the same number of devices."""
+    """All pools enlarged to the same number of devices."""
     sizes = [change.values for change in grown]
     common = sorted(set(sizes[0]).intersection(*sizes[1:]), key=lambda size: size[0] * size[1])
 
@@ -248,11 +250,11 @@ def _all_pools(grown: Sequence[Change]) -> Change:
     return Change(common, apply, lambda size: "; and ".join(change.text(size) for change in grown))
 
 
-def memory_change(asked: Changed) -> Change:
-    """Devices with more memory; in GiB. Of GPUs those that are known here."""
-    least = min(pool.memory_bytes_per_device for pool in asked.devices)
-    on_cpus = asked.devices[0].device is Device.CPU
-    most = MOST_GIB if on_cpus else max(GPU_MEMORY_BYTES.values()) // GIB
+def memory_change(current: Changed) -> Change:
+    """Devices with more memory; in GiB. For GPUs the supported ones."""
+    smallest_bytes = min(pool.memory_bytes_per_device for pool in current.devices)
+    on_cpus = current.devices[0].device is Device.CPU
+    largest_gib = MAX_GIB if on_cpus else max(GPU_MEMORY_BYTES.values()) // GIB
 
     def apply(changed: Changed, gib: int) -> Changed:
         pools = tuple(
@@ -269,15 +271,15 @@ def memory_change(asked: Changed) -> Change:
                 f"give each process at least {gib} GiB: fewer processes on a machine, or a machine "
                 "with more memory"
             )
-        known = [name for name, size in GPU_MEMORY_BYTES.items() if size >= gib * GIB]
-        return f"take devices with at least {gib} GiB ({', '.join(known)})"
+        names = [name for name, size in GPU_MEMORY_BYTES.items() if size >= gib * GIB]
+        return f"take devices with at least {gib} GiB ({', '.join(names)})"
 
-    return Change(range(least // GIB + 1, most + 1), apply, text)
+    return Change(range(smallest_bytes // GIB + 1, largest_gib + 1), apply, text)
 
 
 def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
-    """Nodes and devices of each, in larger and larger pools that hold whole copies of the models;
-    a machine's CPUs are not more."""
+    """Nodes and devices per node of ever larger pools with full copies of the models; none for a
+    machine's CPUs."""
     if pool.device is Device.CPU and not job.spec.resources.node_pools:
         return []
     nodes, per_node = pool.nodes, pool.devices_per_node
@@ -285,9 +287,9 @@ def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
     if nodes == 1:
         sizes = [(1, more) for more in (2, 4, 8) if more > per_node]
         per_node = max(per_node, 8)
-    sizes += [(more, per_node) for more in range(nodes + 1, MOST_DEVICES // per_node + 1)]
+    sizes += [(more, per_node) for more in range(nodes + 1, MAX_DEVICES // per_node + 1)]
     multiple = lcm(*(model.training.parallelism.num_ranks for model in job.spec.models.values()))
-    return [(n, each) for n, each in sizes if n * each % multiple == 0]
+    return [(n, count) for n, count in sizes if n * count % multiple == 0]
 
 
 def _grow(changed: Changed, size: tuple[int, int], number: int) -> Changed:

@@ -79,7 +79,7 @@ STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a role computes on a number of devices."""
+    """The parallelism of a role on a number of devices, with its times."""
 
     cut: Cut
     """For training and forward passes."""

@@ -41,7 +41,6 @@ class PeakBytes:
     other_phases: int
     """Bytes in phases of other roles."""
     own_phases: Mapping[Phase, int]
-    """Bytes in each of its own phases."""
 
     def in_phase(self, phase: Phase) -> int:
         """Bytes in a phase."""
@@ -62,7 +61,6 @@ class MemoryBounds:
     """Sums for one problem; results are cached for the lifetime of this object."""
 
     problem: PlanningProblem
-    """The planning problem."""
 
     @cached_property
     def role_bytes(self) -> Callable[[str, Mesh, int, bool, OffloadDepth], PeakBytes]:
@@ -118,6 +116,7 @@ class MemoryBounds:
         return _peak_bytes(items, phases)
 
     def _load(self, role: str, role_placement: RolePlacement) -> GenerationLoad:
+        # A load does not depend on micro-batches; any size serves.
         tokens = micro_batch_sizes(self.problem)[0]
         facts, mesh = self.problem.models[role], role_placement.training.mesh
         model = role_model(self.problem, facts, mesh, tokens, recompute=False)
@@ -145,7 +144,6 @@ class Capacity:
     """Memory of a placement's devices, without what every process needs."""
 
     cells: tuple[tuple[DeviceGroup, Phase], ...]
-    """Group of devices and phase of each cell."""
     spare: BytesPerPhase
     """Bytes of each cell."""
     offload: OffloadChoice

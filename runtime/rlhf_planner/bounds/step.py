@@ -51,7 +51,6 @@ class StepTimeBounds:
     """Lower bounds of steps of one problem."""
 
     problem: PlanningProblem
-    """The planning problem."""
 
     @property
     def graph(self) -> Graph:
@@ -66,8 +65,7 @@ class StepTimeBounds:
         Args:
             placement: the devices of each role.
             seconds: of calls by site, and of transitions by `move_of`. A transition without an
-                entry
-                takes its dispatch; any other call without one takes no time.
+                entry takes its dispatch; any other call without one takes no time.
             orders: possible orders with all transitions; the fastest one counts. Empty: the order
                 with only those reshards that every plan has.
         """
@@ -82,8 +80,7 @@ class StepTimeBounds:
 
     def orders(self, placement: Placement, offloaded: Collection[str]) -> tuple[Order, ...]:
         """The calls of a step with all transitions, one order per set of roles that may release
-        their
-        engines' memory.
+        their engines' memory.
 
         Args:
             placement: the devices of each role.

@@ -66,7 +66,6 @@ class CallTimeBounds:
     """Lower bounds for one problem; results are cached for the lifetime of this object."""
 
     problem: PlanningProblem
-    """The planning problem."""
     links: Mapping[str, Links]
     """Links of each pool."""
 
@@ -158,8 +157,7 @@ class CallTimeBounds:
 
     def role_calls(self, model: RoleModel, crossing: Calls = NONE) -> Seconds:
         """Calls that run on a role's ranks in one config: those that train it or run it forward,
-        copies into
-        it, and numerics if it is the policy.
+        copies into it, and numerics if it is the policy.
 
         Args:
             model: the role.

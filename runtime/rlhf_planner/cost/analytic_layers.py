@@ -1,4 +1,4 @@
-"""Layers by a roofline: each kernel takes as long as its FLOP or its bytes do, whichever is longer.
+"""Layers by a roofline: a kernel's time is that of its FLOP or of its bytes, whichever is longer.
 
     products of matrices   max( 2 w (n + n_half) / (F e),  (w + n v) b / (B m) )
     attention              max( f p / (F a),  n u b / (B m) )
@@ -13,7 +13,8 @@ attention's for its two; elementwise kernels twice. Decoding reads the cache, of
 
 The head is a product, and passes over its logits (numerics/head.py of the runtime); backward it is
 computed again. AdamW and clipping move 40 bytes for each parameter. On GPUs launches are hidden
-behind kernels that take longer, but for what a CUDA graph adds to each; on CPUs nothing hides them.
+behind kernels that take longer, except for the overhead of a CUDA graph; on CPUs nothing hides
+them.
 
 Source: Williams, Waterman and Patterson, "Roofline" (2009); FlashAttention-2 (arXiv 2307.08691),
 section 4.1, for attention's backward pass.
@@ -62,15 +63,15 @@ class LayerRates(NamedTuple):
     """Seconds of a unit of work."""
 
     matmul: float
-    """Of a FLOP in a product of matrices."""
+    """Seconds of a FLOP in a product of matrices."""
     attention: float
-    """Of a FLOP in attention."""
+    """Seconds of a FLOP in attention."""
     byte: float
-    """Of a byte of memory."""
+    """Seconds of a byte of memory."""
     half_tokens: float
-    """`Hardware.matmul_half_tokens`, but at most half of the tokens with which a product takes as
-    long to compute as its weights take to be read: kernels for fewer tokens have smaller tiles,
-    and products with one token are limited by memory everywhere."""
+    """`Hardware.matmul_half_tokens`, but at most half of the tokens at which computing a product
+    takes as long as reading its weights: kernels for fewer tokens have smaller tiles, and products
+    with one token are limited by memory everywhere."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +85,12 @@ class AnalyticLayers:
 
     @cached_property
     def number_bytes(self) -> int:
-        """Of a number in the computation."""
+        """Bytes of a number in the computation."""
         return 2 if self.precision is Precision.BFLOAT16 else FLOAT32_BYTES
 
     @cached_property
     def rates(self) -> LayerRates:
-        """Of the hardware in this number format."""
+        """Rates of the hardware in this number format."""
         hardware = self.hardware
         peak = hardware.flops_per_second(self.precision)
         matmul, byte = 1 / (peak * hardware.matmul_efficiency), hardware.memory_seconds(1)
@@ -98,7 +99,7 @@ class AnalyticLayers:
         return LayerRates(matmul, 1 / (peak * hardware.attention_efficiency), byte, half)
 
     def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         if kind is LayerKind.BLOCK:
             return self._eager_block(_block(self, cut), tokens, pairs, 1, 1.0)
         table = _table(self, cut)
@@ -110,8 +111,9 @@ class AnalyticLayers:
     def backward(
         self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float, recompute: bool
     ) -> LayerTime:
-        """As the protocol says. Embedding and head are not computed again beyond what the head
-        always does."""
+        """See `LayerSeconds`."""
+        # Embedding and head have no extra recomputation: the head's backward pass always has its
+        # own.
         if kind is LayerKind.BLOCK:
             counts = _block(self, cut)
             time = self._eager_block(counts, tokens, pairs, 2, ATTENTION_BACKWARD)
@@ -125,11 +127,11 @@ class AnalyticLayers:
         return self._launched(0.0, moved * self.rates.byte, 3)
 
     def optimizer(self, num_parameters: float) -> float:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         return num_parameters * (ADAM_STEP_BYTES + CLIPPING_BYTES) * self.rates.byte
 
     def prefill(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         if kind is LayerKind.HEAD:
             return self.decode(kind, cut, tokens, 0.0)
         if kind is LayerKind.EMBEDDING:
@@ -143,7 +145,7 @@ class AnalyticLayers:
     def decode(
         self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
     ) -> LayerTime:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         rates, graph = self.rates, self.hardware.graph_kernel_seconds
         if kind is LayerKind.BLOCK:
             counts = _block(self, cut)
@@ -165,7 +167,7 @@ class AnalyticLayers:
     def _eager_block(
         self, counts: BlockCounts, tokens: float, pairs: float, passes: int, attention: float
     ) -> LayerTime:
-        """So many times a forward pass, attention so many times."""
+        """Multiples of a forward pass, with another multiple for attention."""
         compute, memory = self._products(counts.weights, counts.widths, tokens)
         attending, moving = self._attention(counts, tokens, pairs)
         memory += tokens * counts.eager_bytes * self.rates.byte
@@ -192,13 +194,13 @@ class AnalyticLayers:
         return (compute, 0.0) if compute >= memory else (0.0, memory)
 
     def _attention(self, counts: BlockCounts, tokens: float, pairs: float) -> tuple[float, float]:
-        """The same of attention."""
+        """Seconds of attention: of FLOP or of bytes, the other is 0."""
         compute = pairs * counts.pair_flops * self.rates.attention
         memory = tokens * counts.attention_width * self.number_bytes * self.rates.byte
         return (compute, 0.0) if compute >= memory else (0.0, memory)
 
     def _launched(self, compute: float, memory: float, kernels: int) -> LayerTime:
-        """With what launching so many kernels adds."""
+        """Add the launches of a number of kernels."""
         launch = kernels * self.hardware.eager_kernel_seconds
         if self.hardware.device is Device.GPU:
             launch = max(0.0, launch - compute - memory)
@@ -209,7 +211,7 @@ class AnalyticLayers:
 def analytic_layers(
     hardware: Hardware, shape: DecoderShape, precision: Precision
 ) -> AnalyticLayers:
-    """The same object for equal arguments, so that estimates are found again."""
+    """The same object for equal arguments, so that caches of estimates hit."""
     return AnalyticLayers(hardware, shape, precision)
 
 

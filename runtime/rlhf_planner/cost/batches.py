@@ -1,4 +1,4 @@
-"""What a call of a step works on, on average."""
+"""The expected work of a call of a step: rows and columns."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class SplitBatch(NamedTuple):
 
 
 def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
-    """The rows of a call that reads responses. Short ones end first, so that the others have more
-    tokens than their share of rows.
+    """Split the rows of a call that reads responses.
 
     Args:
         batch: of the call.
-        generated: the call whose responses they are.
+        generated: the call that made the responses.
     """
+    # Short responses end first, so the late part has more tokens than its share of rows.
     late = min(batch.rows, round(generated.rows_left))
     if not late:
         return SplitBatch(batch, None)
@@ -70,13 +70,14 @@ def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
 
 
 def _part(batch: Batch, rows: int, response: Lengths) -> Batch:
-    """Some of the rows; as many of a prompt as there are on average."""
+    """Some of the rows; each prompt keeps the mean number of them."""
     together = max(1, round(batch.rows_per_prompt * rows / batch.rows))
     return Batch(rows, batch.prompt, response, together)
 
 
 def pretraining_batch(workload: Workload) -> Batch:
-    """A step's rows for pretraining, which nobody knows better to be of other lengths."""
+    """A step's rows of pretraining."""
+    # Their lengths are unknown, so they count like prompts with responses.
     return Batch(
         rows=max(1, workload.pretraining_rows),
         prompt=prompt_lengths(workload),
@@ -93,23 +94,23 @@ def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall
 
 
 def num_token_columns(call: ModelCall) -> int:
-    """Columns that a call reads with a number for each token; what an operation of the user's own
-    made counts as one."""
-    kinds = [found.kind if (found := column_spec(name)) else None for name in call.reads]
+    """Number of columns with a value per token that a call reads; a column of a user's own
+    operation counts as one."""
+    kinds = [spec.kind if (spec := column_spec(name)) else None for name in call.reads]
     return sum(kind in (None, Kind.TOKENS, *PER_TOKEN) for kind in kinds)
 
 
 def tokens_per_step(problem: PlanningProblem) -> float:
-    """Prompt and response tokens of a step: of all that is generated, else of what the policy is
-    trained on; rounds count as often as they are expected."""
+    """Prompt and response tokens of a step: of everything generated, or else of what the policy is
+    trained on. Rounds count with their expected number."""
     graph, workload = problem.graphs[GraphName.STEP], problem.workload
     calls = graph.calls_of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
-    each = workload.expected_prompt_tokens + workload.expected_response_tokens
+    tokens_per_row = workload.expected_prompt_tokens + workload.expected_response_tokens
     rows = [call_batch(problem, call).rows * graph.expected_count(call.id) for call in calls]
-    return sum(rows) * each
+    return sum(rows) * tokens_per_row
 
 
 def _samples(graph: Graph, call: ModelCall) -> list[int]:
-    """Responses to each prompt of the generate calls whose responses a call works on."""
-    options = [graph.call(each).options for each in graph.responses.get(call.id, ())]
+    """Responses per prompt of the generate calls whose responses a call reads."""
+    options = [graph.call(source).options for source in graph.responses.get(call.id, ())]
     return [option.samples for option in options if isinstance(option, GenerateOptions)]

@@ -1,19 +1,16 @@
-"""Roles and generation engines of a plan, as the time model takes them.
+"""Times of each call of a planned step.
 
-Seconds of the calls that work with a model: on its ranks, with what the job gives them.
+    Train, Infer, Generate         see train_and_infer.py and generation.py
+    Reshard, Load, Offload, Copy   see transfers.py
+    Release, Compute               what every call takes: its dispatch, and the columns that it
+        reads
+    Finish                         the end of a Generate that few engines finish, see generation.py;
+                                   the Generate is then shorter
 
-Seconds of each call of a planned step.
-
-    Train, Infer, Generate         as of training.py, inference.py and generation.py of seconds/
-    Reshard, Load, Offload, Copy   as of resharding.py and moves.py
-    Release, Compute               what every call takes: its order, and the columns that it reads
-    Finish                         the end of a Generate that few engines finish, which then is
-                                   shorter, as of split_generation.py of seconds/
-
-Of calls that begin before it has ended both parts are Infer calls on their rows.
-Batches of auxiliary losses are further micro-batches of the same updates. What runs beside the
-ranks, verifiers and the driver, takes no time here: nobody knows how long user code takes, and
-others go on meanwhile.
+A call that begins before the last response has ended is two Infer calls, on its two parts of the
+rows. Batches of auxiliary losses are further micro-batches of the same updates. Work off the ranks,
+of verifiers and the driver, takes no time here: the time of user code is unknown, and other calls
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -73,10 +70,10 @@ def models_of_plan(problem: PlanningProblem, plan: Plan) -> dict[str, RoleModel]
 def load_of_plan(
     problem: PlanningProblem, model: RoleModel, generation: GenerationPlan
 ) -> GenerationLoad:
-    """What is asked of a role's engines.
+    """The load on a role's engines in a plan.
 
     Args:
-        problem: what was planned.
+        problem: the planning problem.
         model: the role.
         generation: its engines.
     """
@@ -90,17 +87,17 @@ def load_of_plan(
         max_response_tokens=problem.workload.max_response_tokens,
         max_concurrent_sequences=generation.max_concurrent_sequences,
         engine=model.engine,
-        elsewhere=generation.mesh if is_elsewhere else None,
+        generation_mesh=generation.mesh if is_elsewhere else None,
     )
 
 
 def train_call_seconds(
     problem: PlanningProblem, call: ModelCall, model: RoleModel, links: Links, mini_batches: int
 ) -> CallSeconds:
-    """A call that trains. Batches of auxiliary losses are further micro-batches of its updates.
+    """Seconds of a call that trains.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         call: of its step.
         model: the role.
         links: of its pool.
@@ -112,20 +109,22 @@ def train_call_seconds(
     if not call.options.auxiliary:
         return own
     others = pretraining_batch(problem.workload)
-    beside = train_seconds(model, others, layers, links, mini_batches, epochs)
-    beside = replace(beside, optimizer=0.0).times(len(call.options.auxiliary))
-    return in_turn([own, beside])
+    # Batches of auxiliary losses are further micro-batches of the same updates, so they add no
+    # optimizer step.
+    auxiliary = train_seconds(model, others, layers, links, mini_batches, epochs)
+    auxiliary = replace(auxiliary, optimizer=0.0).times(len(call.options.auxiliary))
+    return in_turn([own, auxiliary])
 
 
 def infer_call_seconds(
     problem: PlanningProblem, call: ModelCall, model: RoleModel, links: Links
 ) -> CallSeconds:
-    """A call that runs a role forward; arguments as above."""
+    """Seconds of a call that runs a role forward; arguments as for `train_call_seconds`."""
     return infer_batch_seconds(call_batch(problem, call), model, links)
 
 
 def infer_batch_seconds(batch: Batch, model: RoleModel, links: Links) -> CallSeconds:
-    """The same over some rows."""
+    """Seconds of a forward call over some rows."""
     return infer_seconds(model, batch, _layers(model, links), links)
 
 
@@ -137,13 +136,13 @@ def generate_call_seconds(
     engines: tuple[Mesh, int],
     links: Links,
 ) -> CallSeconds:
-    """A call that generates; arguments as above.
+    """Seconds of a call that generates.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         call: of its step.
         model: the role.
-        load: what is asked of its engines.
+        load: on its engines.
         engines: their ranks, and bytes of their caches on each device.
         links: of their pool.
     """
@@ -169,16 +168,16 @@ def split_generation(
     links: Links,
     fusion: Fusion,
 ) -> SplitGeneration:
-    """The same where few engines finish the last responses; arguments as above.
+    """A call that generates, of which few engines finish the last responses.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         call: of its step.
         model: the role.
-        load: what is asked of its engines.
+        load: on its engines.
         engines: their ranks, and bytes of their caches on each device.
         links: of their pool.
-        fusion: which of them, and how many responses.
+        fusion: the finishing engines and the number of responses.
     """
     batch, (mesh, kv_cache_bytes) = call_batch(problem, call), engines
     return SplitGeneration(
@@ -201,27 +200,28 @@ def _layers(model: RoleModel, links: Links) -> LayerSeconds:
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What calls of a plan's step take."""
+    """Times of the calls of a plan's step."""
 
     problem: PlanningProblem
     plan: Plan
     models: Mapping[str, RoleModel]
-    """Of every role with a model."""
+    """Every role with a model."""
     links: Mapping[str, Links]
-    """Of every pool."""
+    """Links of every pool."""
 
     @property
     def graph(self) -> Graph:
-        """The step's."""
+        """The graph of the step."""
         return self.problem.graphs[GraphName.STEP]
 
     def parts(self, planned: CallPlan) -> tuple[CallSeconds, ...]:
-        """One run of a call of the step, alone on its ranks; nothing beside them. In two parts
-        where it begins with responses that ended early."""
+        """Seconds of one run of a call, alone on its ranks; two parts if it begins with responses
+        that ended early. Empty for calls off the ranks."""
         if planned.mesh is None:
             return (CallSeconds(),)
         if planned.kind in TRANSITIONS:
             order = CallSeconds(transfer=DISPATCH_SECONDS)
+            # Transitions read no columns.
             return (in_turn([order, self._transition(planned)]),)
         call = self.graph.call(planned.call)
         batch = call_batch(self.problem, call)
@@ -229,11 +229,11 @@ class CallCosts:
             return (in_turn([self._columns(call, planned.mesh, batch), self._work(call, planned)]),)
         assert self._split is not None
         return tuple(
-            self._on_rows(call, planned.mesh, each) for each in split_batch(batch, self._split)
+            self._on_rows(call, planned.mesh, rows) for rows in split_batch(batch, self._split)
         )
 
     def _on_rows(self, call: ModelCall, mesh: Mesh, batch: Batch | None) -> CallSeconds:
-        """A call that runs a role forward over some rows; without any, its order."""
+        """Seconds of a forward call over some rows; without rows, its dispatch."""
         if batch is None:
             return CallSeconds(transfer=DISPATCH_SECONDS)
         model = self._model(call.role)
@@ -242,12 +242,12 @@ class CallCosts:
 
     @cached_property
     def fusion(self) -> Fusion | None:
-        """What overlaps with the end of generation."""
+        """The overlap with the end of generation."""
         return fusion_of(self.plan)
 
     @cached_property
     def _split(self) -> SplitGeneration | None:
-        """The call whose last responses are finished apart."""
+        """The call whose last responses are finished separately."""
         if self.fusion is None:
             return None
         call = self.graph.call(self.fusion.generate)
@@ -280,7 +280,7 @@ class CallCosts:
     def _engines(
         self, call: ModelCall
     ) -> tuple[RoleModel, GenerationLoad, tuple[Mesh, int], Links]:
-        """Of a call that generates: the role, what is asked of its engines, these, and links."""
+        """Role, load, engines and links of a call that generates."""
         model = self._model(call.role)
         generation = self.plan.generation(model.role)
         assert generation is not None

@@ -1,15 +1,14 @@
-"""Collectives and messages between ranks.
+"""Times of collectives and messages between ranks.
 
-Of a collective over n ranks on k nodes, with a result of S bytes (ring algorithm):
+For a collective over n ranks on k nodes, with a result of S bytes (ring algorithm):
 
     all-gather, reduce-scatter   max( (n - 1)/n S / link,  (k - 1)/k S / (n/k network) )
     all-reduce                   twice as much
 
-The first term is what every rank receives. The second is what has to come into every node, where
-each of its n/k ranks has its share of the network: rings cross a node's border once for each of its
-network cards. Links within a node and between nodes work at the same time, so the slower counts.
-On top comes NCCL's own model of latency: a constant, and each step's hop, of which k - 1 are
-between nodes.
+The first term is what every rank receives. The second is the traffic into every node, where each of
+its n/k ranks has its share of the network: rings cross a node's border once for each of its network
+cards. Links within a node and between nodes work at the same time, so the slower counts. NCCL's own
+model of latency is added: a constant, and each step's hop, of which k - 1 are between nodes.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH" (2005), section 4, for the rings; NCCL, src/graph/tuning.cc, for latency.
@@ -25,7 +24,7 @@ from rlhf_planner.cost.hardware import Hardware
 
 
 class Group(NamedTuple):
-    """Ranks that communicate, as many on each of their nodes."""
+    """Ranks that communicate, the same number on each of their nodes."""
 
     size: int
     nodes: int = 1
@@ -36,13 +35,13 @@ ALONE = Group(1)
 
 @dataclass(frozen=True)
 class Links:
-    """What connects the devices of a pool."""
+    """The links of a pool's devices."""
 
     hardware: Hardware
     devices_per_node: int
 
     def group(self, first_rank: int, size: int, stride: int) -> Group:
-        """So many ranks, equally far apart."""
+        """A group of ranks at equal distances."""
         if size == 1:
             return ALONE
         if stride >= self.devices_per_node:
@@ -64,7 +63,7 @@ class Links:
         return self.group(mesh.first_rank, mesh.pipeline, mesh.tensor)
 
     def all_gather_seconds(self, num_bytes: float, group: Group) -> float:
-        """Every rank has a part of so many bytes, and gets all."""
+        """Seconds until every rank, which has a part, has all of a number of bytes."""
         size, nodes = group
         if size == 1:
             return 0.0
@@ -78,18 +77,18 @@ class Links:
         return seconds + hardware.collective_seconds + self._hops(group)
 
     def reduce_scatter_seconds(self, num_bytes: float, group: Group) -> float:
-        """Every rank has so many bytes, and gets a part of their sum: an all-gather backwards."""
+        """Seconds until every rank, which has a number of bytes, has a part of the sum."""
         return self.all_gather_seconds(num_bytes, group)
 
     def all_reduce_seconds(self, num_bytes: float, group: Group) -> float:
-        """Every rank has so many bytes, and gets their sum."""
+        """Seconds until every rank, which has a number of bytes, has the sum."""
         if group.size == 1:
             return 0.0
         twice = 2 * self.all_gather_seconds(num_bytes, group)
         return twice - self.hardware.collective_seconds  # one kernel does both
 
     def send_seconds(self, num_bytes: float, *, crosses_nodes: bool) -> float:
-        """A message from one rank to another."""
+        """Seconds of a message from one rank to another."""
         hardware = self.hardware
         if crosses_nodes:
             rate = hardware.network_bytes_per_second * hardware.network_efficiency
@@ -100,8 +99,8 @@ class Links:
         return num_bytes / rate + hop + hardware.collective_seconds
 
     def receive_seconds(self, within: float, between: float) -> float:
-        """So many bytes from ranks of the same node, and after them so many from other nodes, to
-        every rank at the same time."""
+        """Seconds of bytes from ranks of the same node, then of bytes from other nodes, to every
+        rank at once."""
         hardware = self.hardware
         link = hardware.link_bytes_per_second * hardware.link_efficiency
         network = hardware.network_bytes_per_second * hardware.network_efficiency

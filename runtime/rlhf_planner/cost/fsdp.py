@@ -1,5 +1,5 @@
-"""Passes under FSDP2: each block's weights are gathered before it computes, its gradients reduced
-after it has, while its neighbours compute.
+"""Times under FSDP2: each block's weights are gathered before it computes and its gradients reduced
+afterwards, while its neighbours compute.
 
 With L blocks of P parameters, c their computation and g, r the collectives of one, a micro-batch
 takes
@@ -7,14 +7,14 @@ takes
     forward    g_root + g + e + L c + (L - 1) max(0, g - c) + head
     backward   head + max(0, g - head) + L c' + (L - 1) max(0, g + r - c') + e' + r + r_root
 
-On CPUs collectives compute, too, on the cores of the ranks: nothing hides them, and c, c' and head
-are 0 in what is waited for (measured by `make bench-estimator`).
+On CPUs collectives also compute, on the cores of the ranks: nothing hides them, and c, c' and head
+are 0 in the waiting time (measured by `make bench-estimator`).
 
-The root (embedding, last norm, output projection) is gathered for a whole pass. Forward, the first
-block waits for its weights; the next ones' come while a block computes. Backward they come again,
-beside the gradients of the block before, over the same links; the last gradients are waited for.
-Weights travel in the format of the computation, gradients in float32, and both are copied into and
-out of the buffers that travel, on the stream that computes:
+The root (embedding, last norm, output projection) is gathered for a full pass. Forward, the first
+block waits for its weights; the next ones arrive while a block computes. Backward they arrive
+again, along with the gradients of the block before, over the same links; the last gradients are
+waited for. Weights travel in the format of the computation, gradients in float32, and both are
+copied into and out of the buffers that travel, on the stream that computes:
 
     gathered    P ( 2 b + (s + b) / n )  bytes: of a number s are stored, b in the computation
     reduced     P ( b + 4 + 12 / n )  bytes, with the sum over micro-batches
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from rlhf_api.plan import ModelHead
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.collectives import Links
-from rlhf_planner.cost.layers import NOTHING, WHOLE, LayerKind, LayerSeconds, LayerTime
+from rlhf_planner.cost.layers import NOTHING, UNCUT, LayerKind, LayerSeconds, LayerTime
 from rlhf_planner.cost.micro_batches import MicroBatches
 from rlhf_planner.cost.seconds import CallSeconds, step_seconds
 from rlhf_planner.memory.fsdp import is_sharded, root_parameters, stored_bytes
@@ -39,11 +39,11 @@ from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel, shard_bytes
 
 @dataclass(frozen=True)
 class _Pass:
-    """Of one micro-batch."""
+    """A pass of one micro-batch."""
 
     computing: LayerTime
     waiting: float
-    """For collectives."""
+    """Seconds of collectives that are not hidden."""
 
 
 class FsdpPasses:
@@ -63,17 +63,18 @@ class FsdpPasses:
         """A forward pass.
 
         Args:
-            gathers_root: whether the root is not there from the pass before.
+            gathers_root: False if the root is still gathered from the pass before.
         """
         count, part = self._model.shape.num_layers, self._part
         block = self._with_copies(
-            self._layers.forward(LayerKind.BLOCK, WHOLE, part.tokens, part.pairs),
+            self._layers.forward(LayerKind.BLOCK, UNCUT, part.tokens, part.pairs),
             self._gathered_bytes(self._block),
         )
         gather = self._gather(self._block)
+        # The first block's weights have nothing to hide behind.
         waiting = gather + (count - 1) * max(0.0, gather - self._hiding(block))
         computing = (
-            self._layers.forward(LayerKind.EMBEDDING, WHOLE, part.tokens, 0.0)
+            self._layers.forward(LayerKind.EMBEDDING, UNCUT, part.tokens, 0.0)
             .plus(block, count)
             .plus(self._head(backward=False))
         )
@@ -83,24 +84,25 @@ class FsdpPasses:
         return _Pass(computing, waiting)
 
     def backward(self) -> _Pass:
-        """The backward pass after it."""
+        """The backward pass that follows."""
         count, part = self._model.shape.num_layers, self._part
         block = self._with_copies(
             self._layers.backward(
-                LayerKind.BLOCK, WHOLE, part.tokens, part.pairs, self._model.recompute
+                LayerKind.BLOCK, UNCUT, part.tokens, part.pairs, self._model.recompute
             ),
             self._gathered_bytes(self._block) + self._reduced_bytes(self._block),
         )
         head = self._head(backward=True)
         gather, reduce = self._gather(self._block), self._reduce(self._block)
         waiting = (
+            # The head's backward pass hides the last block's weights.
             max(0.0, gather - self._hiding(head))
             + (count - 1) * max(0.0, gather + reduce - self._hiding(block))
             + reduce
             + self._reduce(self._root)
         )
         computing = (
-            self._layers.backward(LayerKind.EMBEDDING, WHOLE, part.tokens, 0.0, False)
+            self._layers.backward(LayerKind.EMBEDDING, UNCUT, part.tokens, 0.0, False)
             .plus(block, count)
             .plus(head)
         )
@@ -115,8 +117,8 @@ class FsdpPasses:
             return NOTHING
         tokens = self._part.predicted
         if backward:
-            return self._layers.backward(LayerKind.HEAD, WHOLE, tokens, 0.0, False)
-        return self._layers.forward(LayerKind.HEAD, WHOLE, tokens, 0.0)
+            return self._layers.backward(LayerKind.HEAD, UNCUT, tokens, 0.0, False)
+        return self._layers.forward(LayerKind.HEAD, UNCUT, tokens, 0.0)
 
     def _with_copies(self, time: LayerTime, num_bytes: float) -> LayerTime:
         copying = self._links.hardware.memory_seconds(num_bytes)

@@ -1,4 +1,4 @@
-"""A plan whose generation overlaps with what reads responses. Pure."""
+"""Plans whose generation overlaps with calls that read responses. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rlhf_planner.placement.transitions import generation_call
 
 @dataclass(frozen=True)
 class Fusion:
-    """What overlaps with the end of a step's generation."""
+    """The overlap at the end of a step's generation."""
 
     generate: CallId
-    """The call whose last responses are finished apart."""
+    """The call whose last responses are finished separately."""
     mesh: Mesh
     """The engines that finish them: some of the generation's, or all."""
     threshold_rows: int
-    """Responses that are left, at most, when they begin to."""
+    """Limit of unfinished responses when they start to."""
     calls: tuple[CallId, ...]
-    """That begin with the responses that have ended, in program order."""
+    """Calls that begin with the responses that have ended, in program order."""
 
 
 def describe_fusion(fusion: Fusion) -> str:
-    """What a fusion does, for people."""
+    """Describe a fusion for people."""
     mesh = fusion.mesh
     return (
         f"when at most {fusion.threshold_rows} responses are left, {mesh.data} engine"
@@ -38,11 +38,11 @@ def describe_fusion(fusion: Fusion) -> str:
 
 
 def fusion_of(plan: Plan) -> Fusion | None:
-    """What overlaps with the end of generation in a plan's step. None: nothing."""
+    """The fusion of a plan's step. None: there is none."""
     for generation in plan.generations:
         if generation.fusion is not None:
             own = [call for call in plan.calls if call.role == generation.role]
-            step = {each.kind: each for each in own if each.graph is GraphName.STEP}
+            step = {own_call.kind: own_call for own_call in own if own_call.graph is GraphName.STEP}
             generate, finish = step[CallKind.GENERATE], step[CallKind.FINISH]
             assert finish.mesh is not None
             staged = generation.fusion
@@ -51,12 +51,12 @@ def fusion_of(plan: Plan) -> Fusion | None:
 
 
 def fused_plan(plan: Plan, graph: Graph, fusion: Fusion) -> Plan:
-    """A plan with the call that finishes responses, and what begins before it ends.
+    """Add a fusion to a plan: the call that finishes responses, and the calls that begin before.
 
     Args:
         plan: without a fusion.
         graph: of the step.
-        fusion: what the runtime can run; see `fusable_calls`.
+        fusion: one that the runtime can run; see `fusable_calls`.
     """
     generate = plan.call(GraphName.STEP, fusion.generate)
     assert generate is not None

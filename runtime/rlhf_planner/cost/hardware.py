@@ -1,20 +1,19 @@
-"""What one device and its links can do: the constants of the time model.
+"""Rates of one device and its links: the constants of the time model, and presets by name.
 
-Peak rates are those of data sheets; shares of them that kernels and NCCL reach were published by
-others. None was fitted to what a paper about this kind of job reports. Each field says its unit and
-where its default comes from. [MLE] is stas00/ml-engineering (github.com), its tables of measured
+Peak rates are those of data sheets; the shares of them that kernels and NCCL reach were published
+by others. None was fitted to what a paper about this kind of job reports. Each field gives its unit
+and the source of its default. [MLE] is stas00/ml-engineering (github.com), its tables of measured
 matrix products, links and networks.
 
-Hardware by name: GPUs as data sheets state them, and a core of a CPU.
+Presets: GPUs as data sheets state them, and a core of a CPU. Peak rates are from NVIDIA's data
+sheets (SXM if there are several forms), without sparsity; of A10G from AWS. Shares of the best
+products of matrices: [MLE] for A100, H100, H200 and B200; github.com/mag-/gpu_benchmark for L40S
+(252 of 362 TFLOP/s), L4 (91), RTX 4090 (179, above its data sheet) and A10G (70). Others are
+estimates and say so.
 
-Peak rates: NVIDIA's data sheets (SXM where there are several forms), without sparsity; of A10G that
-of AWS. Shares that the best products of matrices reach: [MLE] (see hardware.py) for A100, H100,
-H200 and B200; github.com/mag-/gpu_benchmark for L40S (252 of 362 TFLOP/s), L4 (91), RTX 4090 (179,
-above its data sheet) and A10G (70). Others are estimates and say so.
-
-Networks are not the GPU's: presets have those of NVIDIA's DGX of the same generation (one card for
-each GPU), or one card of 100 Gbit/s for eight where there is none. What a
-manifest says instead is taken in given_hardware.py.
+Networks are not the GPU's: presets have those of NVIDIA's DGX of the same generation (one card per
+GPU), or else one card of 100 Gbit/s for eight. A manifest's own numbers replace them
+(pool_hardware.py).
 """
 
 from __future__ import annotations
@@ -29,41 +28,42 @@ from rlhf_flow.errors import DevicesUnknown
 from rlhf_planner.problem.devices import similar_gpus
 
 USUAL_SHAPES = 0.85
-"""Of the fastest product of matrices, what others of the sizes of models reach: a quick search
-finds 80 to 90 % of an exhaustive one ([MLE], compute/accelerator/benchmarks)."""
+"""Rate of typical model shapes, relative to the fastest product of matrices: a quick search finds
+80 to 90 % of an exhaustive one ([MLE], compute/accelerator/benchmarks)."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """One kind of device: a GPU, or a process on a core of a CPU."""
+    """A kind of device: a GPU, or a process on a core of a CPU."""
 
     name: str
-    """Of the preset, or what its user calls it."""
+    """Name of the preset, or the user's name for it."""
     device: Device
-    """Whether it launches kernels and goes on (GPU), or computes each before the next (CPU)."""
+    """GPU: kernels are launched ahead; CPU: each is computed before the next."""
     float32_flops_per_second: float
-    """Dense FLOP/s in float32. Of GPUs without TensorFloat-32, which PyTorch leaves off for matrix
+    """Dense FLOP/s in float32. For GPUs without TensorFloat-32, which PyTorch leaves off for matrix
     products."""
     bfloat16_flops_per_second: float
-    """Dense FLOP/s in bfloat16, without sparsity; as in float32 where there are no tensor cores for
+    """Dense FLOP/s in bfloat16, without sparsity; as in float32 if there are no tensor cores for
     it."""
     memory_bytes_per_second: float
     """Bandwidth of the device's memory."""
     link_bytes_per_second: float
-    """What a device sends to others of its node, in one direction, while it receives as much."""
+    """Bytes per second from a device to others of its node, in one direction, while it receives as
+    much."""
     network_bytes_per_second: float
     """A device's share of its node's network cards, in one direction."""
     host_bytes_per_second: float
-    """Between the device and pinned memory of its host, in one direction; on CPUs to a temporary
-    file."""
+    """Bytes per second between the device and pinned memory of its host, in one direction; on CPUs
+    to a temporary file."""
     matmul_efficiency: float = 0.68
     """Share of the FLOP/s that large products of matrices reach. [MLE], the best of many shapes in
     bfloat16: 0.87 on A100, 0.80 on H100 and H200, 0.78 on B200; other large shapes reach 80 to 90 %
     of the best: `USUAL_SHAPES` of it."""
     matmul_half_tokens: float = 64.0
-    """Tokens with which a product reaches half of that: n tokens compute as fast as n / (n + this)
-    of it. Kernels work on tiles of 128 rows, of which the last one is half empty on average. Few
-    tokens have kernels with smaller tiles: see `LayerRates`."""
+    """Tokens at which a product reaches half of its rate: n tokens compute at n / (n + this).
+    Kernels work on tiles of 128 rows, of which the last is half empty on average. Few tokens use
+    kernels with smaller tiles: see `LayerRates`."""
     attention_efficiency: float = 0.5
     """Share of the FLOP/s that fused attention reaches. FlashAttention-2 (arXiv 2307.08691) reports
     0.50 to 0.73 on A100; the lower end, as causal masks and short sequences do worse."""
@@ -79,22 +79,24 @@ class Hardware:
     host_efficiency: float = 0.87
     """The same of the host's link. [MLE]: 55 of 63 GB/s over PCIe 5 with 16 lanes."""
     collective_seconds: float = 6.6e-6
-    """What a collective takes whatever its size. NCCL's own model (src/graph/tuning.cc,
-    baseLatencies): a ring with protocol LL, which it takes for small messages."""
+    """Seconds of a collective of any size. NCCL's own model (src/graph/tuning.cc, baseLatencies): a
+    ring with protocol LL, which it uses for small messages."""
     link_latency_seconds: float = 0.6e-6
-    """What each hop within a node adds. The same source (hwLatencies): NVLink 0.6, PCIe 1.0 us."""
+    """Additional seconds of each hop within a node. The same source (hwLatencies): NVLink 0.6, PCIe
+    1.0 us."""
     network_latency_seconds: float = 2.7e-6
-    """What each hop between nodes adds; the same source."""
+    """Additional seconds of each hop between nodes; the same source."""
     eager_kernel_seconds: float = 5e-6
-    """What the host takes to launch one kernel from PyTorch. An estimate: CUDA's own launch takes 4
-    to 6 us, and operators are dispatched while the last one is on its way."""
+    """Seconds of the host to launch one kernel from PyTorch. An estimate: CUDA's own launch takes 4
+    to 6 us, and operators are dispatched while the last one is in flight."""
     graph_kernel_seconds: float = 1e-6
-    """What each kernel in a CUDA graph adds to its own work. NVIDIA ("Getting started with CUDA
-    graphs") finds 0.5 us between kernels of 2.9 us; as much again for their ramp is an estimate."""
+    """Seconds that each kernel in a CUDA graph adds to its own work. NVIDIA ("Getting started with
+    CUDA graphs") finds 0.5 us between kernels of 2.9 us; as much again for their ramp is an
+    estimate."""
     engine_step_seconds: float = 1e-3
-    """What vLLM's scheduler and sampler take on the host for a step, while the device waits. An
+    """Seconds of vLLM's scheduler and sampler on the host per step, while the device waits. An
     estimate: 0.6 spent 29 % of a step on scheduling and 38 %, about 5 ms, on an H100 (vLLM's blog,
-    version 0.6.0); later ones hide most of it."""
+    version 0.6.0); later versions hide most of it."""
 
     def flops_per_second(self, precision: Precision) -> float:
         """Dense FLOP/s in a number format."""
@@ -103,16 +105,16 @@ class Hardware:
         return self.float32_flops_per_second
 
     def memory_seconds(self, num_bytes: float) -> float:
-        """Seconds to read and write so many bytes of the device's memory, both counted."""
+        """Seconds to read and write a number of bytes of the device's memory, both counted."""
         return num_bytes / (self.memory_bytes_per_second * self.memory_efficiency)
 
     def host_seconds(self, num_bytes: float) -> float:
-        """Seconds to bring so many bytes to the host or back."""
+        """Seconds to copy a number of bytes to the host or back."""
         return num_bytes / (self.host_bytes_per_second * self.host_efficiency)
 
 
 RATES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_per_second"))
-"""Fields that are rates: with more of them nothing takes longer."""
+"""Fields that are rates: higher ones never make anything slower."""
 SHARES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_efficiency"))
 """Fields that are shares of rates."""
 
@@ -122,9 +124,11 @@ TERA, GIGA = 1e12, 1e9
 PCIE_3, PCIE_4, PCIE_5 = 15.75, 31.5, 63.0
 """GB/s of 16 lanes in one direction."""
 PCIE_EFFICIENCY = 0.63
-"""Of NCCL's rings over PCIe: about 40 of 63 GB/s on eight H100 (docs.alayanew.com, nccl-tests)."""
+"""Share that NCCL's rings reach over PCIe: about 40 of 63 GB/s on eight H100 (docs.alayanew.com,
+nccl-tests)."""
 WITHOUT_PEERS = 0.3
-"""Of cards that cannot read each other's memory: all goes through the host's. An estimate."""
+"""The same for cards that cannot read each other's memory: all traffic goes through the host's. An
+estimate."""
 SHARED_CARD = 100 / 8 / 8
 """GB/s of each of eight devices with one card of 100 Gbit/s."""
 
@@ -239,8 +243,8 @@ def hardware_of(device: Device, gpu: str | None) -> Hardware:
     """The preset of a pool's devices.
 
     Args:
-        device: what ranks compute on.
-        gpu: the GPU's name, of a pool of GPUs.
+        device: of the ranks.
+        gpu: the GPU's name, for a pool of GPUs.
 
     Raises:
         DevicesUnknown: a GPU without a preset.

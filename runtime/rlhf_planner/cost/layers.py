@@ -1,19 +1,18 @@
-"""What a layer takes on one rank: the seam between the time model and where its numbers come from.
+"""Times of a layer on one rank: the interface between the time model and the source of its numbers.
 
-Two things implement it: `AnalyticLayers`, from data sheets, and measured profiles. It is all that
-the rest asks of a device's computation, so that a profile has to measure three kinds of layers in
-five ways, over tokens and sizes of tensor groups.
+`AnalyticLayers`, from data sheets, and measured profiles implement it. The rest of the model asks
+nothing else of a device's computation, so a profile has to measure three kinds of layers in five
+ways, over tokens and sizes of tensor groups.
 
 Source of the choice of kinds: ReaL (arXiv 2406.14088), its profiler-assisted estimator.
 
-What a layer computes, reads and writes on one rank: counts from a model's dimensions.
-
-With h the hidden size, q and kv the widths of all query and of all key heads, i the width of the
-feed-forward layer, b the bytes of a number and t the ranks that share the layer:
+Counts of a layer's work on one rank follow from a model's dimensions. With h the hidden size, q and
+kv the widths of all query and of all key heads, i the width of the feed-forward layer, b the bytes
+of a number and t the ranks that share the layer:
 
     weights      h (q + 2 kv) + q h + 3 h i, over t: multiply-adds of a token. Keys and values of
-                 fewer heads than ranks are held several times (key_value_heads_per_rank).
-    widths       numbers that products of matrices read and write for a token, weights apart:
+                 fewer heads than ranks are replicated (key_value_heads_per_rank).
+    widths       numbers that products of matrices read and write for a token, without weights:
                  (h + (q + 2 kv)/t) + (q/t + h) + (h + 2i/t) + (i/t + h)
     attention    4 q/t FLOP for each pair of tokens: scores, and the sum of values
                  (FlashAttention-2, arXiv 2307.08691, section 4.1)
@@ -52,28 +51,26 @@ class LayerKind(StrEnum):
     BLOCK = "block"
     """Attention and feed-forward, with their norms."""
     HEAD = "head"
-    """The output projection and what is made of its logits. A head of one number for each token
-    takes nothing beside a block, and is left out."""
+    """The output projection and the work on its logits. A scalar head takes nothing compared to a
+    block, and is left out."""
 
 
 class LayerCut(NamedTuple):
-    """How a layer is cut over ranks."""
+    """A cut of a layer over ranks."""
 
     tensor: int = 1
     """Ranks that share it."""
     sequence_parallel: bool = False
-    """Whether they share the tokens, too, where the layer is not cut."""
+    """True if they also share the tokens in parts that are not cut."""
 
 
-WHOLE = LayerCut()
+UNCUT = LayerCut()
 
 
 class LayerTime(NamedTuple):
-    """Seconds of a layer on a rank, without communication; their sum is what it takes.
+    """Seconds of a layer on a rank, without communication; their sum is its time."""
 
-    A measured profile, which cannot tell them apart, puts all into the one that is likely.
-    """
-
+    # A measured profile cannot tell these apart and puts all into the most likely one.
     compute: float = 0.0
     """Limited by FLOP/s."""
     memory: float = 0.0
@@ -83,11 +80,11 @@ class LayerTime(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.compute + self.memory + self.launch
 
     def plus(self, other: LayerTime, times: float = 1.0) -> LayerTime:
-        """Both, the other so many times."""
+        """The sum of two times, the second multiplied."""
         return LayerTime(
             self.compute + other.compute * times,
             self.memory + other.memory * times,
@@ -99,47 +96,45 @@ NOTHING = LayerTime()
 
 
 class LayerSeconds(Protocol):
-    """What layers of one model take on one kind of device, in one number format.
+    """Times of the layers of one model on one kind of device, in one number format."""
 
-    Equal only to itself or to what gives equal answers: estimates are cached by it.
-    """
-
+    # Estimates are cached by this object, so it may equal only objects with equal results.
     def __hash__(self) -> int:
-        """As of what it is equal to."""
+        """Consistent with equality."""
 
     def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
         """A forward pass of training or inference.
 
         Args:
             kind: of layer.
-            cut: how it is cut.
-            tokens: that run through it at once, padding included; for the head those that are
-                predicted.
-            pairs: of tokens of which one looks at the other, that attention computes.
+            cut: of the layer.
+            tokens: tokens at once, padding included; for the head only predicted ones.
+            pairs: pairs (query, key) that attention computes.
         """
 
     def backward(
         self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float, recompute: bool
     ) -> LayerTime:
-        """The backward pass; with `recompute` after another forward pass. Arguments as above."""
+        """The backward pass; with `recompute` after another forward pass. Arguments as for
+        `forward`."""
 
     def optimizer(self, num_parameters: float) -> float:
-        """Clipping and one AdamW step of so many float32 parameters on a rank: seconds."""
+        """Seconds of clipping and one AdamW step of a number of float32 parameters on a rank."""
 
     def prefill(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
-        """A generation engine's pass over prompts. Arguments as above."""
+        """A generation engine's pass over prompts. Arguments as for `forward`."""
 
     def decode(
         self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
     ) -> LayerTime:
-        """A generation engine's pass over the last token of each sequence; of the head with
+        """A generation engine's pass over the last token of each sequence; the head's includes
         sampling.
 
         Args:
             kind: of layer.
-            cut: how it is cut.
-            sequences: that are under way.
-            cached_tokens: of all of them together.
+            cut: of the layer.
+            sequences: sequences that run.
+            cached_tokens: sum over these sequences.
         """
 
 
@@ -155,12 +150,12 @@ write, attention and the activation."""
 
 
 class BlockCounts(NamedTuple):
-    """Of one block on a rank."""
+    """Counts of one block on a rank."""
 
     weights: float
     """Multiply-adds of a token, and numbers of the weights."""
     widths: float
-    """Numbers that products of matrices read and write for a token, beside weights."""
+    """Numbers that products of matrices read and write for a token, without weights."""
     pair_flops: float
     """FLOP of attention for each pair of tokens."""
     attention_width: float
@@ -172,15 +167,15 @@ class BlockCounts(NamedTuple):
     cached_bytes: float
     """Bytes of a token's keys and values."""
     kernels: int
-    """That PyTorch launches for a forward pass."""
+    """Kernels that PyTorch launches for a forward pass."""
 
 
 class TableCounts(NamedTuple):
-    """Of the embedding, or of the output projection, on a rank."""
+    """Counts of the embedding, or of the output projection, on a rank."""
 
     hidden: int
     rows: float
-    """Of the vocabulary, that the rank has."""
+    """Rows of the vocabulary on the rank."""
 
 
 @lru_cache(maxsize=4096)
@@ -190,7 +185,7 @@ def block_counts(shape: DecoderShape, number_bytes: int, cut: LayerCut) -> Block
     Args:
         shape: of the model.
         number_bytes: of a number in the computation.
-        cut: how the block is cut.
+        cut: of the block.
     """
     tensor, hidden = cut.tensor, shape.hidden_size
     query = shape.query_size / tensor

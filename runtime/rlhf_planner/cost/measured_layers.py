@@ -1,15 +1,15 @@
-"""Layers as they were measured on a device: `LayerSeconds` from a profile.
+"""Measured layers: `LayerSeconds` from a profile.
 
     forward     tokens(n) + pairs(p)
-    backward    the same of what training takes beyond; its own curves with recomputation
+    backward    the same for the extra time of training; its own curves with recomputation
     prefill     tokens(n) + pairs(p) of the generation engine
-    decode      sequences(a) + cached(C) of a block; of the head whatever else a step takes, minus
-                what `Hardware.engine_step_seconds` stands for
+    decode      sequences(a) + cached(C) of a block; for the head the rest of a step, minus
+                `Hardware.engine_step_seconds`
 
-All curves are piecewise linear and never fall. What was not measured is refused: seconds of other
-widths do not follow from these by scaling (kernels of a narrow block are limited by memory and
-launches, those of a wide one by FLOP/s). Sequence parallelism was not measured: norms count as if
-each rank computed all tokens.
+All curves are piecewise linear and never fall. Shapes that were not measured are refused: times of
+other widths do not follow by scaling (kernels of a narrow block are limited by memory and launches,
+those of a wide one by FLOP/s). Sequence parallelism was not measured: norms count as if each rank
+computed all tokens.
 
 A profile cannot tell FLOP/s from bandwidth. Blocks of passes count as computing, those of decoding
 and embeddings as memory, the rest of a decoding step as launches.
@@ -45,33 +45,33 @@ class MeasuredLayers:
     """`LayerSeconds` from a profile."""
 
     shape: BlockShape
-    """Of the model."""
+    """Shape of the model's blocks."""
     by_tensor: Mapping[int, ModelProfile]
-    """What was measured of it, by ranks that share a layer."""
+    """Profiles of the model, by ranks that share a layer."""
     engine_step_seconds: float
-    """What the hardware already counts for each step of an engine."""
+    """Seconds per step of an engine that the hardware already counts."""
 
     def forward(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         return _pass(self._training(cut).forward, kind, tokens, pairs)
 
     def backward(
         self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float, recompute: bool
     ) -> LayerTime:
-        """As the protocol says, with what keeping activations adds to the forward pass."""
+        """See `LayerSeconds`; includes what keeping activations adds to the forward pass."""
         training = self._training(cut)
-        found = training.recomputed if recompute else training.backward
-        return _pass(found, kind, tokens, pairs)
+        curves = training.recomputed if recompute else training.backward
+        return _pass(curves, kind, tokens, pairs)
 
     def optimizer(self, num_parameters: float) -> float:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         for measured in self.by_tensor.values():
             if measured.training is not None:
                 return measured.training.optimizer(num_parameters)
         raise self._lacking("training", min(self.by_tensor))
 
     def prefill(self, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float) -> LayerTime:
-        """As the protocol says."""
+        """See `LayerSeconds`."""
         curves = self._generation(cut)
         if kind is LayerKind.BLOCK:
             return LayerTime(compute=curves.prefill(tokens, pairs))
@@ -82,8 +82,7 @@ class MeasuredLayers:
     def decode(
         self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
     ) -> LayerTime:
-        """As the protocol says; the head's with the embedding, and all that a step takes beyond
-        `Hardware.engine_step_seconds`."""
+        """See `LayerSeconds`; the head's includes the embedding and the rest of a step."""
         curves = self._generation(cut)
         if kind is LayerKind.BLOCK:
             return LayerTime(memory=curves.sequences(sequences) + curves.cached(cached_tokens))
@@ -92,16 +91,16 @@ class MeasuredLayers:
         return LayerTime(launch=max(0.0, curves.step(sequences) - self.engine_step_seconds))
 
     def _training(self, cut: LayerCut) -> TrainingCurves:
-        found = self._of(cut).training
-        if found is None:
+        curves = self._of(cut).training
+        if curves is None:
             raise self._lacking("training and inference", cut.tensor)
-        return found
+        return curves
 
     def _generation(self, cut: LayerCut) -> GenerationCurves:
-        found = self._of(cut).generation
-        if found is None:
+        curves = self._of(cut).generation
+        if curves is None:
             raise self._lacking("generation", cut.tensor)
-        return found
+        return curves
 
     def _of(self, cut: LayerCut) -> ModelProfile:
         if cut.tensor not in self.by_tensor:
@@ -109,16 +108,19 @@ class MeasuredLayers:
         return self.by_tensor[cut.tensor]
 
     def _lacking(self, what: str, tensor: int) -> ProfileUnusable:
-        given = (f"{_measured_of(each)} of tensor {n}" for n, each in self.by_tensor.items())
+        measured = (
+            f"{_measured_of(model_profile)} of tensor {n}"
+            for n, model_profile in self.by_tensor.items()
+        )
         return ProfileUnusable(
             f"the profile has not measured this: got {what} of tensor {tensor} of a model "
-            f"{self.shape}, allowed {', '.join(given)}; {AGAIN} with a manifest that asks for it"
+            f"{self.shape}, allowed {', '.join(measured)}; {AGAIN} with a manifest that asks for it"
         )
 
 
 def _measured_of(model: ModelProfile) -> str:
     parts = (("training", model.training), ("generation", model.generation))
-    return " and ".join(name for name, found in parts if found is not None) or "nothing"
+    return " and ".join(name for name, part in parts if part is not None) or "nothing"
 
 
 def _pass(curves: PassCurves, kind: LayerKind, tokens: float, pairs: float) -> LayerTime:
@@ -133,13 +135,12 @@ def _pass(curves: PassCurves, kind: LayerKind, tokens: float, pairs: float) -> L
 def layers_for(
     shape: DecoderShape, precision: Precision, hardware: Hardware, profile: Profile | None = None
 ) -> LayerSeconds:
-    """What layers of a model take: as measured, or, without a profile, by data sheets. The same
-    object for equal arguments, so that estimates are found again.
+    """Times of a model's layers: measured, or, without a profile, by data sheets.
 
     Args:
         shape: of the model.
         precision: of its computation: Float32 or BFloat16.
-        hardware: of its devices; with a profile what `hardware_for` makes of it.
+        hardware: of its devices; with a profile the result of `hardware_for`.
         profile: measured on such devices.
 
     Raises:
@@ -147,24 +148,26 @@ def layers_for(
     """
     if profile is None:
         return analytic_layers(hardware, shape, precision)
-    wanted = BlockShape.of(shape)
-    found = {
+    block_shape = BlockShape.of(shape)
+    by_tensor = {
         model.tensor: model
         for model in profile.models
-        if model.shape == wanted and model.precision is precision
+        if model.shape == block_shape and model.precision is precision
     }
-    if not found:
-        known = dict.fromkeys(f"{model.shape} in {model.precision}" for model in profile.models)
-        raise ProfileUnusable(
-            f"the profile does not know a model: got {wanted} in {precision}, allowed "
-            f"{'; '.join(known) or 'none: it is empty'}; {AGAIN}"
+    if not by_tensor:
+        measured_models = dict.fromkeys(
+            f"{model.shape} in {model.precision}" for model in profile.models
         )
-    return MeasuredLayers(wanted, found, hardware.engine_step_seconds)
+        raise ProfileUnusable(
+            f"the profile does not know a model: got {block_shape} in {precision}, allowed "
+            f"{'; '.join(measured_models) or 'none: it is empty'}; {AGAIN}"
+        )
+    return MeasuredLayers(block_shape, by_tensor, hardware.engine_step_seconds)
 
 
 @lru_cache(maxsize=1024)
 def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware:
-    """Hardware with what was measured in place of its constants.
+    """Replace constants of hardware by measured ones.
 
     Args:
         hardware: by a data sheet.
@@ -202,22 +205,22 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """A profile that is compared by identity, as its numbers are many."""
+    # Its numbers are many, so comparing them would be slow.
+    """A profile that is compared by identity."""
 
     profile: Profile
 
 
 @dataclass(frozen=True)
 class MeasuredHardware(Hardware):
-    """Hardware of which layers were measured, too."""
+    """Hardware with measured layers."""
 
     measurement: Measurement | None = None
-    """What was measured; never None."""
+    """The measurement; never None."""
 
 
 def measured_hardware(hardware: Hardware, profile: Profile) -> MeasuredHardware:
-    """Hardware with what was measured, of layers, too; arguments and errors as of
-    `hardware_for`."""
+    """Hardware with measured constants and layers; arguments and errors as for `hardware_for`."""
     measured = hardware_for(hardware, profile)
     values = {field.name: getattr(measured, field.name) for field in fields(Hardware)}
     return MeasuredHardware(**values, measurement=Measurement(profile))
@@ -225,7 +228,7 @@ def measured_hardware(hardware: Hardware, profile: Profile) -> MeasuredHardware:
 
 @lru_cache(maxsize=1024)
 def layers_of(hardware: Hardware, shape: DecoderShape, precision: Precision) -> LayerSeconds:
-    """What layers of a model take on hardware: as measured if it was, else by data sheets.
+    """Times of a model's layers on hardware: measured if it was, else by data sheets.
 
     Raises:
         ProfileUnusable: it was measured, but not for such a model.
@@ -236,16 +239,15 @@ def layers_of(hardware: Hardware, shape: DecoderShape, precision: Precision) -> 
 
 
 def require_ranks(profile: Profile, device: Device, devices_per_node: int) -> None:
-    """Refuse a profile of ranks that shared their CPU with more or fewer others: each had another
-    share of its cores and of its memory's bandwidth.
+    """Refuse a profile whose ranks shared their CPU with another number of ranks.
 
     Args:
-        profile: what was measured.
-        device: of the pool that is planned for.
+        profile: the measurement.
+        device: of the planned pool.
         devices_per_node: of that pool.
 
     Raises:
-        ProfileUnusable: it is of others.
+        ProfileUnusable: another number of ranks.
     """
     measured = profile.measured
     if device is Device.CPU and measured.ranks != devices_per_node:

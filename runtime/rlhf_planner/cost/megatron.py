@@ -1,4 +1,4 @@
-"""Passes under Megatron-core: tensor ranks share layers, pipeline stages have some of them.
+"""Times under Megatron-core: tensor ranks share layers, pipeline stages have some of them.
 
 A micro-batch of n tokens takes on a stage with l layers
 
@@ -7,15 +7,15 @@ A micro-batch of n tokens takes on a stage with l layers
                                                reduce-scatter that take as long together
 
 c and c' the computation, s a message of n h numbers to the next stage. Recomputation adds c + 2 a.
-With m micro-batches and p stages, one forward and one backward in turns, an update takes
+With m micro-batches and p stages in the schedule 1F1B, an update takes
 
     (m + p - 1) slots of the slowest stage: m of them its own work, p - 1 the bubble.
 
-Micro-batches are taken to be equal. Afterwards, hidden behind nothing (docs/adr/0020-megatron-
+Micro-batches are assumed to be equal. Afterwards, hidden behind nothing (docs/adr/0020-megatron-
 computes-torch-optimizes.md), float32 gradients are reduced between replicas; with a distributed
 optimizer each gets its part, and weights are gathered after the step. With tied embeddings both
 ends of a pipeline sum the table's gradient. Gradients of a micro-batch are added to the float32
-ones by a kernel of its own: b + 8 bytes for each parameter.
+ones by a separate kernel: b + 8 bytes for each parameter.
 
 Source: Narayanan et al. (arXiv 2104.04473), sections 2.2 and 3; Korthikanti et al. (arXiv
 2205.05198), section 4.2, for sequence parallelism.
@@ -48,11 +48,11 @@ class _Slot(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.computing.total + self.tensor + self.stages
 
     def call(self, number: int, stages: int) -> CallSeconds:
-        """So many micro-batches through so many stages as slow as this."""
+        """A number of micro-batches through a number of stages of this time."""
         return CallSeconds(
             compute=number * self.computing.compute,
             memory=number * self.computing.memory,
@@ -70,17 +70,18 @@ def megatron_update(
     mesh = model.mesh
     slot = _slowest(model, part, layers, links, trains=True)
     call = slot.call(part.number, mesh.pipeline)
-    held = max(stage_parameters(model, stage) for stage in _stages(model))
+    num_parameters = max(stage_parameters(model, stage) for stage in _stages(model))
     is_sharded = model.distributed_optimizer and mesh.data > 1
-    own = -(-held // mesh.data) if is_sharded else held
-    stepping = step_seconds(own, mesh, layers, links)
-    writing = write_seconds(own, model.compute_bytes, links)
+    # A distributed optimizer steps one shard per replica.
+    stepped = -(-num_parameters // mesh.data) if is_sharded else num_parameters
+    stepping = step_seconds(stepped, mesh, layers, links)
+    writing = write_seconds(stepped, model.compute_bytes, links)
     return CallSeconds(
         compute=call.compute,
         memory=call.memory,
         launch=call.launch,
         tensor_communication=call.tensor_communication,
-        data_communication=_gradients(model, held, links, is_sharded=is_sharded),
+        data_communication=_gradients(model, num_parameters, links, is_sharded=is_sharded),
         stage_communication=call.stage_communication,
         bubble=call.bubble,
         optimizer=stepping + writing,
@@ -96,7 +97,7 @@ def megatron_inference(
 
 
 class StagePasses(NamedTuple):
-    """Seconds of one micro-batch on a stage, with what it sends to other ranks."""
+    """Seconds of one micro-batch on a stage, with its messages to other ranks."""
 
     forward: float
     backward: float
@@ -105,13 +106,13 @@ class StagePasses(NamedTuple):
 def stage_passes(
     model: RoleModel, part: MicroBatches, layers: LayerSeconds, links: Links
 ) -> tuple[StagePasses, ...]:
-    """Of each stage of a role that is trained, from the first layers to the last."""
-    found = []
+    """Passes of each stage of a trained role, from the first layers to the last."""
+    passes = []
     for stage in range(model.mesh.pipeline):
         forward = _slot(model, part, layers, links, stage, trains=False).total
         both = _slot(model, part, layers, links, stage, trains=True).total
-        found.append(StagePasses(forward, both - forward))
-    return tuple(found)
+        passes.append(StagePasses(forward, both - forward))
+    return tuple(passes)
 
 
 def _slowest(
@@ -122,7 +123,7 @@ def _slowest(
 
 
 def _stages(model: RoleModel) -> tuple[int, ...]:
-    """Stages that differ: both ends; what is between them has less to do."""
+    """The stages that may be slowest: both ends."""
     last = model.mesh.pipeline - 1
     return (0, last) if last else (0,)
 
@@ -172,8 +173,8 @@ def _with_end(
 
 
 def _message(model: RoleModel, activations: float, links: Links) -> float:
-    """Activations of a micro-batch on their way to the next stage; tensor ranks share them with
-    sequence parallelism."""
+    """Seconds of a micro-batch's activations on their way to the next stage."""
+    # With sequence parallelism tensor ranks share the message.
     if model.mesh.pipeline == 1:
         return 0.0
     own = activations / (model.mesh.tensor if model.sequence_parallel else 1)
@@ -181,13 +182,14 @@ def _message(model: RoleModel, activations: float, links: Links) -> float:
     return links.send_seconds(own, crosses_nodes=crosses)
 
 
-def _gradients(model: RoleModel, held: int, links: Links, *, is_sharded: bool) -> float:
-    """Gradients between replicas, and, where each steps its part, weights afterwards."""
+def _gradients(model: RoleModel, num_parameters: int, links: Links, *, is_sharded: bool) -> float:
+    """Seconds of gradients between replicas and, with a distributed optimizer, of gathering
+    weights."""
     mesh, group = model.mesh, links.data_group(model.mesh)
-    gradients = held * FLOAT32_BYTES
+    gradients = num_parameters * FLOAT32_BYTES
     if is_sharded:
         seconds = links.reduce_scatter_seconds(gradients, group)
-        seconds += links.all_gather_seconds(held * model.compute_bytes, group)
+        seconds += links.all_gather_seconds(num_parameters * model.compute_bytes, group)
     else:
         seconds = links.all_reduce_seconds(gradients, group)
     if mesh.pipeline > 1 and model.shape.tied_embeddings and model.head is ModelHead.LM:

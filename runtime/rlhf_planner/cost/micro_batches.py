@@ -1,31 +1,30 @@
-"""How long prompts and responses are, where only their mean and maximum are known.
+"""Lengths of sequences, and a replica's share of a batch as the runtime cuts it.
 
-An assumption, not a finding: the share of sequences that are longer than t is
+Lengths: of prompts and responses only mean and maximum are known. An assumption, not a measurement:
+the share of sequences that are longer than t is
 
     S(t) = (1 - t / T)^k,  k = T / mean - 1,  0 <= t <= T
 
-with the maximum T. Its mean is the given one for every k. k = 0: all are of the maximum length;
-k = 1: all lengths are equally likely; larger ones: most are short and few are long, as of a beta
-distribution of the parameters 1 and k, scaled by T. Lengths are taken to be continuous, and those
+with the maximum T. Its mean is the requested one for every k. k = 0: all have the maximum length;
+k = 1: all lengths are equally likely; larger k: most are short and few are long, as of a beta
+distribution with parameters 1 and k, scaled by T. Lengths are assumed to be continuous, and those
 of prompts and responses to be independent.
 
-A replica's share of a batch, as the runtime cuts it into sequences and micro-batches.
-
-Rows. Replicas get equally many rows, that with most of them counts. Rows of a prompt share it in
-one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
+Rows. Replicas get the same number of rows; the one with the most counts. Rows of a prompt share it
+in one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
 sequence cost l + c l^2 / (6 h) with a mask, c of the device, and l + l^2 / (12 h) without. The rule
 of the runtime's `group_into_sequences` is applied to mean lengths.
 
-Padding. Sequences are sorted by length, a micro-batch is padded to its longest, and holds as many
-as fit: if all are equal whole ones, else half of one is left free on average. With M padded tokens
-that it then has, and s sequences of l tokens on average, of which the longest has x more, m
-micro-batches hold about
+Padding. Sequences are sorted by length; a micro-batch is padded to its longest and is filled up: if
+all lengths are equal to a full number of them, else half of one stays free on average. With M
+padded tokens of a full micro-batch, and s sequences of l tokens on average, of which the longest
+has x more, m micro-batches hold about
 
     P = s l + s x / m  padded tokens, and m M = P, so that
     m = ( s l + sqrt((s l)^2 + 4 M s x) ) / (2 M)
 
 but at least one; a sequence longer than M is alone. s x / m is exact for one micro-batch, and for
-more of them where lengths are spread evenly.
+more if lengths are spread evenly.
 
 Pairs. Attention computes l^2 / 2 of them for a sequence with plain causal order, l^2 with a mask,
 each of which counts c times.
@@ -66,7 +65,7 @@ class Lengths:
 
     @property
     def exponent(self) -> float:
-        """k: 0 where all are of the maximum length."""
+        """k: 0 if all have the maximum length."""
         return self.maximum / self.mean - 1
 
     @property
@@ -82,8 +81,8 @@ class Lengths:
 
     @property
     def mean_age(self) -> float:
-        """What one under way has behind it on average, where each that ends is followed by another:
-        E[X^2] / (2 mean), the mean age of a renewal process."""
+        """Mean progress of a running sequence if each that ends is followed by another: E[X^2] / (2
+        mean), the mean age of a renewal process."""
         return self.mean_square / (2 * self.mean)
 
     def survival(self, tokens: float) -> float:
@@ -93,24 +92,23 @@ class Lengths:
         return float((1 - tokens / self.maximum) ** self.exponent) if tokens > 0 else 1.0
 
     def exceeded_by(self, share: float) -> float:
-        """The length that a share u of all exceeds, from S(t) = u: t = T (1 - u^(1/k)); u in
-        (0, 1]."""
+        """The length that a share u exceeds, from S(t) = u: t = T (1 - u^(1/k)); u in (0, 1]."""
         if self.exponent < EQUAL:
             return self.maximum
         return float(self.maximum * (1 - share ** (1 / self.exponent)))
 
     def after(self, tokens: float) -> Lengths:
-        """What is still to come of those that are longer than so much, less than the maximum: S(t +
-        x) / S(t) is of the same form, with the same k and the maximum T - t."""
+        """Remaining lengths of those longer than `tokens`, which must be below the maximum."""
+        # S(t + x) / S(t) has the same form, with the same k and the maximum T - t.
         left = self.maximum - tokens
         return Lengths(left / (self.exponent + 1), left)
 
     def expected_running(self, number: float, tokens: float) -> float:
-        """How many of so many are longer: those that run after so many steps."""
+        """Expected number, out of `number`, that are longer: they still run after so many steps."""
         return number * self.survival(tokens)
 
     def expected_maximum(self, number: float) -> float:
-        """The longest of so many, on average.
+        """Expected maximum of `number` lengths.
 
         1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n such V is distributed as
         beta(1, n), so that E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
@@ -124,9 +122,9 @@ class Lengths:
         return self.maximum * (1 - math.exp(logarithm))
 
     def expected_peak(self, start: float) -> float:
-        """The most that one of them holds on average, at any time, when all begin at once with
-        `start` tokens: the maximum over t of S(t) (start + t), which is at
-        t = (T - k start) / (k + 1), or at once where that is negative."""
+        """Expected peak of tokens per sequence, over time, if all begin at once with `start`
+        tokens: the maximum over t of S(t) (start + t), at t = (T - k start) / (k + 1), or at t = 0
+        if that is negative."""
         at = max(0.0, (self.maximum - self.exponent * start) / (self.exponent + 1))
         if self.exponent < EQUAL:
             return start + self.maximum
@@ -135,7 +133,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a call is given, over all of its ranks."""
+    """The rows of a call, over all of its ranks."""
 
     rows: int
     """Prompts with a response each."""
@@ -146,14 +144,14 @@ class Batch:
 
 
 class MicroBatches(NamedTuple):
-    """What a replica runs for one update, in equal parts."""
+    """The micro-batches of a replica for one update, as equal parts."""
 
     number: int
     tokens: float
-    """Of each, padding included."""
+    """Tokens of each, padding included."""
     pairs: float
-    """Of tokens of each of which one looks at the other, in those that plain causal order computes
-    in the same time."""
+    """Attention pairs (query, key) of each, as the equivalent number under plain causal attention.
+    """
     predicted: float
     """Response tokens of each."""
 
@@ -167,14 +165,14 @@ def micro_batches(
     longest_shared_tokens: int,
     cost: SequenceCost,
 ) -> MicroBatches:
-    """The micro-batches of the replica that has most of them.
+    """The micro-batches of the replica with the most rows.
 
     Args:
         batch: of a call.
         updates: parts of it, each for an optimizer step.
         data: replicas.
-        micro_batch_tokens: padded tokens at once.
-        longest_shared_tokens: of a sequence with several responses; 0 where none is shared.
+        micro_batch_tokens: limit of padded tokens.
+        longest_shared_tokens: of a sequence with several responses; 0 if prompts are not shared.
         cost: of a sequence of the model.
     """
     rows = -(-batch.rows // (updates * data))
@@ -196,10 +194,12 @@ def micro_batches(
     )
     real = sequences * mean
     is_equal = square == mean**2
-    most = _filled(micro_batch_tokens, mean, is_equal=is_equal)
-    number = (real + math.sqrt(real**2 + 4 * most * sequences * longer)) / (2 * most)
+    full = _filled(micro_batch_tokens, mean, is_equal=is_equal)
+    number = (real + math.sqrt(real**2 + 4 * full * sequences * longer)) / (2 * full)
     padded = real + sequences * longer / max(1.0, number)
+    # The tolerance keeps rounding from adding a micro-batch.
     count = max(1, math.ceil(number - 1e-9))
+    # A mask computes the full square, causal order half of it.
     seen = cost.masked_cost * square if joined > 1 else square / 2
     return MicroBatches(
         count,
@@ -210,7 +210,7 @@ def micro_batches(
 
 
 def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> MicroBatches:
-    """The same for a role."""
+    """The micro-batches of a role's replica."""
     return micro_batches(
         batch,
         updates,
@@ -222,7 +222,7 @@ def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> M
 
 
 def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
-    """Padded tokens of a micro-batch that is full."""
+    """Padded tokens of a full micro-batch."""
     return max(mean, limit // mean * mean if is_equal else limit - mean / 2)
 
 
@@ -230,14 +230,14 @@ def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
 def responses_per_sequence(
     prompt: float, response: float, rows_per_prompt: int, cost: SequenceCost, longest: int
 ) -> float:
-    """Responses that share a prompt, on average over the sequences of a prompt.
+    """Mean number of responses that share a prompt, over the sequences of a prompt.
 
     Args:
         prompt: its tokens.
         response: tokens of each.
         rows_per_prompt: responses to it.
         cost: of a sequence of the model.
-        longest: tokens of a sequence with several responses, at most.
+        longest: limit of tokens in a sequence with several responses.
     """
     length, joined = prompt + response, 1
     alone = cost.alone(length)
@@ -248,9 +248,9 @@ def responses_per_sequence(
         joined += 1
 
     def sequences(rows: int) -> int:
-        """Of so many responses that may share one."""
+        """Sequences of a number of responses that may share one."""
         together = cost.shared(prompt + rows * response) < rows * alone
         return 1 if rows and together else rows
 
-    whole, rest = divmod(rows_per_prompt, joined)
-    return rows_per_prompt / (whole * sequences(joined) + sequences(rest))
+    full, rest = divmod(rows_per_prompt, joined)
+    return rows_per_prompt / (full * sequences(joined) + sequences(rest))

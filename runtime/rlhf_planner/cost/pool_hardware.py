@@ -1,9 +1,8 @@
-"""What the devices of a pool can do: the preset of their GPU, what the manifest says instead, or
-all of it from the manifest (`resources.nodePools[].hardware`).
+"""Hardware of a pool: the preset of its GPU, with the manifest's numbers in place of the preset's,
+or
+all of it from the manifest (`resources.nodePools[].hardware`). Pure.
 
-Presets are per device; a manifest's network is that of a node, of which each device has its share.
-
-Whether plans for some devices can be compared by their times. Pure.
+Presets are per device; a manifest's network is that of a node, shared by its devices.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from rlhf_planner.cost.hardware import CPU, GIGA, HARDWARE, PCIE_4, TERA, Hardwa
 from rlhf_planner.problem.devices import check_described
 
 FLOAT32_SHARE = 1 / 16
-"""Of the FLOP/s in bfloat16, where nobody says it: 1/16 on A100, 1/15 on H100."""
+"""Default of the FLOP/s in float32, as a share of bfloat16: 1/16 on A100, 1/15 on H100."""
 NODE_NETWORK_GIGABITS = 100.0
-"""Per second, of a node, where nobody says it."""
+"""Default network of a node, per second."""
 LONGEST_NAME = 64
 """Characters of a GPU's name that plans show."""
 BITS = 8
-"""Of a byte."""
+"""Bits of a byte."""
 MICRO = 1e-6
 
 _WORDS = {
@@ -39,27 +38,27 @@ _WORDS = {
     "_efficiency": "efficiency",
     "_latency_seconds": "latency",
 }
-"""What people call fields of `Hardware`, by how their names end."""
+"""Names of fields of `Hardware` for people, by the ends of the fields' names."""
 
 
 def pool_hardware(pool: Pool | NodePool) -> Hardware:
-    """What the devices of a pool can do; its name says where that comes from.
+    """The hardware of a pool's devices; its name says where the numbers come from.
 
     Raises:
-        DevicesUnknown: a GPU that is not known, of which the manifest does not say enough.
+        DevicesUnknown: an unknown GPU that the manifest does not describe enough.
     """
-    given = given_values(pool.hardware or HardwareSpec(), pool.devices_per_node)
-    if not given:
+    values = manifest_values(pool.hardware or HardwareSpec(), pool.devices_per_node)
+    if not values:
         return hardware_of(pool.device, pool.gpu)
     preset = CPU if pool.device is Device.CPU else HARDWARE.get(pool.gpu or "")
     if preset is not None:
-        words = ", ".join(dict.fromkeys(map(_word, given)))
-        return replace(preset, name=f"{preset.name} ({words} as given)", **given)
-    return _described(pool, given)
+        words = ", ".join(dict.fromkeys(map(_word, values)))
+        return replace(preset, name=f"{preset.name} ({words} as given)", **values)
+    return _described(pool, values)
 
 
-def given_values(spec: HardwareSpec, devices_per_node: int) -> dict[str, Any]:
-    """What a manifest says, by the names and in the units of `Hardware`.
+def manifest_values(spec: HardwareSpec, devices_per_node: int) -> dict[str, Any]:
+    """The manifest's numbers, by the names and in the units of `Hardware`.
 
     Args:
         spec: of a pool.
@@ -89,16 +88,16 @@ def _times(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _described(pool: Pool | NodePool, given: dict[str, Any]) -> Hardware:
-    """A GPU of which the manifest says all that is needed; for the rest see `HardwareSpec`."""
+def _described(pool: Pool | NodePool, values: dict[str, Any]) -> Hardware:
+    """An unknown GPU that the manifest describes; defaults as in `HardwareSpec`."""
     check_described(pool.name, pool.gpu, pool.hardware)
     of_node = NODE_NETWORK_GIGABITS * GIGA / BITS
     values = {
-        "float32_flops_per_second": given["bfloat16_flops_per_second"] * FLOAT32_SHARE,
+        "float32_flops_per_second": values["bfloat16_flops_per_second"] * FLOAT32_SHARE,
         "link_bytes_per_second": PCIE_4 * GIGA,
         "network_bytes_per_second": of_node / pool.devices_per_node,
         "host_bytes_per_second": PCIE_4 * GIGA,
-    } | given
+    } | values
     name = (pool.gpu or "GPU")[:LONGEST_NAME]
     return Hardware(name=f"{name} (as given)", device=pool.device, **values)
 
@@ -108,7 +107,7 @@ def _word(name: str) -> str:
 
 
 def require_comparable(pools: Sequence[Pool | NodePool]) -> None:
-    """Check that the speed of devices is known, and that overlap gains something there.
+    """Check that the speed of devices is known, and that overlap can gain time there.
 
     Raises:
         DevicesUnknown: it is not.
@@ -123,10 +122,10 @@ def require_comparable(pools: Sequence[Pool | NodePool]) -> None:
 
 
 def require_times(objective: PlacementObjective, pools: Sequence[Pool | NodePool]) -> None:
-    """Check that an objective which compares times can be followed on some devices.
+    """Check that an objective which compares times can be evaluated on some devices.
 
     Raises:
-        TimesUnknown: there are no times of them.
+        TimesUnknown: there are no times for them.
     """
     try:
         require_comparable(pools)

@@ -1,6 +1,4 @@
-"""What the estimate of a call consists of.
-
-One optimizer step, after the last micro-batch.
+"""The parts of a call's time, and optimizer steps.
 
 FSDP's ranks step their rows: 1/n of the parameters each. Megatron's step those of their stage and
 tensor part, over the replicas with a distributed optimizer; then they write the format of the
@@ -20,8 +18,8 @@ from rlhf_planner.memory.items import FLOAT32_BYTES
 
 @dataclass(frozen=True)
 class CallSeconds:
-    """Seconds of a call, by what they are spent on; parts do not overlap, and their sum is what it
-    takes. What is hidden behind something longer is in no part."""
+    """Seconds of a call by cause. Parts do not overlap, and their sum is its time; time that is
+    hidden behind something longer is in no part."""
 
     compute: float = 0.0
     """Products of matrices and attention that the FLOP/s limit."""
@@ -29,25 +27,25 @@ class CallSeconds:
     """Kernels that the memory's bandwidth limits: weights and cache of decoding, norms, activation
     functions, copies."""
     launch: float = 0.0
-    """Launches of kernels and an engine's work on the host, as far as the device waits."""
+    """Launches of kernels and an engine's work on the host, if the device waits for them."""
     tensor_communication: float = 0.0
-    """Between ranks that share layers."""
+    """Communication between ranks that share layers."""
     data_communication: float = 0.0
-    """Between replicas or shards: weights gathered, gradients reduced."""
+    """Communication between replicas or shards: weights gathered, gradients reduced."""
     stage_communication: float = 0.0
     """Activations and their gradients between pipeline stages."""
     bubble: float = 0.0
-    """Stages that wait for others."""
+    """Idle time of pipeline stages."""
     optimizer: float = 0.0
-    """Clipping, AdamW's step, and weights made anew from master weights."""
+    """Clipping, AdamW's step, and weights rebuilt from master weights."""
     transfer: float = 0.0
     """Weights or columns on their way to other ranks."""
     host_copy: float = 0.0
-    """Between devices and their host."""
+    """Copies between devices and their host."""
 
     @property
     def parts(self) -> dict[str, float]:
-        """All parts by name, those of no seconds among them."""
+        """All parts by name, zeros included."""
         return {name: getattr(self, name) for name in PARTS}
 
     @property
@@ -68,11 +66,11 @@ class CallSeconds:
 
     @property
     def bottleneck(self) -> str:
-        """The name of the largest part; of equal ones the first."""
+        """Name of the largest part; the first of equals."""
         return max(PARTS, key=lambda name: getattr(self, name))
 
     def times(self, number: float) -> CallSeconds:
-        """The same so many times."""
+        """A multiple of it."""
         return CallSeconds(*(getattr(self, name) * number for name in PARTS))
 
 
@@ -81,17 +79,17 @@ PARTS = tuple(field.name for field in fields(CallSeconds))
 
 
 def in_turn(calls: Iterable[CallSeconds]) -> CallSeconds:
-    """One after the other."""
+    """The sum of calls that run one after the other."""
     rows = [[getattr(call, name) for name in PARTS] for call in calls]
     return CallSeconds(*map(sum, zip(*rows, strict=True))) if rows else CallSeconds()
 
 
 def step_seconds(num_parameters: float, mesh: Mesh, layers: LayerSeconds, links: Links) -> float:
-    """Clipping and AdamW's step of so many parameters on each rank.
+    """Seconds of clipping and AdamW's step of a number of parameters on each rank.
 
     Args:
         num_parameters: of a rank.
-        mesh: of all ranks, over which the norm is taken.
+        mesh: of all ranks, for the norm.
         layers: of the model.
         links: of the pool.
     """
@@ -100,7 +98,7 @@ def step_seconds(num_parameters: float, mesh: Mesh, layers: LayerSeconds, links:
 
 
 def write_seconds(num_parameters: float, compute_bytes: int, links: Links) -> float:
-    """Weights of the computation written from float32 masters; none where they are the same."""
+    """Seconds to write weights from float32 masters; none if both have the same format."""
     if compute_bytes == FLOAT32_BYTES:
         return 0.0
     return links.hardware.memory_seconds(num_parameters * (FLOAT32_BYTES + compute_bytes))

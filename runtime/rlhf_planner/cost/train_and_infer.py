@@ -1,13 +1,12 @@
-"""Seconds of a TRAIN call.
+"""Times of TRAIN and INFER calls.
 
-A call makes its updates one after the other. Each is all micro-batches of its part of the batch,
-forward and backward, and an optimizer step: see fsdp.py and megatron.py. Where nothing but products
-of matrices counts, 6 FLOP for each weight and token are left of it, 8 with recomputation.
+A TRAIN call makes its updates one after the other. Each is all micro-batches of its part of the
+batch, forward and backward, and an optimizer step: see fsdp.py and megatron.py. If only products of
+matrices counted, that would be 6 FLOP for each weight and token, 8 with recomputation.
 
-Seconds of an INFER call: every micro-batch forward once, and nothing kept.
-
-FSDP gathers the blocks' weights for each micro-batch, the root's once; Megatron's micro-batches run
-through the stages behind each other, (m + p - 1) slots: see fsdp.py and megatron.py.
+An INFER call runs every micro-batch forward once and keeps nothing. FSDP gathers the blocks'
+weights for each micro-batch, the root's once; Megatron's micro-batches run through the stages in a
+pipeline of (m + p - 1) slots.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def train_seconds(
     mini_batches: int = 1,
     epochs: int = 1,
 ) -> CallSeconds:
-    """A call that trains a role.
+    """Seconds of a call that trains a role.
 
     Args:
         model: the role; its mesh, micro-batches, recomputation and engine count.
@@ -41,7 +40,7 @@ def train_seconds(
         layers: of the role's model on its devices.
         links: of its pool.
         mini_batches: parts of the batch, each for an optimizer step.
-        epochs: how often the batch is gone through.
+        epochs: passes over the batch.
     """
     part = replica_micro_batches(batch, model, mini_batches)
     is_megatron = model.engine is TrainingEngineType.MEGATRON
@@ -54,7 +53,7 @@ def train_seconds(
 def infer_seconds(
     model: RoleModel, batch: Batch, layers: LayerSeconds, links: Links
 ) -> CallSeconds:
-    """A call that runs a role forward.
+    """Seconds of a call that runs a role forward.
 
     Args:
         model: the role.

@@ -1,25 +1,24 @@
-"""Seconds of what plans put between calls: offloading, copies of weights, columns of data.
+"""Times of the calls that plans add: offloading, copies and resharding of weights, columns of data.
 
-    offload, load   bytes of weights, master weights and moments over the host's link; where only
-                    what follows from master weights leaves, writing and gathering it anew
-    copy            a local copy where both roles are cut alike, else all of a rank's share over the
+    offload, load   bytes of weights, master weights and moments over the host's link; if only
+                    derived state leaves, rebuilding and gathering it
+    copy            a local copy if both roles are cut alike, else all of a rank's part over the
                     links: of k nodes 1/k within one
     columns         numbers of 4 bytes through the object store and, to other nodes, the network
 
 Source: docs/adr/0021-roles-leave-their-devices.md for what moves.
 
-Seconds of a RESHARD call: weights from the ranks that train to those that generate.
+Reshard: weights from the ranks that train to those that generate. Every rank needs its part of the
+model. It keeps what it trains of that; the rest comes from ranks of its node if one has it, else
+from other nodes, once per node, and is forwarded there (docs/guides/resharding.md). Counted from
+the same parts of weights as in memory/engine_groups.py:
 
-Every rank wants its part of the model. Of it a rank keeps what it trains; the rest comes from ranks
-of its node, where one has it, else from other nodes, once for each node, and is forwarded there
-(docs/guides/resharding.md). Counted from the same parts of weights that `generation_groups` counts:
+    between nodes   needed and not trained on the node, over the ranks that need it there
+    within a node   needed, less what is kept and what came from other nodes
 
-    between nodes   what is wanted and no rank of the node trains, over the ranks that want it there
-    within a node   what is wanted, but what is kept and what came from other nodes
-
-both of the rank that gets most, or what each rank that trains sends on average, whichever is more.
-The one comes after the other. Memory is read and written besides: what is wanted is gathered or
-copied (2 b) and checked by checksums (b), and so is what was trained.
+each for the rank that receives most, or the mean that each training rank sends, whichever is more.
+The two follow each other. Memory is read and written as well: needed weights are gathered or copied
+(2 b) and checked by checksums (b), and so are trained ones.
 
 Ranks of up to four nodes are counted, the first two, the middle and the last: parts repeat.
 
@@ -54,25 +53,25 @@ from rlhf_sizing.weights import (
 )
 
 DISPATCH_SECONDS = 2e-3
-"""From a call's order to its first work on a rank, through Ray. An estimate."""
+"""Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate."""
 STORE_BYTES_PER_SECOND = 2e9
-"""Of a column into the object store and out of it. An estimate."""
+"""Rate of a column into the object store and out of it. An estimate."""
 COLUMN_BYTES = 4
-"""Of a number of a column, such as a token or a log-probability."""
+"""Bytes of a number of a column, such as a token or a log-probability."""
 
 
 @lru_cache(maxsize=16384)
 def host_copy_bytes(model: RoleModel) -> int:
-    """Bytes of a role on each of its devices of which the host has a copy."""
+    """Bytes of a role on each of its devices that are copied to the host."""
     return sum(item.bytes for item in role_items(model, (IDLE,)) if item.what in COPIED)
 
 
 def offload_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> CallSeconds:
-    """A role leaves its devices.
+    """Seconds until a role has left its devices.
 
     Args:
         model: the role.
-        depth: how much of it.
+        depth: how much of it leaves.
         links: of its pool.
     """
     if depth is not OffloadDepth.EVERYTHING:
@@ -81,14 +80,14 @@ def offload_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> Call
 
 
 def load_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> CallSeconds:
-    """It comes back; arguments as above."""
+    """Seconds until a role is back; arguments as for `offload_seconds`."""
     if depth is OffloadDepth.DERIVED:
         return _written(model, links)
     return offload_seconds(model, depth, links)
 
 
 def copy_seconds(source: RoleModel, target: RoleModel, links: Links) -> CallSeconds:
-    """A role takes over another's weights, on the same ranks.
+    """Seconds of a role's copy of another's weights, on the same ranks.
 
     Args:
         source: the other role.
@@ -116,14 +115,14 @@ def copy_seconds(source: RoleModel, target: RoleModel, links: Links) -> CallSeco
 def columns_seconds(
     batch: Batch, columns: int, ranks: int, links: Links, *, crosses_nodes: bool
 ) -> CallSeconds:
-    """Columns of response tokens that a call reads.
+    """Seconds of the columns of response tokens that a call reads.
 
     Args:
         batch: of the call.
-        columns: of numbers of tokens that it reads.
-        ranks: that share them.
+        columns: columns with a value per token.
+        ranks: ranks that share them.
         links: of their pool.
-        crosses_nodes: whether they come from other nodes.
+        crosses_nodes: True if they come from other nodes.
     """
     size = columns * batch.rows * batch.response.mean * COLUMN_BYTES / ranks
     seconds = DISPATCH_SECONDS + size / STORE_BYTES_PER_SECOND
@@ -137,18 +136,18 @@ def _shares_masters(model: RoleModel) -> bool:
 
 
 def _written(model: RoleModel, links: Links) -> CallSeconds:
-    """Weights of the computation made from master weights; none where they are the same, or where
-    FSDP makes them for each pass."""
+    """Seconds to rebuild the computation's weights from master weights; none if they are the same,
+    or if FSDP makes them for each pass."""
     if model.engine is TrainingEngineType.FSDP or not model.is_trained:
         return CallSeconds()
-    held = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
-    own = held / (model.mesh.data if _shares_masters(model) else 1)
+    num_parameters = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
+    stepped = num_parameters / (model.mesh.data if _shares_masters(model) else 1)
     gathered = 0.0
     if _shares_masters(model):
         group = links.data_group(model.mesh)
-        gathered = links.all_gather_seconds(held * model.compute_bytes, group)
+        gathered = links.all_gather_seconds(num_parameters * model.compute_bytes, group)
     return CallSeconds(
-        memory=write_seconds(own, model.compute_bytes, links), data_communication=gathered
+        memory=write_seconds(stepped, model.compute_bytes, links), data_communication=gathered
     )
 
 
@@ -157,30 +156,30 @@ class Received(NamedTuple):
 
     kept: float
     within: float
-    """From other ranks of its node."""
+    """Elements from other ranks of its node."""
     between: float
-    """From other nodes."""
+    """Elements from other nodes."""
 
     @property
-    def wanted(self) -> float:
-        """All."""
+    def needed(self) -> float:
+        """The sum."""
         return self.kept + self.within + self.between
 
 
 class Traffic(NamedTuple):
-    """Elements that cross links for a transition."""
+    """Elements that cross links in a reshard."""
 
     within: float
-    """Of the rank with most of them."""
+    """Within nodes, for the rank with the most."""
     between: float
-    """Of the rank with most of them."""
-    wanted: float
-    """That a rank generates with, at most."""
+    """Between nodes, for the rank with the most."""
+    needed: float
+    """Upper bound of the elements that a rank generates with."""
 
 
 @lru_cache(maxsize=16384)
 def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSeconds:
-    """A transition of a role's weights.
+    """Seconds of a reshard of a role's weights.
 
     Args:
         model: as its ranks train it.
@@ -192,7 +191,7 @@ def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSec
     rounds = -(-(traffic.within + traffic.between) // TRANSFER_BUCKET_ELEMENTS)
     is_fsdp = model.engine is TrainingEngineType.FSDP
     trained = model.shape.num_parameters / num_training_layouts(model.mesh, model.engine)
-    moved = 3 * traffic.wanted * number + trained * (FLOAT32_BYTES if is_fsdp else number)
+    moved = 3 * traffic.needed * number + trained * (FLOAT32_BYTES if is_fsdp else number)
     return CallSeconds(
         transfer=links.receive_seconds(traffic.within * number, traffic.between * number)
         + rounds * hardware.collective_seconds,
@@ -202,7 +201,7 @@ def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSec
 
 @lru_cache(maxsize=16384)
 def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -> Traffic:
-    """What a transition moves; arguments as above."""
+    """Traffic of a reshard; arguments as for `reshard_seconds`, with the devices of a node."""
     ranks = [
         received
         for node in _nodes(engines, devices_per_node)
@@ -212,14 +211,14 @@ def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -
     return Traffic(
         within=max(max(r.within for r in ranks), sum(r.within for r in ranks) * spread),
         between=max(max(r.between for r in ranks), sum(r.between for r in ranks) * spread),
-        wanted=max(r.wanted for r in ranks),
+        needed=max(r.needed for r in ranks),
     )
 
 
 def received_on(
     model: TrainedModel, engines: Mesh, node: int, devices_per_node: int
 ) -> list[Received]:
-    """What each rank of a node that generates gets.
+    """Elements that each generating rank of a node gets, by where they come from.
 
     Args:
         model: as its ranks train it.
@@ -234,17 +233,19 @@ def received_on(
         rank: (rank - model.mesh.first_rank) % layouts for rank in here if rank in model.mesh.ranks
     }
     counts = list(indexes.values())
-    found = []
+    received = []
     on_node: dict[int, float] = {}
     for rank, index in indexes.items():
         if index not in on_node:
-            on_node[index] = _held(model, engines.tensor, index, frozenset(places.values()))
-        wanted = _wanted(model.shape, engines.tensor, index)
+            on_node[index] = _trained_elements(
+                model, engines.tensor, index, frozenset(places.values())
+            )
+        needed = _needed(model.shape, engines.tensor, index)
         own = frozenset({places[rank]} if rank in places else ())
-        kept = _held(model, engines.tensor, index, own)
-        between = (wanted - on_node[index]) / counts.count(index)
-        found.append(Received(kept, max(0.0, wanted - kept - between), between))
-    return found
+        kept = _trained_elements(model, engines.tensor, index, own)
+        between = (needed - on_node[index]) / counts.count(index)
+        received.append(Received(kept, max(0.0, needed - kept - between), between))
+    return received
 
 
 def _nodes(engines: Mesh, devices_per_node: int) -> Iterable[int]:
@@ -254,7 +255,7 @@ def _nodes(engines: Mesh, devices_per_node: int) -> Iterable[int]:
 
 
 @lru_cache(maxsize=16384)
-def _wanted(shape: DecoderShape, tensor: int, index: int) -> int:
+def _needed(shape: DecoderShape, tensor: int, index: int) -> int:
     """Elements of an engine's part."""
     heads = shape.num_key_value_heads
     return sum(
@@ -264,19 +265,21 @@ def _wanted(shape: DecoderShape, tensor: int, index: int) -> int:
 
 
 @lru_cache(maxsize=16384)
-def _held(model: TrainedModel, tensor: int, index: int, places: frozenset[int]) -> float:
-    """Elements of an engine's part that ranks at some places of training hold together: equal parts
-    of the same layers once."""
+def _trained_elements(
+    model: TrainedModel, tensor: int, index: int, indices: frozenset[int]
+) -> float:
+    """Elements of an engine's part that training ranks at some indices have together."""
     heads = model.shape.num_key_value_heads
     seen: set[tuple[str, int, Part]] = set()
     total = 0
-    for place in places:
-        for weights, held in trained_weights(model.shape, model.mesh, model.engine, place):
-            stage = 0 if weights.name == EMBEDDING else place // model.mesh.tensor
+    # Equal parts of the same layers count once.
+    for index_ in indices:
+        for weights, part in trained_weights(model.shape, model.mesh, model.engine, index_):
+            stage = 0 if weights.name == EMBEDDING else index_ // model.mesh.tensor
             if model.engine is TrainingEngineType.FSDP:
                 stage = 0
-            if (weights.name, stage, held) in seen:
+            if (weights.name, stage, part) in seen:
                 continue
-            seen.add((weights.name, stage, held))
-            total += weights.number * held.overlap(weights.tensor_part(index, tensor, heads))
+            seen.add((weights.name, stage, part))
+            total += weights.number * part.overlap(weights.tensor_part(index, tensor, heads))
     return total

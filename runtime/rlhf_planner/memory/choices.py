@@ -1,8 +1,9 @@
-"""How a job may compute within its devices' memory: micro-batches of which size, activations that
-are kept or computed again, roles that stay or leave. Pure.
+"""Choices that trade time for memory: size of micro-batches, recomputation of activations,
+offloading
+of roles. Pure.
 
-What a manifest says stays as it is; for the rest the choices are in the order of the time that they
-take (docs/adr/0022-plans-trade-time-for-memory.md).
+Fixed choices are kept; the rest is in the order of its cost in time
+(docs/adr/0022-plans-trade-time-for-memory.md).
 """
 
 from __future__ import annotations
@@ -18,99 +19,102 @@ from rlhf_planner.placement.placement import DeviceGroup
 from rlhf_planner.problem.problem import PlanningProblem
 
 SMALLEST_MICRO_BATCH_TOKENS = 1024
-"""Down to which the default is halved where memory is short."""
+"""The default is halved down to this size when memory is short."""
 
 CHEAP_MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 1024, Device.GPU: 4096}
-"""Down to which smaller micro-batches take less time than recomputation, a third more of it. On
-GPUs layers are gathered for each of them: at 4096 tokens in about half the time of the computation
-beside which that runs, at 2048 in all of it. CPUs compute slowly enough for any."""
+"""Down to this size smaller micro-batches cost less time than recomputation, which adds a third. On
+GPUs layers are gathered per micro-batch: at 4096 tokens that takes half the time of the computation
+that hides it, at 2048 all of it. CPUs compute slowly enough for any size."""
 
 
 @dataclass(frozen=True)
 class MemoryChoice:
-    """One way to compute."""
+    """A way to compute within memory."""
 
     micro_batch_tokens: Mapping[str, int]
-    """Of each role, where the manifest does not say it."""
+    """Tokens of a micro-batch of each role, unless the manifest fixes them."""
     recomputed: frozenset[str]
-    """Trained roles whose activations are computed again for the backward pass."""
+    """Trained roles whose activations are computed again in the backward pass."""
     forced_recompute: frozenset[str]
-    """Those of them whose manifest says so."""
+    """Roles whose manifest demands recomputation."""
     offload: OffloadChoice
-    """Which roles leave their devices."""
+    """Roles that leave their devices."""
 
     @property
     def chosen_to_recompute(self) -> frozenset[str]:
-        """Those whose manifest leaves it to the plan."""
+        """Roles that recompute by choice of the plan."""
         return self.recomputed - self.forced_recompute
 
 
 def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> list[MemoryChoice]:
-    """All ways to compute, that which takes least time first, that which takes least memory last.
+    """All choices, fastest first by rule; the last needs the least memory.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         groups: all devices.
     """
     offloads = offload_choices(problem, groups)
-    without_copies = [each for each in offloads if not each.chosen_to_copy]
-    with_copies = [each for each in offloads if each.chosen_to_copy]
-    told = forced_recompute(problem)
+    without_copies = [
+        offload_choice for offload_choice in offloads if not offload_choice.chosen_to_copy
+    ]
+    with_copies = [offload_choice for offload_choice in offloads if offload_choice.chosen_to_copy]
+    forced = forced_recompute(problem)
     return [
-        MemoryChoice(dict.fromkeys(problem.models, tokens), recomputed, told, offload)
-        for of_a_kind in (without_copies, with_copies)
+        MemoryChoice(dict.fromkeys(problem.models, tokens), recomputed, forced, offload)
+        # Copies to the host cost more than anything else, so they come last.
+        for offloads_of_kind in (without_copies, with_copies)
         for tokens, recomputed in _steps(problem)
-        for offload in of_a_kind
+        for offload in offloads_of_kind
     ]
 
 
 def tried(choice: MemoryChoice) -> list[str]:
-    """A line on what a plan has tried before it gives up; none if it had no choice."""
+    """The line that says what was tried before a refusal; none if nothing was free."""
     parts = []
     if choice.chosen_to_recompute:
         parts.append(f"activations of {', '.join(sorted(choice.chosen_to_recompute))} recomputed")
-    least = min(choice.micro_batch_tokens.values())
-    if least == SMALLEST_MICRO_BATCH_TOKENS:
-        parts.append(f"micro-batches of {least} tokens")
+    smallest = min(choice.micro_batch_tokens.values())
+    if smallest == SMALLEST_MICRO_BATCH_TOKENS:
+        parts.append(f"micro-batches of {smallest} tokens")
     if freed := choice.offload.chosen_to_copy:
         parts.append(f"{', '.join(sorted(freed))} offloaded while others work")
     return [f"(with what the plan may do itself: {'; '.join(parts)})"] if parts else []
 
 
 def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
-    """Tokens of a micro-batch with the roles that recompute: first none that need not, with
-    micro-batches down to where they become dear; then all that may."""
-    told, may = forced_recompute(problem), _may_recompute(problem)
+    """Tokens of a micro-batch with the roles that recompute: first without optional recomputation,
+    down to the cheap sizes; then with all of it."""
+    forced, optional_and_forced = forced_recompute(problem), _may_recompute(problem)
     sizes = micro_batch_sizes(problem)
     for tokens in sizes:
-        if may == told or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
-            yield tokens, told
-    if may != told:
+        if optional_and_forced == forced or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
+            yield tokens, forced
+    if optional_and_forced != forced:
         for tokens in sizes:
-            yield tokens, may
+            yield tokens, optional_and_forced
 
 
 def forced_recompute(problem: PlanningProblem) -> frozenset[str]:
-    """Trained roles that recompute as their manifest says."""
+    """Trained roles whose manifest demands recomputation."""
     return _recomputing(problem, (True,))
 
 
 def _may_recompute(problem: PlanningProblem) -> frozenset[str]:
-    """These, and those whose manifest leaves it to the plan."""
+    """Trained roles that recompute by demand, or may by choice of the plan."""
     return _recomputing(problem, (True, None))
 
 
-def _recomputing(problem: PlanningProblem, wanted: Sequence[bool | None]) -> frozenset[str]:
+def _recomputing(problem: PlanningProblem, values: Sequence[bool | None]) -> frozenset[str]:
     return frozenset(
         role
         for role, facts in problem.models.items()
-        if facts.is_trained and facts.fixed.recompute in wanted
+        if facts.is_trained and facts.fixed.recompute in values
     )
 
 
 def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
-    """What training.microBatchTokens may be where the manifest leaves it out, largest first; one
-    where it is given for every role."""
+    """Possible values of training.microBatchTokens, largest first; only the default if every role
+    has a fixed one."""
     best = MICRO_BATCH_TOKENS[problem.device]
     if all(facts.fixed.micro_batch_tokens for facts in problem.models.values()):
         return [best]
@@ -124,14 +128,13 @@ def memory_reasons(
     choice: MemoryChoice,
     is_chosen: bool = False,
 ) -> tuple[str, ...]:
-    """That micro-batches are smaller than they would be with more memory, and whose activations are
-    computed again.
+    """Sentences about smaller micro-batches and recomputed activations.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         models: of the roles.
-        choice: what was chosen.
-        is_chosen: whether it was chosen by time, and not as the first that fits.
+        choice: the chosen one.
+        is_chosen: True if it was chosen by time, False for the first feasible one.
     """
     smaller = _smaller(problem, models, choice, is_chosen)
     return tuple([*smaller, *_recomputation(choice, is_chosen)])

@@ -1,8 +1,8 @@
-"""Which ranks are a generation engine together: those to which the fewest weights must be sent.
+"""The ranks that form a generation engine: those to which the fewest weights must be sent.
 
-A rank that generates with the part of the model that it trains is sent the rest only. The ranks of
-an engine are equally far apart. Under tensor parallelism that leads to HybridFlow's groups, t / t_g
-apart, under FSDP to ranks a whole part of the model apart.
+A rank that generates with the part of the model that it trains is only sent the rest. Ranks of an
+engine are at equal distances. With tensor parallelism that gives HybridFlow's groups, t / t_g
+apart; with FSDP, ranks one full tensor part apart.
 
 Source: HybridFlow (arXiv 2409.19256), section 5.3.
 """
@@ -22,56 +22,58 @@ from rlhf_sizing.weights import all_weights, num_training_layouts, trained_weigh
 
 
 class TrainedModel(NamedTuple):
-    """A model that generates, as ranks hold it for training."""
+    """A model that generates, as its ranks hold it for training."""
 
     shape: DecoderShape
     mesh: Mesh
-    """Of training."""
+    """The mesh of training."""
     number_bytes: int
-    """Of a weight in generation."""
+    """Bytes of a weight in generation."""
     engine: TrainingEngineType
-    """What trains it."""
-    elsewhere: Mesh | None = None
-    """The ranks that generate, where they are not those that train."""
+    """The engine that trains it."""
+    generation_mesh: Mesh | None = None
+    """The ranks that generate, if they are not those that train."""
 
     @property
     def generating(self) -> Mesh:
         """The ranks that generate."""
-        return self.elsewhere or self.mesh
+        return self.generation_mesh or self.mesh
 
 
 def engine_meshes(
     models: Mapping[str, TrainedModel], tensor: int, devices_per_node: int
 ) -> dict[str, Mesh]:
-    """The engines of each role that generates on a pool.
+    """Choose the engines of each role that generates on a pool.
 
-    Of the groupings with engines within nodes that which moves the fewest bytes; of several such
-    that of the closest ranks. Roles on the same ranks have the same engines: vLLM has one set of
-    groups in a process.
+    Of the groupings with engines within nodes the one that moves the fewest bytes; of equals the
+    one of the closest ranks.
 
     Args:
-        models: of each role that generates there; `groupings` has some for its mesh.
+        models: each role that generates there; `groupings` must have some for its mesh.
         tensor: ranks of an engine.
         devices_per_node: of the pool.
     """
-    together: dict[range, list[TrainedModel]] = {}
+    # Roles on the same ranks get the same engines: vLLM has one set of groups in a process.
+    by_ranks: dict[range, list[TrainedModel]] = {}
     for model in models.values():
-        together.setdefault(model.generating.ranks, []).append(model)
+        by_ranks.setdefault(model.generating.ranks, []).append(model)
     chosen = {
-        ranks: _best(of_ranks, groupings(of_ranks[0].generating, tensor, devices_per_node))
-        for ranks, of_ranks in together.items()
+        ranks: _best(
+            models_of_ranks, groupings(models_of_ranks[0].generating, tensor, devices_per_node)
+        )
+        for ranks, models_of_ranks in by_ranks.items()
     }
     return {role: chosen[model.generating.ranks] for role, model in models.items()}
 
 
 def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
-    """Choices are in the order of their strides."""
+    """The first grouping with the most bytes kept; choices are in the order of their strides."""
     return max(choices, key=lambda engines: sum(kept_bytes(model, engines) for model in models))
 
 
 @lru_cache(maxsize=4096)
 def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mesh, ...]:
-    """The meshes of engines within nodes, one for each stride at which there are such.
+    """Meshes of engines within nodes, one for each possible stride.
 
     Args:
         generating: the ranks.
@@ -83,7 +85,7 @@ def groupings(generating: Mesh, tensor: int, devices_per_node: int) -> tuple[Mes
 
 @lru_cache(maxsize=4096)
 def can_group(generating: Mesh, tensor: int, devices_per_node: int) -> bool:
-    """Whether there is one; arguments as of `groupings`."""
+    """True if there is a grouping; arguments as for `groupings`."""
     return any(True for _ in _groupings(generating, tensor, devices_per_node))
 
 
@@ -106,10 +108,11 @@ def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator
 
 
 def _is_within_nodes(engines: Mesh, devices_per_node: int) -> bool:
-    """Whether no engine is on two nodes. Blocks of strides times ranks follow each other and lie on
-    nodes as those before them after so many ranks as both have in common."""
+    """True if no engine crosses nodes."""
     reach = (engines.tensor - 1) * engines.tensor_stride
     block = engines.tensor * engines.tensor_stride
+    # Blocks of stride x tensor ranks repeat; so does their position in nodes, after a common
+    # multiple.
     first, period = engines.first_rank, math.lcm(block, devices_per_node)
     return reach < devices_per_node and all(
         rank // devices_per_node == (rank + reach) // devices_per_node
@@ -123,27 +126,28 @@ def kept_bytes(model: TrainedModel, engines: Mesh) -> int:
     """Bytes that the ranks generate with and train themselves, so that nobody sends them.
 
     Args:
-        model: as its ranks train it.
-        engines: on the ranks that generate; others than those that train have nothing to keep.
+        model: the model as it is trained.
+        engines: on the ranks that generate; ranks that do not train keep nothing.
     """
     num_layouts = num_training_layouts(model.mesh, model.engine)
     first = max(engines.first_rank, model.mesh.first_rank)
     both = range(first, min(engines.ranks.stop, model.mesh.ranks.stop))
     period = math.lcm(num_layouts, engines.tensor * engines.tensor_stride)
     total = 0
-    for rank in both[:period]:  # the others are as these, one period after the other
-        place = (rank - model.mesh.first_rank) % num_layouts
+    # The other ranks repeat the first ones, period after period.
+    for rank in both[:period]:
+        index = (rank - model.mesh.first_rank) % num_layouts
         number = len(range(rank, both.stop, period))
-        total += number * _kept_elements(model, engines, place, engines.tensor_index(rank))
+        total += number * _kept_elements(model, engines, index, engines.tensor_index(rank))
     return total * model.number_bytes
 
 
-def _kept_elements(model: TrainedModel, engines: Mesh, place: int, index: int) -> int:
-    """Elements of an engine's part that the rank at a place of training holds."""
+def _kept_elements(model: TrainedModel, engines: Mesh, index: int, engine_index: int) -> int:
+    """Elements of an engine's part that the rank at an index of training holds."""
     heads = model.shape.num_key_value_heads
     return sum(
-        weights.number * held.overlap(weights.tensor_part(index, engines.tensor, heads))
-        for weights, held in trained_weights(model.shape, model.mesh, model.engine, place)
+        weights.number * part.overlap(weights.tensor_part(engine_index, engines.tensor, heads))
+        for weights, part in trained_weights(model.shape, model.mesh, model.engine, index)
     )
 
 
@@ -160,7 +164,7 @@ def weight_bytes(model: TrainedModel, engines: Mesh) -> int:
 
 
 def grouping_reason(role: str, model: TrainedModel, engines: Mesh) -> str:
-    """Why a role's engines, of several ranks each, are of these ones."""
+    """The sentence that says why a role's engines have these ranks."""
     share = kept_bytes(model, engines) / weight_bytes(model, engines)
     reason = (
         f"engines of {role} are ranks {describe_groups(engines)}, which train {share:.0%} of what "

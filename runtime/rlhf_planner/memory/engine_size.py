@@ -1,6 +1,6 @@
-"""How many ranks a generation engine may span: what divides devices, nodes and models.
+"""Generation on a pool: ranks per engine, size of the cache, release of memory.
 
-How roles generate on a pool: ranks per engine, size of the cache, release of memory.
+An engine's ranks must divide the devices, the nodes and the model.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from rlhf_sizing.weights import padded_vocabulary
 
 
 def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
-    """Ranks that an engine may span, of all roles for which that is not decided: those of a process
-    share its groups. Ascending.
+    """Possible ranks per engine, for all roles with a free size. Ascending.
 
     Args:
         pool: the devices.
         loads: of the roles that generate there.
 
     Raises:
-        DoesNotDivide: a size that is decided and does not divide.
+        DoesNotDivide: a fixed size that does not divide.
     """
     for load in loads:
         if load.tensor and (
-            problem := _does_not_divide(load.tensor, pool, load.trained.generating, load.shape)
+            obstacle := _obstacle(load.tensor, pool, load.trained.generating, load.shape)
         ):
             mesh, shape = load.trained.generating, load.shape
             sizes = range(1, 1 + pool.devices_per_node)
-            usable = [size for size in sizes if not _does_not_divide(size, pool, mesh, shape)]
+            usable = [size for size in sizes if not _obstacle(size, pool, mesh, shape)]
             raise DoesNotDivide(
-                f"{load.tensor_field} cannot be {load.tensor}: got {problem}; choose "
+                f"{load.tensor_field} cannot be {load.tensor}: got {obstacle}; choose "
                 f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
                 "planner chooses"
             ).at("spec", *_location(load.tensor_field))
+    # Roles in one process share its groups, so their free sizes are equal.
     free = [load for load in loads if load.tensor is None]
     if loads and not free:
         return (1,)
@@ -59,31 +59,31 @@ def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]
 
 
 def _location(field: str) -> list[str | int]:
-    """Where a field of the manifest is, from its name: `placement.groups[0].tensor`."""
+    """The location of a field in the manifest, from its name: `placement.groups[0].tensor`."""
     names = field.replace("[", ".").replace("]", "").split(".")
     return [int(name) if name.isdigit() else name for name in names]
 
 
 def possible_sizes(pool: Pool, mesh: Mesh, shape: DecoderShape) -> tuple[int, ...]:
-    """Ranks that an engine of a model may span on some devices of a pool. Ascending."""
+    """Possible ranks per engine of a model on devices of a pool. Ascending."""
     return tuple(size for size in _powers(pool) if is_possible(size, pool, mesh, shape))
 
 
 def is_possible(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> bool:
-    """Whether an engine of a model may span so many ranks on some devices of a pool."""
-    return _does_not_divide(tensor, pool, mesh, shape) is None
+    """True if an engine of a model may span `tensor` ranks on devices of a pool."""
+    return _obstacle(tensor, pool, mesh, shape) is None
 
 
 def _powers(pool: Pool) -> list[int]:
     return [2**k for k in range(pool.devices_per_node.bit_length())]
 
 
-def _does_not_divide(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> str | None:
-    return _not_aligned(tensor, pool, mesh) or _not_cut(tensor, shape)
+def _obstacle(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> str | None:
+    return _device_obstacle(tensor, pool, mesh) or _shape_obstacle(tensor, shape)
 
 
-def _not_aligned(tensor: int, pool: Pool, mesh: Mesh) -> str | None:
-    """Every rank is in one engine, whose ranks share a node."""
+def _device_obstacle(tensor: int, pool: Pool, mesh: Mesh) -> str | None:
+    """The devices or nodes that a size does not divide, in words."""
     if mesh.num_devices % tensor:
         return f"{mesh.num_devices} devices that generate, allowed one of its divisors"
     if not can_group(mesh, tensor, pool.devices_per_node):
@@ -95,7 +95,7 @@ def _not_aligned(tensor: int, pool: Pool, mesh: Mesh) -> str | None:
     return None
 
 
-def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
+def _shape_obstacle(tensor: int, shape: DecoderShape) -> str | None:
     kv_heads = shape.num_key_value_heads
     if shape.num_attention_heads % tensor:
         return f"{shape.num_attention_heads} attention heads, allowed one of its divisors"
@@ -114,40 +114,43 @@ def _not_cut(tensor: int, shape: DecoderShape) -> str | None:
 def choose_generation(
     fixed: Constraints, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
-    """The first way to generate that fits: the smallest engines, memory kept where it can be.
+    """The first feasible way to generate: the smallest engines, memory kept resident if possible.
 
     Args:
-        fixed: what is decided already.
+        fixed: constraints of the manifest.
         pool: the devices.
-        loads: what is asked of the engines there; of none where nothing generates.
+        loads: of the engines there; empty if nothing generates.
         static: all memory of the pool's devices but that of generation.
 
     Raises:
-        DoesNotDivide: a given tensor parallelism that does not divide.
-        KvCacheTooSmall: a given cache below one longest sequence.
-        DoesNotFit: no way fits.
+        DoesNotDivide: a fixed size of engines that does not divide.
+        KvCacheTooSmall: a fixed cache below one longest sequence.
+        DoesNotFit: nothing fits.
     """
     sizes = engine_sizes(pool, tuple(loads.values()))
     tried: list[GenerationChoice] = []
     for tensor in sizes:
-        meshes = {role: _neighbours(load, load.tensor or tensor) for role, load in loads.items()}
+        meshes = {
+            role: _adjacent_meshes(load, load.tensor or tensor) for role, load in loads.items()
+        }
         for choice in _choices(fixed, loads, meshes, static):
             if choice.fits:
                 return choice
+            # Kept for the message: the one that comes closest is shown.
             tried.append(choice)
     if not tried:
-        least, tensor = max(
+        min_bytes, tensor = max(
             (kv_bytes(load, tensor, 1), tensor)
             for load in loads.values()
             for tensor in [load.tensor or sizes[-1]]
         )
         raise KvCacheTooSmall(
             f"rollout.kvCacheMemory is below one longest sequence: got "
-            f"{fixed.kv_cache_memory}, allowed at least {format_bytes(least)} on each "
+            f"{fixed.kv_cache_memory}, allowed at least {format_bytes(min_bytes)} on each "
             f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         ).at("spec", "rollout", "kvCacheMemory")
-    raise DoesNotFit(_overflow(min(tried[::-1], key=lambda each: each.fullest.excess_bytes)))
+    raise DoesNotFit(_overflow(min(tried[::-1], key=lambda choice_: choice_.fullest.excess_bytes)))
 
 
 def _overflow(choice: GenerationChoice) -> str:
@@ -167,8 +170,9 @@ def _overflow(choice: GenerationChoice) -> str:
     return overflow_message(choice.fullest.items, pool.memory_bytes_per_device, setting)
 
 
-def _neighbours(load: GenerationLoad, tensor: int) -> Mesh:
-    """Engines of neighbouring ranks: memory does not depend on which ranks are one together."""
+def _adjacent_meshes(load: GenerationLoad, tensor: int) -> Mesh:
+    """Engines of neighbouring ranks."""
+    # Memory does not depend on which ranks form an engine; `with_groups` chooses them later.
     ranks = load.trained.generating
     return Mesh(
         pool=ranks.pool,
@@ -179,7 +183,7 @@ def _neighbours(load: GenerationLoad, tensor: int) -> Mesh:
 
 
 def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -> GenerationChoice:
-    """A choice with engines of those ranks to which fewest weights must be sent.
+    """Choose the ranks of each engine so that the fewest weights are sent.
 
     Args:
         choice: of a pool.
@@ -199,7 +203,7 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
 def _choices(
     fixed: Constraints, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines on some meshes, best first; none where a given cache is too
+    """Ways to generate with engines on given meshes, best first; none if a fixed cache is too
     small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
@@ -207,29 +211,34 @@ def _choices(
             EngineChoice(role, meshes[role], caches[role], release and not _is_alone(role, static))
             for role in loads
         )
-        memory = tuple(_with_engines(each, loads, engines) for each in static)
+        memory = tuple(_with_engines(group_memory, loads, engines) for group_memory in static)
         return GenerationChoice(engines, release, memory)
 
-    least = {role: kv_bytes(load, meshes[role].tensor, 1) for role, load in loads.items()}
-    most = {
+    min_cache = {role: kv_bytes(load, meshes[role].tensor, 1) for role, load in loads.items()}
+    max_cache = {
         role: kv_bytes(load, meshes[role].tensor, load.sequences(meshes[role].data))
         for role, load in loads.items()
     }
-    given = fixed.kv_cache_bytes
-    if given is not None:
-        if all(given >= needed for needed in least.values()):
-            yield choice(dict.fromkeys(loads, given), False)
-            yield choice(dict.fromkeys(loads, given), True)
+    fixed_bytes = fixed.kv_cache_bytes
+    if fixed_bytes is not None:
+        if all(fixed_bytes >= needed for needed in min_cache.values()):
+            yield choice(dict.fromkeys(loads, fixed_bytes), False)
+            yield choice(dict.fromkeys(loads, fixed_bytes), True)
         return
-    yield choice(most, False)
+    yield choice(max_cache, False)
     empty = choice(dict.fromkeys(loads, 0), True)
+    # The cache gets what is left with weights and cache released outside of generation.
     spare = {role: empty.spare_bytes(role) for role in loads}
-    yield choice({role: max(least[role], min(most[role], spare[role])) for role in loads}, True)
+    yield choice(
+        {role: max(min_cache[role], min(max_cache[role], spare[role])) for role in loads}, True
+    )
 
 
 def _is_alone(role: str, static: Sequence[GroupMemory]) -> bool:
-    """Whether nothing else is on the devices on which a role generates."""
-    groups = [each.group for each in static if role in each.group.generating]
+    """True if a role generates on devices without any other role."""
+    groups = [
+        group_memory.group for group_memory in static if role in group_memory.group.generating
+    ]
     return all(not group.roles and group.generating == (role,) for group in groups)
 
 

@@ -1,5 +1,4 @@
-"""Memory of one device under FSDP2: states are sharded over all ranks, layers are gathered one
-after the other."""
+"""Memory of one device under FSDP2: states are sharded over ranks, layers are gathered in turn."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from rlhf_sizing.shape import DecoderShape
 
 
 def stored_bytes(model: RoleModel) -> int:
-    """Bytes of a weight: trained ones are kept in float32."""
+    """Bytes of a stored weight: trained weights are float32."""
     return FLOAT32_BYTES if model.is_trained else model.compute_bytes
 
 
 def root_parameters(model: RoleModel) -> int:
-    """Parameters outside the blocks; they are gathered for a whole pass."""
+    """Parameters outside the blocks; they stay gathered for a full pass."""
     if model.head is ModelHead.SCALAR:
         return model.shape.critic_root_parameters
     return model.shape.root_parameters
@@ -59,8 +58,8 @@ def training_activation_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel) -> int:
-    """Bytes of what a language model's head works on: a block of the scores over the vocabulary,
-    its input and that one's gradient, which is summed in float32."""
+    """Bytes of the head of a language model: a block of logits, its input, and the input's
+    gradient, which is summed in float32."""
     if model.head is ModelHead.SCALAR:
         return 0
     block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
@@ -69,45 +68,44 @@ def logits_bytes(model: RoleModel) -> int:
 
 
 def mask_bytes(model: RoleModel, num_layers: int) -> int:
-    """Bytes of a micro-batch's attention mask: of booleans, and in each layer what attention adds
-    to scores. At most, that is if every response shares its prompt.
+    """Upper bound of the bytes of a micro-batch's attention masks: one of booleans, and per layer
+    one that attention adds to scores.
 
     Args:
         model: the role.
-        num_layers: how many keep it at once.
+        num_layers: layers that keep it at once.
     """
+    # The bound assumes that every response shares its prompt.
     pairs = model.peak_tokens * model.longest_shared_tokens
     return pairs * (1 + num_layers * model.compute_bytes)
 
 
 def is_sharded(model: RoleModel, num_shards: int) -> bool:
-    """Whether FSDP manages the weights: one rank that computes in their format keeps ordinary
-    ones."""
+    """True if FSDP manages the weights."""
+    # A single rank that computes in the stored format keeps ordinary weights.
     return num_shards > 1 or model.compute_bytes != stored_bytes(model)
 
 
 def gathered_bytes(model: RoleModel, num_shards: int) -> int:
-    """Bytes of the layers that are whole at once: the root, one block at work, one prefetched."""
+    """Bytes of the layers gathered at once: the root, one block at work, one prefetched."""
     if not is_sharded(model, num_shards):
         return 0
     return (root_parameters(model) + 2 * model.shape.block_parameters) * model.compute_bytes
 
 
 def gradient_bytes(model: RoleModel, num_shards: int) -> int:
-    """Bytes of the sharded float32 gradients and of those that are not reduced yet.
-
-    Gradients are reduced block by block with every micro-batch: only the root's and one block's are
-    whole at a time.
-    """
+    """Bytes of the sharded float32 gradients and of those that are not reduced yet."""
     sharded = shard_bytes(model.num_parameters, num_shards, FLOAT32_BYTES)
     if not is_sharded(model, num_shards):
         return sharded
-    whole = root_parameters(model) + model.shape.block_parameters
-    return sharded + whole * model.compute_bytes
+    # Gradients are reduced block by block with every micro-batch: only the root's and one block's
+    # are unsharded at a time.
+    unsharded = root_parameters(model) + model.shape.block_parameters
+    return sharded + unsharded * model.compute_bytes
 
 
 def fsdp_items(model: RoleModel, phases: RolePhases) -> list[Item]:
-    """What a role needs on each of its devices, apart from generation."""
+    """Memory of a role on each of its devices, without generation."""
     num_shards, parameters = model.mesh.data, model.num_parameters
     layer = layer_activation_bytes(model.shape, model.compute_bytes)
     layers = model.shape.num_layers

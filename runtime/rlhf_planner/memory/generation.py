@@ -1,9 +1,4 @@
-"""A way to generate on a pool: the engines of each role, and what memory then holds.
-
-Memory of one device: what the generation engine of a role needs.
-
-What a job asks of the generation engines of its roles.
-"""
+"""Generation engines: the choice of them, their memory on a device, and the load on them."""
 
 from __future__ import annotations
 
@@ -30,37 +25,38 @@ class EngineChoice:
 
     role: str
     mesh: Mesh
-    """Their ranks: an engine spans its tensor axis."""
+    """Their ranks: an engine spans the tensor axis."""
     kv_cache_bytes: int
-    """On each device."""
+    """Cache on each device."""
     release: bool
-    """Whether its weights and cache are freed while no call generates."""
+    """True if weights and cache are released while no call generates."""
 
 
 @dataclass(frozen=True)
 class GenerationChoice:
-    """One way to generate on a pool, and what memory then holds."""
+    """A way to generate on a pool, with the memory that results."""
 
     engines: tuple[EngineChoice, ...]
-    """Of each role that generates there."""
+    """The engines of each role that generates there."""
     release: bool
-    """Whether weights and caches are freed while no call generates, where others use the device."""
+    """True if weights and caches are released while no call generates, on devices with other roles.
+    """
     memory: tuple[GroupMemory, ...]
-    """Of each group of the pool's devices, generation's items among them."""
+    """Memory of each group of the pool's devices, generation included."""
 
     @property
     def fits(self) -> bool:
-        """Whether no device has too little memory."""
+        """True if every device has enough memory."""
         return self.fullest.excess_bytes <= 0
 
     @property
     def fullest(self) -> GroupMemory:
-        """The group that has the least left."""
-        return max(self.memory, key=lambda each: each.excess_bytes)
+        """The group with the largest excess."""
+        return max(self.memory, key=lambda group_memory: group_memory.excess_bytes)
 
     def spare_bytes(self, role: str) -> int:
-        """What is left on the fullest device that holds a role's cache."""
-        (engine,) = (each for each in self.engines if each.role == role)
+        """Free bytes on the fullest device that holds a role's cache."""
+        (engine,) = (engine_ for engine_ in self.engines if engine_.role == role)
         return min(
             group_memory.group.pool.memory_bytes_per_device
             - group_memory.generation_peak(role, engine.release)
@@ -70,14 +66,14 @@ class GenerationChoice:
 
 
 KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 32, Device.GPU: 16}
-"""Tokens of a block of the cache. On CPUs vLLM's own choice of 128 is slower."""
+"""Tokens of a block of the cache. On CPUs vLLM's default of 128 is slower."""
 
 CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
 """Blocks of weights that are widened to integers while their checksums are computed."""
 
 GRAPHS_BYTES: Mapping[Device, int] = {Device.CPU: 0, Device.GPU: 100 * 8 * MIB + 394 * MIB}
-"""About a hundred graphs of vLLM, and the workspace of its attention, which stay while the rest of
-an engine is given back. The graphs' sizes are an estimate."""
+"""About a hundred graphs of vLLM and the workspace of its attention, which stay when the rest of an
+engine is released. The graphs' sizes are an estimate."""
 
 KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
 """Smallest cache that a plan gives."""
@@ -88,30 +84,31 @@ class GenerationCall:
     """A call that generates."""
 
     prompts: int
-    """Of one run."""
+    """Prompts of one run."""
     samples: int
-    """Responses to each, at most."""
+    """Upper bound of responses to each prompt."""
 
     @property
     def rows(self) -> int:
-        """Responses of all engines, at most."""
+        """Upper bound of responses of all engines."""
         return self.prompts * self.samples
 
     def sequences(self, num_engines: int) -> int:
-        """Those of one engine at most: engines get whole prompts, equally many or one more."""
+        """Upper bound of sequences on one engine."""
+        # Engines get full prompts, the same number or one more.
         return -(-self.prompts // num_engines) * self.samples
 
 
 @dataclass(frozen=True)
 class GenerationLoad:
-    """What the engine is asked for."""
+    """The load on the generation engines of a role."""
 
     shape: DecoderShape
-    """The model's dimensions."""
+    """Dimensions of the model."""
     mesh: Mesh
     """The ranks that hold the model."""
     device: Device
-    """What ranks compute on."""
+    """Device of the ranks."""
     number_bytes: int
     """Bytes of a weight, a key or a value."""
     max_prompt_tokens: int
@@ -119,29 +116,33 @@ class GenerationLoad:
     max_response_tokens: int
     """Longest response."""
     max_concurrent_sequences: int
-    """Sequences that one engine decodes at once, at most."""
+    """Limit of sequences that one engine decodes at once."""
     engine: TrainingEngineType
-    """What trains the model."""
+    """The engine that trains the model."""
     calls: tuple[GenerationCall, ...] = ()
-    """That generate, as far as their prompts are known."""
-    elsewhere: Mesh | None = None
-    """The ranks that generate, where they are not those that hold the model."""
+    """Calls that generate, as far as the number of their prompts is bounded."""
+    generation_mesh: Mesh | None = None
+    """The ranks that generate, if they are not those that hold the model."""
     tensor: int | None = None
-    """Ranks of an engine, as the manifest says. None: it does not."""
+    """Ranks of an engine, if the manifest fixes them."""
     tensor_field: str = "rollout.parallelism.tensor"
-    """What says it."""
+    """The field of the manifest that fixes them."""
     is_chosen: bool = False
-    """Whether it is the planner that says it, as the fastest."""
+    """True if the planner chose them, by time."""
 
     @property
     def trained(self) -> TrainedModel:
         """The model as it is trained."""
-        return TrainedModel(self.shape, self.mesh, self.number_bytes, self.engine, self.elsewhere)
+        return TrainedModel(
+            self.shape, self.mesh, self.number_bytes, self.engine, self.generation_mesh
+        )
 
     def sequences(self, num_engines: int) -> int:
-        """Sequences that one of so many engines has at once."""
-        given = [call.sequences(num_engines) for call in self.calls]
-        return min(self.max_concurrent_sequences, max(given, default=self.max_concurrent_sequences))
+        """Sequences that one of `num_engines` engines has at once."""
+        from_calls = [call.sequences(num_engines) for call in self.calls]
+        return min(
+            self.max_concurrent_sequences, max(from_calls, default=self.max_concurrent_sequences)
+        )
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -161,9 +162,9 @@ def kv_token_bytes(load: GenerationLoad, tensor: int) -> int:
 
 
 def kv_bytes(load: GenerationLoad, tensor: int, num_sequences: int) -> int:
-    """Bytes of a cache for so many longest sequences, in whole blocks and with the engine's spare
-    one."""
+    """Bytes of a cache for a number of longest sequences."""
     block = KV_BLOCK_TOKENS[load.device]
+    # Full blocks, and the engine's spare one.
     blocks = num_sequences * -(-load.max_sequence_tokens // block) + 1
     return max(blocks * block * kv_token_bytes(load, tensor), KV_FLOOR_BYTES[load.device])
 
@@ -192,9 +193,9 @@ def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
 
 
 def transfer_bytes(load: GenerationLoad, tensor: int) -> int:
-    """Bytes that the transition needs beside both engines' weights."""
+    """Bytes of the reshard, next to both engines' weights."""
     checksums = CHECKSUM_BYTES[load.device]
-    if load.mesh.num_devices == 1 and load.elsewhere is None:
+    if load.mesh.num_devices == 1 and load.generation_mesh is None:
         return checksums
     bucket = TRANSFER_BUCKET_ELEMENTS * load.number_bytes
     return checksums + 2 * min(bucket, generation_weight_bytes(load, tensor))
@@ -203,7 +204,7 @@ def transfer_bytes(load: GenerationLoad, tensor: int) -> int:
 def sending_items(
     load: GenerationLoad, *, role: str, tensor: int, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
-    """What a transition needs on devices that hold the model and do not generate."""
+    """Memory of the reshard on devices that hold the model and do not generate."""
     size, reshard = transfer_bytes(load, tensor), call_phase(role, CallKind.RESHARD)
     return (MemoryItem(role=role, what=MemoryUse.TRANSFER, bytes=size, phases=(reshard,)),)
 
@@ -217,22 +218,22 @@ def generation_items(
     phases: tuple[Phase, ...],
     release: bool,
 ) -> tuple[MemoryItem, ...]:
-    """What generation needs on each device.
+    """Memory of generation on each device.
 
     Args:
-        load: what the engine is asked for.
-        role: whose engine it is.
-        tensor: ranks that one engine spans.
+        load: on the engine.
+        role: of the engine.
+        tensor: ranks of the engine.
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
-        release: whether weights and cache are freed when no call generates. Weights are there again
-            when new ones are handed over (`reshard`), the cache afterwards.
+        release: if weights and cache are released when no call generates. Weights return when new
+            ones arrive (`reshard`), the cache afterwards.
     """
     generate, reshard = (call_phase(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
-    held = (reshard, generate) if release else phases
+    resident = (reshard, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
-        (MemoryUse.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), held),
+        (MemoryUse.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), resident),
         (MemoryUse.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
         (MemoryUse.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryUse.LOGITS, logits, (generate,)),
@@ -247,35 +248,35 @@ def generation_items(
 
 
 Loads = Mapping[str, GenerationLoad]
-"""What each role that generates asks of its engines."""
+"""The load of each role that generates."""
 
 
 def generation_loads(
     problem: PlanningProblem,
     pool: Pool,
     models: Sequence[RoleModel],
-    places: Mapping[str, RolePlacement],
+    placement: Mapping[str, RolePlacement],
 ) -> Loads:
-    """What the job asks of the engines of each role that generates on a pool.
+    """The load of each role that generates on a pool.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         pool: the devices.
         models: of all roles.
-        places: where they are.
+        placement: of all roles.
     """
     return {
-        model.role: generation_load(problem, pool, model, places[model.role])
+        model.role: generation_load(problem, pool, model, placement[model.role])
         for model in models
         if model.generates and model.mesh.pool == pool.name
     }
 
 
 def generation_load(
-    problem: PlanningProblem, pool: Pool, model: RoleModel, where: RolePlacement
+    problem: PlanningProblem, pool: Pool, model: RoleModel, role_placement: RolePlacement
 ) -> GenerationLoad:
-    """What the job asks of the engines of one role; arguments as above."""
-    workload, place = problem.workload, where.generation
+    """The load of one role; arguments as for `generation_loads`."""
+    workload, generation = problem.workload, role_placement.generation
     return GenerationLoad(
         shape=model.shape,
         mesh=model.mesh,
@@ -286,16 +287,18 @@ def generation_load(
         max_concurrent_sequences=workload.max_concurrent_sequences,
         calls=_calls_of(problem, model.role),
         engine=model.engine,
-        elsewhere=None if place.mesh.ranks == model.mesh.ranks else place.mesh,
-        tensor=place.tensor or problem.fixed.engine_tensor,
-        tensor_field=f"{place.field}.tensor" if place.tensor else "rollout.parallelism.tensor",
-        is_chosen=place.is_chosen and problem.fixed.engine_tensor is None,
+        generation_mesh=None if generation.mesh.ranks == model.mesh.ranks else generation.mesh,
+        tensor=generation.tensor or problem.fixed.engine_tensor,
+        tensor_field=f"{generation.field}.tensor"
+        if generation.tensor
+        else "rollout.parallelism.tensor",
+        is_chosen=generation.is_chosen and problem.fixed.engine_tensor is None,
     )
 
 
 def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]:
-    """The calls of a role that generate, as far as it is known of how many prompts they are: of
-    held-out ones only where their number has a limit."""
+    """The calls of a role that generate. An evaluation counts only if its number of prompts has a
+    limit."""
     prompts = {
         GraphName.STEP: problem.workload.prompts_per_step,
         GraphName.EVALUATION: problem.workload.evaluation_prompts,

@@ -1,8 +1,6 @@
-"""Memory of one device: what it follows from, and what any engine needs.
+"""Memory of one device: its inputs, and what any engine needs.
 
-Every function is arithmetic on shapes; the sums and the search are elsewhere.
-
-Sums of memory for people, and that of a plan that does not fit, item by item.
+Every function is arithmetic on shapes; sums and search are elsewhere.
 """
 
 from __future__ import annotations
@@ -26,53 +24,52 @@ FLOAT32_BYTES = 4
 ADAM_BYTES = 8
 
 PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 * GIB}
-"""A rank's libraries whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
+"""A rank's libraries, whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
 the CUDA context and NCCL's buffers, an estimate."""
 MARGIN = Fraction(2, 100)
-"""Share of a GPU's memory that its allocator leaves unused between pieces, an estimate."""
+"""Share of a GPU's memory that its allocator loses to fragmentation, an estimate."""
 STANDBY_BYTES = GIB // 4
-"""What a node's fork server holds for itself. Most pages of its libraries it shares with workers
-that it has forked; 50 to 150 MiB were its own beside one and two ranks at work."""
+"""Memory of a node's fork server. It shares most pages of its libraries with the workers that it
+has forked; 50 to 150 MiB were its own next to one and two ranks at work."""
 
 
 @dataclass(frozen=True)
 class RoleModel:
-    """A role with a model, as far as memory is concerned."""
+    """A role with a model, as memory and cost see it."""
 
     role: str
-    """Its name."""
     mesh: Mesh
     """The ranks that hold it."""
     device: Device
-    """What they compute on."""
+    """Device of these ranks."""
     head: ModelHead
-    """What its model ends in."""
     is_trained: bool
-    """Whether its weights change."""
+    """True if its weights change."""
     generates: bool
-    """Whether it has a generation engine."""
+    """True if it has a generation engine."""
     shape: DecoderShape
-    """Its dimensions."""
+    """Dimensions of its model."""
     precision: Precision
     """float32 or bfloat16."""
     micro_batch_tokens: int
-    """Padded tokens that a rank runs through it at once, unless a sequence is longer."""
+    """Limit of padded tokens in a micro-batch; a longer sequence runs alone."""
     peak_tokens: int
-    """Padded tokens of the largest micro-batch that this job can have."""
+    """Padded tokens of the largest micro-batch of this job."""
     batch_tokens: int
-    """Padded tokens of a replica's share of a step's batch, at most: of all its micro-batches."""
+    """Upper bound of padded tokens in a replica's share of a step's batch, over all its
+    micro-batches."""
     longest_shared_tokens: int
-    """Longest sequence of a prompt and several responses; 0 where none is shared."""
+    """Longest sequence of a prompt and several responses; 0 if prompts are not shared."""
     is_saved: bool
-    """Whether checkpoints hold its state."""
+    """True if checkpoints hold its state."""
     recompute: bool
-    """Whether activations are computed again in the backward pass."""
+    """True if activations are computed again in the backward pass."""
     engine: TrainingEngineType
-    """What trains it, or runs it forward."""
+    """The engine that trains it, or runs it forward."""
     sequence_parallel: bool
-    """Whether Megatron's tensor ranks share the tokens where layers are not cut."""
+    """True if Megatron's tensor ranks share the tokens in layers that are not cut."""
     distributed_optimizer: bool
-    """Whether Megatron's replicas share master weights and moments."""
+    """True if Megatron's replicas share master weights and moments."""
 
     @property
     def num_parameters(self) -> int:
@@ -87,16 +84,16 @@ class RoleModel:
 
 @dataclass(frozen=True)
 class RolePhases:
-    """The phases of some devices, as far as one role is concerned."""
+    """Phases of a group of devices, from the point of view of one role."""
 
     all: tuple[Phase, ...]
-    """Every one in which it is on its devices: all, unless everything of it is offloaded."""
+    """Phases with the role on its devices: all, unless all of it is offloaded."""
     derived: tuple[Phase, ...]
-    """Those in which what follows from its master weights is."""
+    """Phases with the state that is derived from its master weights."""
     infer: tuple[Phase, ...]
-    """Its forward passes; empty where there is none."""
+    """Forward passes of the role; at most one phase."""
     train: tuple[Phase, ...]
-    """Its training; empty where there is none."""
+    """Training of the role; at most one phase."""
 
 
 Item = tuple[MemoryUse, int, tuple[Phase, ...]]
@@ -111,11 +108,11 @@ def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
 def process_items(
     device: Device, device_bytes: int, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
-    """What a rank needs before it has done anything, and what it cannot use.
+    """Memory of a rank's process, and the allocator's margin.
 
     Args:
-        device: what it computes on.
-        device_bytes: memory of each.
+        device: of the rank.
+        device_bytes: memory of each device.
         phases: all phases of these devices.
     """
     sizes = {MemoryUse.OVERHEAD: PROCESS_BYTES[device]}
@@ -127,7 +124,7 @@ def process_items(
 
 
 def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem:
-    """A device's share of the process that stands by on its node, where ranks use its memory."""
+    """A device's share of its node's fork server, if ranks use the same memory."""
     return MemoryItem(
         role=None,
         what=MemoryUse.STANDBY,
@@ -137,18 +134,18 @@ def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem
 
 
 def overflow_message(items: tuple[MemoryItem, ...], capacity: int, setting: str) -> str:
-    """Why items do not fit: the fullest phase's sum.
+    """The message of items that do not fit: a table of the fullest phase.
 
     Args:
         items: of the plan that comes closest.
         capacity: bytes of a device.
-        setting: what that plan is, in words.
+        setting: that plan, in words.
     """
     sums = sum_by_phase(items)
     phase = max(sums, key=lambda name: sums[name])
-    there = sorted((item for item in items if phase in item.phases), key=lambda i: -i.bytes)
-    width = max(len(describe_item(item)) for item in there)
-    table = [f"  {describe_item(i).ljust(width)}  {format_bytes(i.bytes):>14}" for i in there]
+    in_phase = sorted((item for item in items if phase in item.phases), key=lambda i: -i.bytes)
+    width = max(len(describe_item(item)) for item in in_phase)
+    table = [f"  {describe_item(i).ljust(width)}  {format_bytes(i.bytes):>14}" for i in in_phase]
     total = [
         f"  {'sum'.ljust(width)}  {format_bytes(sums[phase]):>14}",
         f"  {'device'.ljust(width)}  {format_bytes(capacity):>14}",

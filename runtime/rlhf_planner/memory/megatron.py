@@ -1,8 +1,8 @@
 """Memory of one device under Megatron-core: a part of each layer of a pipeline stage.
 
-The numbers are those of the fullest stage. That is the first, which has the embedding and most
-micro-batches under way, or the last, which has the output layer and the logits; what is held always
-and what a phase works on are taken from whichever has more of it.
+The numbers are those of the fullest stage. That is the first, with the embedding and the most
+micro-batches in flight, or the last, with the output layer and the logits. Permanent memory and
+each phase's memory are maximized separately.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def layer_parameters(shape: DecoderShape, tensor: int) -> int:
 
 
 def stage_parameters(model: RoleModel, stage: int) -> int:
-    """Parameters of a pipeline stage on each tensor rank. Where input and output share the
-    embedding, both ends of the pipeline hold it."""
+    """Parameters of a pipeline stage on each tensor rank."""
     shape, mesh = model.shape, model.mesh
     table = vocabulary_rows(shape, mesh.tensor) * shape.hidden_size
     count = shape.num_layers // mesh.pipeline * layer_parameters(shape, mesh.tensor)
     if stage == 0:
         count += table
+    # With tied embeddings both ends of the pipeline hold the table; a single stage holds it once.
     if stage == mesh.pipeline - 1:
-        is_there = model.head is ModelHead.LM and shape.tied_embeddings and stage == 0
+        is_tied_here = model.head is ModelHead.LM and shape.tied_embeddings and stage == 0
         output = shape.hidden_size if model.head is ModelHead.SCALAR else table
-        count += shape.hidden_size + (0 if is_there else output)
+        count += shape.hidden_size + (0 if is_tied_here else output)
     return count
 
 
@@ -76,9 +76,9 @@ def layer_token_bytes(model: RoleModel) -> int:
 
 
 def activation_bytes(model: RoleModel, stage: int) -> int:
-    """Bytes of the activations of all micro-batches that are under way on a stage when a backward
-    pass begins; with recomputation of their layers' inputs and one layer of one of them."""
-    kept = _layer_tokens_under_way(model, stage) * _kept_token_bytes(model)
+    """Bytes of the activations of all micro-batches in flight on a stage when a backward pass
+    begins. With recomputation: inputs of layers, and one layer of one micro-batch."""
+    kept = _layer_tokens_in_flight(model, stage) * _kept_token_bytes(model)
     return kept + (model.peak_tokens * layer_token_bytes(model) if model.recompute else 0)
 
 
@@ -89,17 +89,18 @@ def micro_batch_bytes(model: RoleModel) -> int:
 
 
 def _kept_token_bytes(model: RoleModel) -> int:
-    """Bytes of a token that a layer keeps: with recomputation its input."""
+    """Bytes of a token that a layer keeps: with recomputation only its input."""
     if not model.recompute:
         return layer_token_bytes(model)
     return -(-model.shape.hidden_size * model.compute_bytes // _sequence_parts(model))
 
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
-    """Bytes of what the output layer works on, of one micro-batch: a block of the scores over this
-    tensor rank's part of the vocabulary, and the layer's input, which the last norm makes, of all
-    tokens and of those that predict. Backward the input's gradient, which is summed in float32,
-    and that of the layer's weights, without the vocabulary's padding and with it."""
+    """Bytes of the output layer of one micro-batch: a block of logits over this tensor rank's part
+    of the vocabulary, and the layer's input after the last norm, of all tokens and of those that
+    predict. With gradients: of the input, summed in float32, and of the layer's weights, with and
+    without the vocabulary's padding.
+    """
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
     if model.head is ModelHead.SCALAR or stage != model.mesh.pipeline - 1:
@@ -115,55 +116,55 @@ def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
 
 
 def gathered_bytes(model: RoleModel) -> int:
-    """Bytes of the buffer in which tensor ranks put a sequence together that they share: one for
-    all layers, which Megatron never gives back."""
+    """Bytes of the buffer in which tensor ranks gather a shared sequence: one for all layers, which
+    Megatron never releases."""
     if model.mesh.tensor == 1 or not model.sequence_parallel:
         return 0
     return model.peak_tokens * model.shape.hidden_size * model.compute_bytes
 
 
 def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
-    """Bytes of attention masks: a micro-batch's of booleans, and in each layer what attention adds
-    to scores. At most, that is if every response shares its prompt.
+    """Upper bound of the bytes of attention masks: one of booleans per micro-batch, and per layer
+    one that attention adds to scores.
 
     Args:
         model: the role.
-        layer_tokens: tokens, counted once for each layer that keeps its mask of them.
+        layer_tokens: sum over layers of the tokens whose mask is kept.
     """
-    seen = model.longest_shared_tokens
-    return (model.peak_tokens + layer_tokens * model.compute_bytes) * seen
+    longest = model.longest_shared_tokens
+    return (model.peak_tokens + layer_tokens * model.compute_bytes) * longest
 
 
 def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
-    """What a role needs on each of its devices, apart from generation."""
+    """Memory of a role on each of its devices, without generation."""
     ends = {0, model.mesh.pipeline - 1}
     infer = max((_forward(model, stage) for stage in ends), key=sum)
     train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)
-    used_for = (MemoryUse.ACTIVATIONS, MemoryUse.LOGITS, MemoryUse.MASKS)
+    uses = (MemoryUse.ACTIVATIONS, MemoryUse.LOGITS, MemoryUse.MASKS)
     return [
         *_states(model, phases.all, phases.derived),
         (MemoryUse.GRADIENTS, _fullest(model) * FLOAT32_BYTES, phases.train),
         (MemoryUse.GATHERED, gathered_bytes(model), phases.all),
-        *((what, size, phases.infer) for what, size in zip(used_for, infer, strict=True)),
-        *((what, size, phases.train) for what, size in zip(used_for, train, strict=True)),
+        *((what, size, phases.infer) for what, size in zip(uses, infer, strict=True)),
+        *((what, size, phases.train) for what, size in zip(uses, train, strict=True)),
     ]
 
 
 def megatron_checkpoint_bytes(model: RoleModel) -> int:
-    """Bytes of the copy of a saved role's state: the float32 weights and moments that a rank holds,
-    or a frozen role's weights."""
+    """Bytes of the copy of a saved role's state: a rank's float32 weights and moments, or the
+    weights of a frozen role."""
     kinds = (MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
     saved = kinds if model.is_trained else (MemoryUse.WEIGHTS,)
     return sum(size for what, size, _ in _states(model, (), ()) if what in saved)
 
 
 def _states(model: RoleModel, phases: tuple[Phase, ...], derived: tuple[Phase, ...]) -> list[Item]:
-    """What is held always, unless it is offloaded.
+    """Permanent state, unless it is offloaded.
 
     Args:
         model: the role.
-        phases: in which it is on its devices.
-        derived: those in which what follows from its master weights is.
+        phases: phases with the role on its devices.
+        derived: phases with the state that is derived from master weights.
     """
     count = _fullest(model)
     if not model.is_trained:
@@ -178,7 +179,7 @@ def _states(model: RoleModel, phases: tuple[Phase, ...], derived: tuple[Phase, .
 
 
 def _fullest(model: RoleModel) -> int:
-    """Parameters on each rank of the stage that has most of them."""
+    """Parameters on each rank of the largest stage."""
     return max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
 
 
@@ -193,7 +194,7 @@ def _forward(model: RoleModel, stage: int) -> tuple[int, int, int]:
 
 def _forward_and_backward(model: RoleModel, stage: int) -> tuple[int, int, int]:
     """Activations, logits and masks of training."""
-    at_once = model.peak_tokens if model.recompute else _layer_tokens_under_way(model, stage)
+    at_once = model.peak_tokens if model.recompute else _layer_tokens_in_flight(model, stage)
     return (
         activation_bytes(model, stage),
         logits_bytes(model, stage, with_gradients=True),
@@ -201,15 +202,15 @@ def _forward_and_backward(model: RoleModel, stage: int) -> tuple[int, int, int]:
     )
 
 
-def _layer_tokens_under_way(model: RoleModel, stage: int) -> int:
-    """Tokens whose backward pass through a stage is still to come, counted once for each of its
-    layers. With one forward and one backward in turns these are of one micro-batch for each stage
-    from this one on, unless there are fewer."""
+def _layer_tokens_in_flight(model: RoleModel, stage: int) -> int:
+    """Sum over a stage's layers of the tokens whose backward pass is still to come."""
+    # In the schedule 1F1B a stage keeps one micro-batch per stage from this one on, unless there
+    # are fewer.
     pipeline = model.mesh.pipeline
     tokens = min((pipeline - stage) * model.peak_tokens, model.batch_tokens)
     return tokens * (model.shape.num_layers // pipeline)
 
 
 def _sequence_parts(model: RoleModel) -> int:
-    """Parts into which tensor ranks cut what they would otherwise all hold."""
+    """Number of parts into which tensor ranks cut unsharded activations."""
     return model.mesh.tensor if model.sequence_parallel else 1

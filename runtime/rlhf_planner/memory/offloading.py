@@ -1,7 +1,6 @@
-"""Which roles are on the host while others need their devices, and where a pass loads and offloads
-them. Pure.
-
-Whether the libraries of workers stay in memory between two of their starts.
+"""Offloading: roles that are on the host while others need their devices, and the calls that load
+and
+offload them. Also: libraries of workers that stand by between two starts. Pure.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 """The methods of such calls."""
 
 COPIED = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
-"""What the host has a copy of; gradients have memory during updates only."""
+"""State that the host has a copy of; gradients exist during updates only."""
 
 FASTEST = "part of the fastest plan that fits"
-"""Why, for what was chosen by time."""
+"""The reason for a choice by time."""
 
 DEPTH_TEXTS = {
     OffloadDepth.DERIVED: (
-        "weights on their devices for their own calls only, made anew from master weights"
+        "weights on their devices for their own calls only, rebuilt from master weights"
     ),
     OffloadDepth.EVERYTHING: "on their devices for their own calls only, else offloaded",
 }
@@ -39,42 +38,42 @@ DEPTH_TEXTS = {
 
 @dataclass(frozen=True)
 class OffloadChoice:
-    """One way to offload roles."""
+    """A way to offload roles."""
 
     depths: Mapping[str, OffloadDepth]
-    """Of those that are whole on their devices for their own calls only."""
+    """Depth of each role that is complete on its devices only for its own calls."""
     forced: frozenset[str]
-    """Those of them whose manifest says so."""
+    """Roles whose manifest demands it."""
     without_masters: frozenset[str] = frozenset()
-    """Those whose manifest says Derived in vain."""
+    """Roles whose manifest says Derived, which has no effect on them."""
 
     @property
     def roles(self) -> frozenset[str]:
-        """Those of which some or all leaves their devices."""
+        """Roles that leave their devices, in full or in part."""
         return frozenset(self.depths)
 
     def depth_of(self, role: str) -> OffloadDepth:
-        """How much of a role leaves its devices while others work there."""
+        """The depth to which a role leaves its devices while others work there."""
         return self.depths.get(role, OffloadDepth.NOTHING)
 
     @property
     def chosen_to_copy(self) -> frozenset[str]:
-        """Those that the host gets a copy of without the manifest's saying so."""
+        """Roles that are copied to the host by choice of the plan."""
         return self.of_depth(OffloadDepth.EVERYTHING) - self.forced
 
     def of_depth(self, depth: OffloadDepth) -> frozenset[str]:
-        """The roles of which as much leaves."""
-        return frozenset(role for role, found in self.depths.items() if found is depth)
+        """Roles of a depth."""
+        return frozenset(role for role, role_depth in self.depths.items() if role_depth is depth)
 
 
 def offload_choices(
     problem: PlanningProblem, groups: Sequence[DeviceGroup]
 ) -> tuple[OffloadChoice, ...]:
-    """The ways to offload roles, best first: those that must be; what can be derived of all that
-    may be and that leave their devices to something; all of these.
+    """Ways to offload roles, fastest first: only the forced ones; also derived state of all that
+    may; all of these in full.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         groups: all devices.
     """
     roles = dict.fromkeys(role for group in groups for role in group.roles)
@@ -84,43 +83,42 @@ def offload_choices(
         if len(group.roles) + _num_generating(problem, group) > 1
         for role in group.roles
     }
-    wanted = {role: problem.models[role].fixed.offload for role in roles}
+    requested = {role: problem.models[role].fixed.offload for role in roles}
     derivable = {role for role in roles if _has_masters(problem.models[role])}
-    forced = {role: OffloadDepth.EVERYTHING for role in roles if wanted[role] is Offload.ALWAYS}
+    forced = {role: OffloadDepth.EVERYTHING for role in roles if requested[role] is Offload.ALWAYS}
     forced |= {
         role: OffloadDepth.DERIVED
         for role in roles
-        if wanted[role] is Offload.DERIVED and role in derivable
+        if requested[role] is Offload.DERIVED and role in derivable
     }
-    may = [role for role in roles if role in shared and wanted[role] is Offload.AUTO]
-    found = [
+    optional = [role for role in roles if role in shared and requested[role] is Offload.AUTO]
+    choices = [
         forced,
-        forced | {role: OffloadDepth.DERIVED for role in may if role in derivable},
-        forced | dict.fromkeys(may, OffloadDepth.EVERYTHING),
+        forced | {role: OffloadDepth.DERIVED for role in optional if role in derivable},
+        forced | dict.fromkeys(optional, OffloadDepth.EVERYTHING),
     ]
     in_vain = frozenset(
-        role for role in roles if wanted[role] is Offload.DERIVED and role not in derivable
+        role for role in roles if requested[role] is Offload.DERIVED and role not in derivable
     )
     return tuple(
         OffloadChoice(depths, frozenset(forced), in_vain)
-        for number, depths in enumerate(found)
-        if depths not in found[:number]
+        for number, depths in enumerate(choices)
+        if depths not in choices[:number]
     )
 
 
 def _num_generating(problem: PlanningProblem, group: DeviceGroup) -> int:
-    """Roles that really generate on a group's devices."""
+    """Number of roles that generate on a group's devices."""
     return sum(problem.models[role].generates for role in group.generating)
 
 
 def _has_masters(facts: RoleSpec) -> bool:
-    """Whether a role is trained that computes with other weights than those that are stepped, and
-    keeps both."""
+    """True if a trained role computes with other weights than its optimizer updates."""
     return facts.is_trained and facts.uses_megatron and facts.precision is Precision.BFLOAT16
 
 
 def roles_on_device(call: ModelCall) -> frozenset[str]:
-    """The roles whose trainers a call works with."""
+    """Roles whose trainers a call works with."""
     match call.kind:
         case CallKind.INFER | CallKind.TRAIN | CallKind.RESHARD:
             roles = {call.role}
@@ -132,7 +130,7 @@ def roles_on_device(call: ModelCall) -> frozenset[str]:
 
 
 def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
-    """The phases in which an offloaded role is on its devices.
+    """The phases of an offloaded role in which it is on its devices.
 
     Args:
         role: its name.
@@ -151,34 +149,33 @@ def with_offloading(
     offloaded: Collection[str],
     needs_ranks_of: Callable[[ModelCall, str], bool],
 ) -> list[ModelCall]:
-    """The calls of a graph with those that bring offloaded roles to their devices and back.
+    """Add loads and offloads to the calls of a graph.
 
-    A role is loaded before the first call that works with its trainer, and offloaded before the
-    next call of its ranks that needs memory and does not; at the end of a pass or region in any
-    case, so that nothing is loaded where one begins, whether it runs or not. Both come before the
-    calls that need no memory and stand right before that call: what these wait for, such as
-    rewards, is waited for while weights are on their way.
+    A role is loaded before the first call that works with its trainer. It is offloaded before the
+    next call on its ranks that needs memory without it, or at the end of a pass or region.
 
     Args:
         calls: in program order, with reshards and releases.
         offloaded: the roles.
-        needs_ranks_of: whether a call runs on some of the ranks of a role's trainer.
+        needs_ranks_of: True if a call runs on ranks of a role's trainer.
 
     Source: ReaL (arXiv 2406.14088), section 4; HybridFlow (arXiv 2409.19256), section 5.
     """
-    made: list[ModelCall] = []
+    result: list[ModelCall] = []
     counts: dict[str, int] = {}
     loaded: dict[str, None] = {}  # in order
     region = ""
-    place = 0  # where moves go
+    # Transfers go before the calls without memory that precede the call, so that weights travel
+    # while the call waits for these, such as for rewards.
+    position = 0
 
     def move(role: str, method: str, kind: CallKind) -> None:
-        nonlocal place
+        nonlocal position
         name = f"{region}{'/' if region else ''}{role}.{method}"
         counts[name] = counts.get(name, 0) + 1
         site = name if counts[name] == 1 else f"{name}#{counts[name]}"
-        made.insert(place, ModelCall(site, role, method, kind, (), ()))
-        place += 1
+        result.insert(position, ModelCall(site, role, method, kind, (), ()))
+        position += 1
 
     def offload(roles: Iterable[str]) -> None:
         for role in list(roles):
@@ -187,19 +184,20 @@ def with_offloading(
 
     for call in calls:
         if region_of(call) != region:
+            # A region may run or not, so nothing stays loaded across its borders.
             offload(loaded)
-            region, place = region_of(call), len(made)
+            region, position = region_of(call), len(result)
         if call.role is not None and call.kind not in (*LIGHT, CallKind.RELEASE):
             needed = roles_on_device(call)
             offload(r for r in loaded if r not in needed and needs_ranks_of(call, r))
             for role in sorted(needed & {*offloaded} - loaded.keys()):
                 move(role, LOAD, CallKind.LOAD)
                 loaded[role] = None
-        made.append(call)
+        result.append(call)
         if call.kind not in LIGHT:
-            place = len(made)
+            position = len(result)
     offload(loaded)
-    return made
+    return result
 
 
 def offload_reasons(
@@ -208,20 +206,20 @@ def offload_reasons(
     items: Sequence[Sequence[MemoryItem]],
     is_chosen: bool = False,
 ) -> tuple[str, ...]:
-    """Which roles are offloaded, why, and what the host then holds.
+    """Sentences about offloaded roles, with the memory of the host.
 
     Args:
-        choice: what was chosen.
-        device: what ranks compute on.
+        choice: the chosen one.
+        device: of the ranks.
         items: uses of memory on each group of devices.
-        is_chosen: whether it was chosen by time, and not as the first that fits.
+        is_chosen: True if it was chosen by time, False for the first feasible one.
     """
     why_not_all = "not everything fits on the devices at once"
     parts = (
         (choice.forced, "as training.offload says"),
         (choice.roles - choice.forced, FASTEST if is_chosen else why_not_all),
     )
-    away = choice.of_depth(OffloadDepth.EVERYTHING)
+    offloaded = choice.of_depth(OffloadDepth.EVERYTHING)
     reasons = [
         f"{DEPTH_TEXTS[depth]}: {', '.join(sorted(roles))}; {why}"
         for depth in DEPTH_TEXTS
@@ -234,14 +232,14 @@ def offload_reasons(
             f"training.offload Derived gives nothing back of {names}: only roles that are trained "
             "in bfloat16 have master weights beside those that they compute with"
         )
-    if away:
+    if offloaded:
         size = max(
-            sum(i.bytes for i in of_group if i.role in away and i.what in COPIED)
-            for of_group in items
+            sum(i.bytes for i in group_items if i.role in offloaded and i.what in COPIED)
+            for group_items in items
         )
-        where = "pinned memory of the host" if device is Device.GPU else "temporary files"
+        storage = "pinned memory of the host" if device is Device.GPU else "temporary files"
         reasons.append(
-            f"copies of what is offloaded are in {where}, up to {format_bytes(size)} for each "
+            f"copies of what is offloaded are in {storage}, up to {format_bytes(size)} for each "
             "device, which is not counted here"
         )
     return tuple(reasons)
@@ -250,24 +248,22 @@ def offload_reasons(
 def required_standby(
     fixed: Constraints, pool: Pool, phases: tuple[Phase, ...]
 ) -> tuple[MemoryItem, ...]:
-    """What standing by takes of each device where the manifest insists on it."""
+    """Memory of standby libraries on each device, if the manifest demands them."""
     return _items(pool, phases) if fixed.standby else ()
 
 
 def with_standby(
     fixed: Constraints, memory: tuple[GroupMemory, ...]
 ) -> tuple[tuple[GroupMemory, ...], bool, str]:
-    """Memory with what stands by, whether anything does, and why.
-
-    Nothing else is changed for it: what does not fit beside the rest does not stand by.
+    """Add standby libraries if they fit; also returns whether they stand by, and why.
 
     Args:
-        fixed: what is decided already.
-        memory: of all else, and of what `required_standby` asks for.
+        fixed: constraints of the manifest.
+        memory: all else, with what `required_standby` adds.
     """
-    wanted = fixed.standby
-    if wanted is not None:
-        return memory, wanted, _reason(wanted, "as failurePolicy.standby says")
+    requested = fixed.standby
+    if requested is not None:
+        return memory, requested, _reason(requested, "as failurePolicy.standby says")
     more = tuple(
         replace(
             group_memory,
@@ -277,7 +273,8 @@ def with_standby(
     )
     if more == memory:
         return memory, True, _reason(True, "in the memory of the host")
-    largest = max(each.items[-1].bytes for each in more)
+    # Nothing else changes for standby: if it does not fit it is dropped.
+    largest = max(extended.items[-1].bytes for extended in more)
     size = f"{format_bytes(largest)} of each device"
     if all(each.excess_bytes <= 0 for each in more):
         return more, True, _reason(True, f"they take {size}")
@@ -285,7 +282,7 @@ def with_standby(
 
 
 def _items(pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
-    """Memory of devices; that of the host is counted where they are its own."""
+    """Memory of devices; the host's counts only if ranks use it."""
     return (standby_item(pool.devices_per_node, phases),) if pool.device is Device.CPU else ()
 
 

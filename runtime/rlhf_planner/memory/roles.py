@@ -1,9 +1,4 @@
-"""What the memory model has to know of every role with a model.
-
-Memory of one device: what each role's weights, training and inference need, by its engine.
-
-All memory of a group's devices but that of generation, phase by phase.
-"""
+"""All memory of a group's devices but that of generation, by role and phase."""
 
 from __future__ import annotations
 
@@ -29,12 +24,12 @@ from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
-"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave
-the device idle."""
+"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave the
+device idle."""
 
 
 def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_tokens: int) -> int:
-    """Longest sequence of a prompt and several of its responses; 0 where none is shared."""
+    """Longest sequence of a prompt and several of its responses; 0 if prompts are not shared."""
     if rows_per_prompt == 1:
         return 0
     everything = workload.max_prompt_tokens + rows_per_prompt * workload.max_response_tokens
@@ -44,13 +39,13 @@ def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_
 def rank_tokens(
     workload: Workload, rows_per_prompt: int, num_ranks: int, rows_together: int
 ) -> int:
-    """Tokens of a rank's share of a step's batch when every sequence is as long as it can be.
+    """Tokens of a rank's share of a step's batch if every sequence has its maximum length.
 
     Args:
-        workload: what the job works on.
+        workload: of the job.
         rows_per_prompt: of the batch.
-        num_ranks: that share it.
-        rows_together: rows of a prompt that are on one rank.
+        num_ranks: ranks that share it.
+        rows_together: rows of a prompt that must be on one rank.
     """
     rows = max(workload.prompts_per_step * rows_per_prompt, workload.other_rows)
     parts = num_ranks * rows_together
@@ -63,31 +58,31 @@ def role_models(
     default_tokens: Mapping[str, int],
     recomputed: Collection[str] = (),
 ) -> tuple[RoleModel, ...]:
-    """Every role that holds weights.
+    """Every role with a model, on its ranks.
 
     Args:
-        problem: what is planned.
-        meshes: the ranks of each of these roles.
-        default_tokens: of a micro-batch of each, where that is not decided already.
-        recomputed: roles whose activations are computed again for the backward pass.
+        problem: the planning problem.
+        meshes: the ranks of each role.
+        default_tokens: tokens of a micro-batch of each role, unless fixed.
+        recomputed: roles whose activations are computed again in the backward pass.
     """
 
     return tuple(
         role_model(
             problem,
-            facts,
-            meshes[facts.role],
-            default_tokens[facts.role],
-            facts.role in recomputed,
+            spec,
+            meshes[spec.role],
+            default_tokens[spec.role],
+            spec.role in recomputed,
         )
-        for facts in problem.models.values()
+        for spec in problem.models.values()
     )
 
 
 def role_model(
     problem: PlanningProblem, facts: RoleSpec, mesh: Mesh, default_tokens: int, recompute: bool
 ) -> RoleModel:
-    """A role on its ranks; arguments as above, for it alone."""
+    """A role on its ranks; arguments as for `role_models`."""
     sizes = _sizes(problem.workload, facts, mesh, default_tokens)
     return RoleModel(
         role=facts.role,
@@ -114,13 +109,13 @@ class _Sizes(NamedTuple):
     """Padded tokens on a rank."""
 
     micro_batch: int
-    """At once, unless a sequence is longer."""
+    """Limit of a micro-batch."""
     peak: int
-    """Of the largest micro-batch that the job can have."""
+    """Largest micro-batch of the job."""
     batch: int
-    """Of all that a call can bring it."""
+    """All tokens of a call."""
     longest_shared: int
-    """Of a prompt and several responses; 0 where none is shared."""
+    """Longest sequence of a prompt and several responses; 0 if prompts are not shared."""
 
 
 def _sizes(workload: Workload, facts: RoleSpec, mesh: Mesh, default_tokens: int) -> _Sizes:
@@ -137,22 +132,22 @@ def role_items(
     depth: OffloadDepth = OffloadDepth.NOTHING,
     own: Collection[Phase] = (),
 ) -> tuple[MemoryItem, ...]:
-    """What a role needs on each of its devices, apart from generation.
+    """Memory of a role on each of its devices, without generation.
 
     Args:
         model: the role.
         phases: all phases of these devices.
         depth: how much of it leaves them while others work there.
-        own: the phases in which it is whole, where some of it leaves.
+        own: the phases with all of it on its devices, if some of it leaves.
     """
     infer, train = (
         (phase,) if (phase := call_phase(model.role, kind)) in phases else ()
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
-    whole = tuple(phase for phase in phases if phase in own)
-    held = whole if depth is OffloadDepth.EVERYTHING else phases
-    derived = phases if depth is OffloadDepth.NOTHING else whole
-    role_phases = RolePhases(held, derived, infer, train)
+    complete = tuple(phase for phase in phases if phase in own)
+    stored = complete if depth is OffloadDepth.EVERYTHING else phases
+    derived = phases if depth is OffloadDepth.NOTHING else complete
+    role_phases = RolePhases(stored, derived, infer, train)
     is_megatron = model.engine is TrainingEngineType.MEGATRON
     items = megatron_items(model, role_phases) if is_megatron else fsdp_items(model, role_phases)
     return tuple(
@@ -163,7 +158,7 @@ def role_items(
 
 
 def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
-    """The copy of a saved role's state, where devices and host share their memory."""
+    """The copy of a saved role's state, if devices and host share memory."""
     if not model.is_saved:
         return ()
     is_megatron = model.engine is TrainingEngineType.MEGATRON
@@ -179,8 +174,8 @@ MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
 def job_phases(
     problem: PlanningProblem, group: DeviceGroup, offloaded: Collection[str] = ()
 ) -> tuple[Phase, ...]:
-    """The phases in which the memory of a group's devices differs: those of calls that they run,
-    the transition of new weights, and copies from or to a role that is offloaded."""
+    """The phases in which a group's memory differs: its calls, reshards, and copies from or to an
+    offloaded role."""
     calls = [
         call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
@@ -192,11 +187,11 @@ def job_phases(
         call_phase(role, kind)
         for role, facts in problem.models.items()
         if facts.generates
-        for kind, here in (
+        for kind, role_names in (
             (CallKind.RESHARD, {*group.roles, *group.generating}),
             (CallKind.GENERATE, group.generating),
         )
-        if role in here
+        if role in role_names
     ]
     copies = [
         call_phase(call.role, call.kind)

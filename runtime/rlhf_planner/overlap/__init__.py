@@ -1,2 +1,7 @@
-"""Generation and inference that overlap: what it saves to begin inference before the last response
-has ended. Seconds and tokens; pure."""
+"""Overlap of generation and inference: inference that begins before the last response has ended.
+
+    fusable_calls.py  calls and engines that may take part
+    choice.py         the best overlap, or the requested one
+
+Seconds and tokens; pure.
+"""

@@ -1,14 +1,10 @@
-"""Which engines should finish how many responses while other calls begin, if that makes a step of a
-plan shorter. Pure and deterministic.
+"""Choice of an overlap: the engines that finish, and the number of responses, with which a step is
+shortest. Pure and deterministic.
 
-Every choice is evaluated by a simulated step. A threshold is tried for each half power
-of two of the responses under way, then around the best, for each mesh that may finish.
+Every choice is evaluated by a simulated step. A threshold is tried for each half power of two of
+the running responses, then around the best, for each mesh that may finish.
 
 Source: RLHFuse (arXiv 2409.13221), inter-stage fusion: the threshold is found by simulation.
-
-A fusion that the manifest asks for, whatever it is worth (`rollout.stageFusion: Always`).
-
-The fastest plan whose stages overlap, among some that were found without. Pure.
 """
 
 from __future__ import annotations
@@ -41,17 +37,17 @@ from rlhf_planner.overlap.fusable_calls import (
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.step_tasks import simulate_step
 
-LEAST_GAIN = 0.01
+MIN_GAIN = 0.01
 """Share of a step that a fusion must save: estimates are no more exact than that."""
 COARSE_STEPS = 16
-"""Thresholds that are tried first, each a square root of two below the one before."""
+"""Coarse thresholds, each a square root of two below the one before."""
 FINE_STEPS = 3
-"""Thresholds on either side of the best of these, within the next."""
+"""Fine thresholds on either side of the best coarse one."""
 
 
 @dataclass(frozen=True)
 class FusedStep:
-    """A plan with a fusion, and what it is worth."""
+    """A plan with a fusion, and its step time."""
 
     plan: Plan
     fusion: Fusion
@@ -64,51 +60,58 @@ def best_fusion(
     hardware: Mapping[str, Hardware],
     step_seconds: float | None = None,
 ) -> FusedStep | None:
-    """The fusion with which steps of a plan are shortest. None: none saves enough, or is possible.
+    """The fusion with the shortest steps of a plan. None: none is possible or saves enough.
 
     Args:
-        problem: what is planned.
-        plan: of it, without a fusion.
+        problem: the planning problem.
+        plan: its plan, without a fusion.
         hardware: of the devices of each pool.
-        step_seconds: of the steps to compare with. None: those of the plan.
+        step_seconds: to compare with. None: those of the plan.
     """
     meshes = [*fusion_meshes(problem, plan)]
     if not meshes:
         return None
     unfused = evaluate(problem, plan, hardware)
-    wanted = (unfused.step_seconds if step_seconds is None else step_seconds) * (1 - LEAST_GAIN)
-    choices = [mesh for mesh in meshes if _least_seconds(problem, plan, unfused, mesh) < wanted]
+    target = (unfused.step_seconds if step_seconds is None else step_seconds) * (1 - MIN_GAIN)
+    choices = [mesh for mesh in meshes if _bound_seconds(problem, plan, unfused, mesh) < target]
     if not choices:
         return None
-    most = rows_under_way(problem, plan)
-    best = _best(_of_mesh(problem, plan, hardware, mesh, most) for mesh in choices)
-    return best if best.step_seconds < wanted else None
+    max_rows = running_rows(problem, plan)
+    best = _best(_of_mesh(problem, plan, hardware, mesh, max_rows) for mesh in choices)
+    return best if best.step_seconds < target else None
 
 
-def _least_seconds(problem: PlanningProblem, plan: Plan, unfused: Estimate, mesh: Mesh) -> float:
-    """Of a step, whatever the threshold: as if what begins early took no time. Few engines finish
-    no sooner than all of them."""
+def _bound_seconds(problem: PlanningProblem, plan: Plan, unfused: Estimate, mesh: Mesh) -> float:
+    """Lower bound of a step for all thresholds: calls that begin early take no time."""
     graph = problem.graphs[GraphName.STEP]
     early = fusable_calls(graph, plan, mesh)
-    seconds = {call: 0.0 if call in early else each.total for call, each in unfused.calls.items()}
+    # Few engines finish no sooner than all of them.
+    seconds = {
+        call: 0.0 if call in early else call_seconds.total
+        for call, call_seconds in unfused.calls.items()
+    }
     return simulate_step(graph, plan, seconds).step_seconds
 
 
 def _of_mesh(
-    problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware], mesh: Mesh, most: int
+    problem: PlanningProblem,
+    plan: Plan,
+    hardware: Mapping[str, Hardware],
+    mesh: Mesh,
+    max_rows: int,
 ) -> FusedStep:
-    """The best threshold of some engines, of so many rows at most."""
+    """The best threshold of some engines, up to a number of rows."""
     graph = problem.graphs[GraphName.STEP]
     generate, calls = fused_generate(graph), fusable_calls(graph, plan, mesh)
     assert generate is not None
 
-    def judge(rows: int) -> FusedStep:
+    def with_threshold(rows: int) -> FusedStep:
         fusion = Fusion(generate.id, mesh, rows, calls)
         fused = fused_plan(plan, graph, fusion)
         return FusedStep(fused, fusion, evaluate(problem, fused, hardware).step_seconds)
 
-    coarse = _best(map(judge, _coarse(most)))
-    return _best([coarse, *map(judge, _around(coarse.fusion.threshold_rows, most))])
+    coarse = _best(map(with_threshold, _coarse(max_rows)))
+    return _best([coarse, *map(with_threshold, _around(coarse.fusion.threshold_rows, max_rows))])
 
 
 def fusion_meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
@@ -130,9 +133,9 @@ def fusion_meshes(problem: PlanningProblem, plan: Plan) -> Iterator[Mesh]:
     yield from finish_meshes(engines, others)
 
 
-def rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
-    """Responses that all engines have under way when none waits any more; of more than these the
-    time model does not know how far they are."""
+def running_rows(problem: PlanningProblem, plan: Plan) -> int:
+    """Running responses of all engines when none waits any more."""
+    # The time model does not know the progress of more than these.
     generate = fused_generate(problem.graphs[GraphName.STEP])
     assert generate is not None and generate.role is not None
     generation = plan.generation(generate.role)
@@ -144,33 +147,37 @@ def rows_under_way(problem: PlanningProblem, plan: Plan) -> int:
     return min(batch.rows, int(at_once * mesh.data))
 
 
-def _coarse(most: int) -> list[int]:
-    return _distinct((most * 2 ** (-number / 2) for number in range(1, COARSE_STEPS + 1)), most)
+def _coarse(max_rows: int) -> list[int]:
+    return _distinct(
+        (max_rows * 2 ** (-number / 2) for number in range(1, COARSE_STEPS + 1)), max_rows
+    )
 
 
-def _around(rows: int, most: int) -> list[int]:
+def _around(rows: int, max_rows: int) -> list[int]:
     steps = [number for number in range(-FINE_STEPS, FINE_STEPS + 1) if number]
-    return _distinct((rows * 2 ** (step / 2 / (FINE_STEPS + 1)) for step in steps), most)
+    return _distinct((rows * 2 ** (step / 2 / (FINE_STEPS + 1)) for step in steps), max_rows)
 
 
-def _distinct(rows: Iterable[float], most: int) -> list[int]:
-    """Thresholds of at least one row, and not of all."""
-    return [*dict.fromkeys(max(1, min(most - 1, round(row))) for row in rows)]
+def _distinct(rows: Iterable[float], max_rows: int) -> list[int]:
+    """Distinct thresholds of at least one row, and not of all."""
+    return [*dict.fromkeys(max(1, min(max_rows - 1, round(row))) for row in rows)]
 
 
-def _best(found: Iterable[FusedStep]) -> FusedStep:
+def _best(fused_steps: Iterable[FusedStep]) -> FusedStep:
     """The shortest; of equal ones the smallest threshold."""
-    return min(found, key=lambda each: (each.step_seconds, each.fusion.threshold_rows))
+    return min(
+        fused_steps,
+        key=lambda fused_step: (fused_step.step_seconds, fused_step.fusion.threshold_rows),
+    )
 
 
-def fused_as_told(problem: PlanningProblem, plan: Plan) -> Plan:
-    """A plan with a fusion, if the manifest asks for one and it has none yet: of most calls, with
-    most engines to finish responses; from half of the responses on that are under way at once,
-    unless the manifest says the number.
+def apply_requested_fusion(problem: PlanningProblem, plan: Plan) -> Plan:
+    """Apply the fusion that the manifest requests (`rollout.stageFusion: Always`), unless the plan
+    has one.
 
     Args:
-        problem: what is planned.
-        plan: of it.
+        problem: the planning problem.
+        plan: its plan.
 
     Raises:
         NotOffered: no call of the step can begin early in this plan; the message says why.
@@ -185,16 +192,18 @@ def fused_as_told(problem: PlanningProblem, plan: Plan) -> Plan:
     assert engines is not None and engines.mesh is not None
     meshes = (*fusion_meshes(problem, plan), engines.mesh)  # verifiers are on no device
     choices = [(fusable_calls(graph, plan, mesh), mesh) for mesh in meshes]
-    calls, mesh = max(choices, key=lambda each: len(each[0]))
+    # Most calls, then most engines; from half of the running responses on, unless the manifest
+    # gives the number.
+    calls, mesh = max(choices, key=lambda pair: len(pair[0]))
     if not calls:
         raise NotOffered(_nothing_overlaps(problem, plan))
-    rows = problem.fixed.stage_fusion_threshold or max(1, rows_under_way(problem, plan) // 2)
-    made = call_batch(problem, generate).rows
-    if rows >= made > 1:
+    rows = problem.fixed.stage_fusion_threshold or max(1, running_rows(problem, plan) // 2)
+    num_rows = call_batch(problem, generate).rows
+    if rows >= num_rows > 1:
         raise NotOffered(
             f"all responses of a step would be left from the beginning: got "
-            f"rollout.stageFusionThreshold {rows}, allowed 1 to {made - 1} of the {made} that a "
-            "step has; lower it"
+            f"rollout.stageFusionThreshold {rows}, allowed 1 to {num_rows - 1} of the {num_rows} "
+            "that a step has; lower it"
         )
     fusion = Fusion(generate.id, mesh, rows, calls)
     fused = fused_plan(plan, graph, fusion)
@@ -224,43 +233,42 @@ def fastest_fusion(
     """The plan with the shortest steps, with its fusion. None: none has clearly shorter ones.
 
     Args:
-        problem: what is planned.
+        problem: the planning problem.
         hardware: of the devices of each pool.
-        plans: of it, without fusions. Those with roles apart may be slower without and faster with
+        plans: its plans, without fusions. A plan that is slower without a fusion may be faster with
             one.
-        step_seconds: of the steps to compare with.
+        step_seconds: to compare with.
     """
     fixed = problem.fixed
     if fixed.stage_fusion is StageFusionType.NEVER or fixed.stage_fusion_threshold is not None:
         return None
-    found = (best_fusion(problem, plan, hardware, step_seconds) for plan in plans)
-    fused = [each for each in found if each is not None]
-    return min(fused, key=lambda each: each.step_seconds, default=None)
+    fused_steps = (best_fusion(problem, plan, hardware, step_seconds) for plan in plans)
+    fused = [fused_step for fused_step in fused_steps if fused_step is not None]
+    return min(fused, key=lambda fused_step: fused_step.step_seconds, default=None)
 
 
 def fastest_with_requested_fusion(
     problem: PlanningProblem, hardware: Mapping[str, Hardware], plans: Sequence[Plan]
 ) -> Plan:
-    """The first of some plans, or, where the manifest asks for a fusion, that with the shortest
-    steps of those that can have one, with it.
+    """The first plan or, if the manifest requests a fusion, the fastest one that can have it, with
+    it.
 
     Raises:
-        NotOffered: a fusion is asked for, and none of them can have one; the message is about the
-            first.
+        NotOffered: a fusion is requested, and no plan can have one; the message is about the first.
     """
     if problem.fixed.stage_fusion is not StageFusionType.ALWAYS:
         return plans[0]
     fused = []
     for plan in plans:
         with suppress(NotOffered):
-            fused.append(fused_as_told(problem, plan))
+            fused.append(apply_requested_fusion(problem, plan))
     if not fused:
-        return fused_as_told(problem, plans[0])
+        return apply_requested_fusion(problem, plans[0])
     return min(fused, key=lambda plan: evaluate(problem, plan, hardware).step_seconds)
 
 
 def fusion_reason(fused: FusedStep, step_seconds: float) -> str:
-    """What a fusion is, and what it saves of steps of so many seconds."""
+    """The sentence about a fusion, and what it saves."""
     saved = step_seconds - fused.step_seconds
     return (
         f"{describe_fusion(fused.fusion)}: steps are {saved:.2g} s shorter than those of the "

@@ -1,10 +1,10 @@
-"""Which engines may finish the last responses of a step. Pure.
-
-Which calls of a step may begin before its last response has ended. Pure.
+"""Calls of a step that may begin before its last response has ended, and engines that may finish
+the
+last responses. Pure.
 
 The runtime runs such a call twice on all of its ranks, over the responses that ended early and over
-the others. So it must give every row what it gives it in one run, read nothing but the responses
-and what they carry, and be where no engine still generates.
+the others. So each row's result must not depend on other rows, the call may read nothing but the
+responses and their columns, and no engine may still generate on its ranks.
 """
 
 from __future__ import annotations
@@ -19,50 +19,54 @@ from rlhf_flow.step.operations import Custom, Operation, Scope
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.placement.transitions import region_of
 
-MOST_SETS = 4
-"""Of more meshes than these not every set is kept free, but each by itself, and all."""
+MAX_SETS = 4
+"""Up to this number of meshes every subset is kept free; of more, each by itself, and all."""
 
 
 def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:
-    """Meshes of some neighbouring engines that leave calls' devices free, and of all engines where
-    some calls are on none of their devices. Of neighbours that may all take part also the first
-    half, quarter and so on: fewer read their weights less often, and more decode faster.
+    """Meshes of neighbouring engines that leave calls' devices free; also all engines if some calls
+    are on none of their devices. Of possible neighbours also the first half, quarter and so on.
 
     Args:
         engines: all of them.
         others: meshes of calls that might begin while they finish.
     """
     needed = {_blocks(engines, mesh) for mesh in others}
-    found: dict[Mesh, None] = {}
+    result: dict[Mesh, None] = {}
     if range(0) in needed:
-        found[engines] = None
+        result[engines] = None
     shared = sorted(needed - {range(0)}, key=lambda blocks: (blocks.start, blocks.stop))
     for kept_free in _sets(shared):
         for blocks in _runs(_num_blocks(engines), kept_free):
             size = len(blocks)
             while size:
-                found[_mesh_of(engines, blocks.start, size)] = None
+                # Fewer engines read their weights less often; more decode faster.
+                result[_mesh_of(engines, blocks.start, size)] = None
                 size //= 2
-    return tuple(found)
+    return tuple(result)
 
 
 def _sets(meshes: Sequence[range]) -> Iterator[tuple[range, ...]]:
     sizes = range(1, len(meshes) + 1)
-    for size in sizes if len(meshes) <= MOST_SETS else (1, len(meshes)):
+    for size in sizes if len(meshes) <= MAX_SETS else (1, len(meshes)):
         yield from combinations(meshes, size)
 
 
-def _runs(number: int, taken: Collection[range]) -> Iterator[range]:
-    """Neighbouring blocks that none of these takes."""
-    free = [block for block in range(number) if not any(block in each for each in taken)]
-    for _, numbered in groupby(enumerate(free), key=lambda each: each[1] - each[0]):
+def _runs(number: int, occupied: Collection[range]) -> Iterator[range]:
+    """Runs of neighbouring free blocks."""
+    free = [
+        block
+        for block in range(number)
+        if not any(block in blocks_taken for blocks_taken in occupied)
+    ]
+    for _, numbered in groupby(enumerate(free), key=lambda pair: pair[1] - pair[0]):
         blocks = [block for _, block in numbered]
         yield range(blocks[0], blocks[-1] + 1)
 
 
 def _block_size(engines: Mesh) -> int:
-    """Ranks of the smallest group of engines that are neighbours: those between whose ranks others
-    lie are together."""
+    """Ranks of the smallest block of neighbouring engines; engines with interleaved ranks share
+    one."""
     return engines.tensor * engines.tensor_stride
 
 
@@ -71,7 +75,7 @@ def _num_blocks(engines: Mesh) -> int:
 
 
 def _blocks(engines: Mesh, mesh: Mesh) -> range:
-    """The blocks of engines of which a mesh has ranks."""
+    """The blocks of engines that have ranks of a mesh."""
     if mesh.pool != engines.pool:
         return range(0)
     size, first = _block_size(engines), engines.first_rank
@@ -90,7 +94,7 @@ def fusable_calls(graph: Graph, plan: Plan, mesh: Mesh) -> tuple[CallId, ...]:
 
     Args:
         graph: of the step.
-        plan: of it; whether it has a fusion already does not matter.
+        plan: its plan, with or without a fusion.
         mesh: the engines that finish the last responses.
     """
     return tuple(
@@ -101,29 +105,29 @@ def fusable_calls(graph: Graph, plan: Plan, mesh: Mesh) -> tuple[CallId, ...]:
 
 
 def fused_generate(graph: Graph) -> ModelCall | None:
-    """The call of a step whose last responses may be finished apart. None: there is none."""
+    """The call of a step whose last responses may be finished separately. None: there is none."""
     generates = graph.calls_of_kind(CallKind.GENERATE)
     is_fusable = len(generates) == 1 and not graph.repeats and not region_of(generates[0])
     return generates[0] if is_fusable else None
 
 
 def obstacle(graph: Graph, plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
-    """Why a call of the step cannot begin early; None: it can.
+    """The reason why a call of the step cannot begin early; None: it can.
 
     Args:
         graph: of the step.
-        plan: of it.
-        mesh: the engines that finish the last responses. None: wherever they may be.
+        plan: its plan.
+        mesh: the engines that finish the last responses. None: any.
         call: of the step.
     """
     generate = fused_generate(graph)
     if generate is None:
         return "the step repeats something, or has not one call that generates for all of it"
-    return _obstacle_of_rows(graph, generate, call) or _obstacle_of_places(plan, mesh, call)
+    return _obstacle_of_rows(graph, generate, call) or _obstacle_of_ranks(plan, mesh, call)
 
 
 def _obstacle_of_rows(graph: Graph, generate: ModelCall, call: ModelCall) -> str | None:
-    """What it computes."""
+    """The obstacle in what the call computes."""
     if call.kind not in (CallKind.INFER, CallKind.SCORE):
         return f"it is a {call.kind.value} call, not Infer or Score"
     if region_of(call):
@@ -145,15 +149,14 @@ def _operations(graph: Graph) -> Iterable[Operation]:
 
 
 def _compares_scores(operation: Operation) -> bool:
-    """Whether it may compare responses to one prompt: built-in operations over the batch only sum
-    or count."""
+    """True if an operation may compare responses to one prompt: built-in ones over the batch only
+    sum or count."""
     if isinstance(operation, Custom):
         return operation.scope is not Scope.ROW
     return operation.scope is Scope.GROUP
 
 
-def _obstacle_of_places(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
-    """Where it runs, and what the plan has beside it."""
+def _obstacle_of_ranks(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | None:
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):

@@ -55,8 +55,7 @@ def cut_meshes(
             does not divide it.
         DoesNotDivide: a cut that does not divide a role's devices or those of a node.
         InvalidPlacement: tensor ranks on two nodes because of the role's first device, or a cut of
-            a
-            model that FSDP trains.
+            a model that FSDP trains.
     """
     megatron = [facts for facts in problem.models.values() if facts.uses_megatron]
     problems = [

@@ -47,8 +47,7 @@ def set_multiples(
     sets: RoleSets, copies: Mapping[str, int], engine_tensor: int | None
 ) -> tuple[int, ...]:
     """The numbers that the devices of each set must be multiples of: full copies of its models, and
-    in
-    the first set full generation engines.
+    in the first set full generation engines.
 
     Args:
         sets: of `role_sets`.
@@ -63,8 +62,7 @@ def set_meshes(
     problem: PlanningProblem, sets: RoleSets, multiples: Sequence[int]
 ) -> Mapping[str, Mesh]:
     """The ranks of each role, cut along `data` only: a pool per set, or consecutive devices of the
-    only
-    pool in proportion to the sets' work.
+    only pool in proportion to the sets' work.
 
     Args:
         problem: the planning problem.
@@ -132,8 +130,7 @@ def share_devices(
 
     Each set is due one device plus its share of the rest. Its count is rounded down first. Then the
     set farthest above its due loses a multiple, or the set farthest below gains one, until the sum
-    is
-    right.
+    is right.
 
     Args:
         num_devices: to share out.

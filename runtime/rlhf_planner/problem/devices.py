@@ -1,7 +1,4 @@
-"""The devices that a plan may use: from a manifest's node pool, or from this machine.
-
-The GPUs of this machine, as the NVIDIA driver's own command lists them.
-"""
+"""The devices that a plan may use: from a manifest's node pools, or of this machine."""
 
 from __future__ import annotations
 
@@ -41,11 +38,11 @@ GPU_MEMORY_BYTES: Mapping[str, int] = {
         "B200": 180,
     }.items()
 }
-"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; a driver reports a few
-percent more, on which no plan counts."""
+"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; drivers report a few
+percent more, which plans do not use."""
 
-_MAKERS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
-"""What names of GPUs may begin with."""
+_VENDORS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
+"""Prefixes of GPU names."""
 _MEMORY = re.compile(r"\d+G")
 """The part of a name that is its memory."""
 
@@ -58,8 +55,8 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
     """The devices of a manifest's node pools.
 
     Raises:
-        DevicesUnknown: no pool, one whose memory per device cannot be found out, or one of an
-            unknown GPU of which the manifest says too little.
+        DevicesUnknown: no pool, one with an unknown memory per device, or one of an unknown GPU
+            that the manifest does not describe enough.
     """
     if not pools:
         raise DevicesUnknown(
@@ -87,12 +84,12 @@ def _pool(pool: NodePool, index: int) -> Pool:
 
 
 def check_described(name: str, gpu: str | None, hardware: HardwareSpec | None) -> None:
-    """Refuse an unknown GPU of which the manifest says too little to tell how fast it is.
+    """Refuse an unknown GPU whose description is too short to tell its speed.
 
     Args:
         name: of its pool.
         gpu: its model, as the manifest names it.
-        hardware: what the manifest says.
+        hardware: the manifest's description.
 
     Raises:
         DevicesUnknown: with what is missing.
@@ -112,19 +109,19 @@ def check_described(name: str, gpu: str | None, hardware: HardwareSpec | None) -
 
 
 def device_of(pools: Sequence[Pool]) -> Device:
-    """What ranks of a job compute on: the same in all of its pools."""
+    """Device of a job's ranks: the same in all of its pools."""
     pool, *_ = pools
     return pool.device
 
 
 def limit_devices(devices: Pool, placement: PlacementSpec) -> Pool:
-    """The devices that placement.maxDevices leaves: some of one node, or whole nodes."""
+    """The devices that placement.maxDevices leaves: some of one node, or full nodes."""
     limit = placement.max_devices
     if limit is None or limit >= devices.num_devices:
         return devices
     per_node = min(limit, devices.devices_per_node)
-    taken = {"nodes": limit // per_node, "devices_per_node": per_node}
-    return devices.model_copy(update=taken)
+    limited = {"nodes": limit // per_node, "devices_per_node": per_node}
+    return devices.model_copy(update=limited)
 
 
 def local_inventory(num_devices: int, machine_bytes: int) -> Pool:
@@ -134,34 +131,34 @@ def local_inventory(num_devices: int, machine_bytes: int) -> Pool:
         num_devices: ranks.
         machine_bytes: memory of the machine, as `machine_memory_bytes` reads it.
     """
-    each = max(machine_bytes - HOST_RESERVE_BYTES, 0) // num_devices
+    bytes_per_rank = max(machine_bytes - HOST_RESERVE_BYTES, 0) // num_devices
     return Pool(
         name="local",
         device=Device.CPU,
         nodes=1,
         devices_per_node=num_devices,
-        memory_bytes_per_device=each,
+        memory_bytes_per_device=bytes_per_rank,
     )
 
 
-def devices_asked_for(placement: PlacementSpec) -> int:
-    """Devices that the pools of a placement's groups need at least; 1 without groups."""
+def min_devices_of_groups(placement: PlacementSpec) -> int:
+    """Minimum of devices for the pools of a placement's groups; 1 without groups."""
     return sum(_needed(groups) for groups in _by_pool(placement).values())
 
 
 def split_machine(machine: Pool, placement: PlacementSpec) -> tuple[Pool, ...]:
-    """A machine's devices as the pools that a placement names; what is more than groups ask for is
-    shared by the pools of groups that take the rest of theirs: evenly, or one more for the first.
+    """Split a machine's devices into the pools that a placement names.
 
     Raises:
         DevicesUnknown: too few devices.
     """
     pools = _by_pool(placement)
-    spare = machine.num_devices - devices_asked_for(placement)
+    # Spare devices go to pools with a group of open size: evenly, or one more for the first.
+    spare = machine.num_devices - min_devices_of_groups(placement)
     if spare < 0:
         raise DevicesUnknown(
             f"the groups of roles need more devices than there are: got {machine.num_devices}, "
-            f"allowed at least {devices_asked_for(placement)}; ask for more with --devices, or "
+            f"allowed at least {min_devices_of_groups(placement)}; ask for more with --devices, or "
             "lower devices or firstDevice of placement.groups"
         )
     growing = [
@@ -221,39 +218,37 @@ def _memory_of(pool: NodePool, index: int) -> int:
 
 
 def similar_gpus(name: str) -> list[str]:
-    """The known GPUs that a name can mean: as a driver or a cloud writes it (NVIDIA-H100-80GB-HBM3,
-    nvidia-tesla-t4), without its memory (A100), or mistyped."""
+    """The supported GPUs that a name can mean: as a driver or a cloud writes it
+    (NVIDIA-H100-80GB-HBM3, nvidia-tesla-t4), without its memory (A100), or misspelt."""
     plain = _plain(name)
-    longest = max(
-        (known for known in GPU_MEMORY_BYTES if _begins(plain, known)), key=len, default=""
-    )
-    calls_of_kind = [known for known in GPU_MEMORY_BYTES if _begins(known, plain)]
-    if longest or calls_of_kind:
-        return [longest] if longest else calls_of_kind
+    longest = max((gpu for gpu in GPU_MEMORY_BYTES if _begins(plain, gpu)), key=len, default="")
+    variants = [gpu for gpu in GPU_MEMORY_BYTES if _begins(gpu, plain)]
+    if longest or variants:
+        return [longest] if longest else variants
     near = nearest(plain, list(GPU_MEMORY_BYTES))
     return [near] if near else []
 
 
-def known_gpu(name: str) -> str | None:
-    """The known GPU that a driver's name means (NVIDIA A100-SXM4-80GB); None where it has not all
-    parts of a known one's, but for its memory."""
+def supported_gpu(name: str) -> str | None:
+    """The supported GPU that a driver's name means (NVIDIA A100-SXM4-80GB); None unless all parts
+    of its name, except the memory, occur."""
     parts = _plain(name).split("-")
-    found = [
-        known
-        for known in similar_gpus(name)
-        if all(part in parts or _MEMORY.fullmatch(part) for part in known.split("-"))
+    matches = [
+        gpu
+        for gpu in similar_gpus(name)
+        if all(part in parts or _MEMORY.fullmatch(part) for part in gpu.split("-"))
     ]
-    return found[0] if len(found) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def _plain(name: str) -> str:
-    """A GPU's name as known ones are written, without its maker."""
-    plain = _MAKERS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
+    """A GPU's name in the form of this table, without its vendor."""
+    plain = _VENDORS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
     return re.sub(r"(\d+)GB\b", r"\1G", plain)
 
 
 def _begins(text: str, word: str) -> bool:
-    """Whether a name is a word, or begins with it and goes on after a dash."""
+    """True if a name is a word, or begins with it and continues after a dash."""
     return bool(word) and f"{text}-".startswith(f"{word}-")
 
 
@@ -264,18 +259,17 @@ MIB = 2**20
 
 def gpu_memory_bytes() -> tuple[int, ...]:
     """Memory of each GPU; empty on a machine without any, or without the driver's command."""
-    return parse_memory(_asked("memory.total"))
+    return parse_memory(_query("memory.total"))
 
 
 def gpu_name() -> str | None:
-    """The model of this machine's GPUs, as plans name it; None where they differ, or are not
-    known."""
-    names = {known_gpu(line) for line in _asked("name").splitlines() if line.strip()}
+    """The model of this machine's GPUs, as plans name it; None if they differ or are unknown."""
+    names = {supported_gpu(line) for line in _query("name").splitlines() if line.strip()}
     return names.pop() if len(names) == 1 else None
 
 
-def _asked(field: str) -> str:
-    """The command's answer, a line for each GPU; empty where there is none."""
+def _query(field: str) -> str:
+    """Output of the driver's command, a line per GPU; empty if there is none."""
     if shutil.which(COMMAND) is None:
         return ""
     query = (COMMAND, f"--query-gpu={field}", FORMAT)
@@ -284,7 +278,7 @@ def _asked(field: str) -> str:
 
 
 def parse_memory(text: str) -> tuple[int, ...]:
-    """Bytes from the command's lines, a number of MiB each; other lines mean that there is none."""
+    """Bytes from the command's lines, a number of MiB each; empty for other output."""
     lines = [line.strip() for line in text.splitlines()]
     return tuple(int(line) * MIB for line in lines if line.isdigit())
 
@@ -297,10 +291,10 @@ def gpu_inventory(
     Args:
         memory_bytes: of each.
         num_devices: how many.
-        gpu: their model, where it is known.
+        gpu: their model, if it is supported.
 
     Raises:
-        DevicesUnknown: more are asked for than there are.
+        DevicesUnknown: fewer GPUs than requested.
     """
     count = len(memory_bytes) if num_devices is None else num_devices
     if count > len(memory_bytes):

@@ -1,7 +1,4 @@
-"""From a manifest to what is planned: the one place where the planner reads it.
-
-What a manifest lacks to be planned without its code and models: what `rlhf fill` writes.
-"""
+"""Makes planning problems from manifests, and finds what a manifest lacks for one (`rlhf fill`)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_alg
 from rlhf_flow.jobs.registry import resolve_precision
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of, limit_devices
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS, difference_of, source_shape
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS, difference_of, source_shape
 from rlhf_planner.problem.problem import (
     Constraints,
     FixedStrategy,
@@ -42,7 +39,7 @@ def problem_of(
     shapes: Mapping[str, DecoderShape],
     profile: Profile | None = None,
 ) -> PlanningProblem:
-    """What is to be planned of a job.
+    """Make the planning problem of a job.
 
     Args:
         job: the manifest.
@@ -56,9 +53,9 @@ def problem_of(
         name=job.name,
         graphs=graphs,
         models={
-            role: _facts(job, graphs, role, found, found.head, shapes[role], pools)
-            for role, found in roles.items()
-            if found.head is not None
+            role: _role_spec(job, graphs, role, job_role, job_role.head, shapes[role], pools)
+            for role, job_role in roles.items()
+            if job_role.head is not None
         },
         pools=tuple(limit_devices(pool, job.spec.placement) for pool in pools),
         workload=_workload(job),
@@ -67,11 +64,11 @@ def problem_of(
     )
 
 
-def _facts(
+def _role_spec(
     job: RLHFJob,
     graphs: Graphs,
     role: str,
-    found: JobRole,
+    job_role: JobRole,
     head: ModelHead,
     shape: DecoderShape,
     pools: Sequence[Pool],
@@ -86,14 +83,14 @@ def _facts(
         shape=shape,
         precision=resolve_precision(training.precision, device_of(pools)),
         engine=training.engine,
-        is_trained=found.is_trained,
-        generates=found.generates,
-        is_saved=_is_saved(job, origin, found, policy_role(step)),
+        is_trained=job_role.is_trained,
+        generates=job_role.generates,
+        is_saved=_is_saved(job, origin, job_role, policy_role(step)),
         rows_per_prompt=step.max_rows(role),
         rows_together=_rows_together(step, role),
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
-        fixed=_strategy(training, _offload(job, role, found)),
+        fixed=_strategy(training, _offload(job, role, job_role)),
     )
 
 
@@ -107,25 +104,25 @@ def _strategy(training: TrainingSpec, offload: Offload) -> FixedStrategy:
     )
 
 
-def _offload(job: RLHFJob, role: str, found: JobRole) -> Offload:
-    """What the manifest says of a role. Nothing can be derived of one that is only read: if it has
-    that from the actor, whose model it starts from, nothing is said of it."""
-    wanted = job.spec.model_for(role).training.offload
-    is_taken_over = role not in job.spec.manifest_models and not found.is_trained
-    return Offload.AUTO if is_taken_over and wanted is Offload.DERIVED else wanted
+def _offload(job: RLHFJob, role: str, job_role: JobRole) -> Offload:
+    """The offload setting of a role."""
+    requested = job.spec.model_for(role).training.offload
+    # A role that is only read has no derived state. If it inherits Derived from the actor, whose
+    # model it starts from, that means nothing.
+    is_inherited = role not in job.spec.manifest_models and not job_role.is_trained
+    return Offload.AUTO if is_inherited and requested is Offload.DERIVED else requested
 
 
 def _is_saved(job: RLHFJob, origin: str, role: JobRole, policy: str) -> bool:
-    """Whether the weights of a role with a model cannot be had from their source any more: it is
-    trained, takes over another role's, or took the policy's after a warm start."""
+    """True if a role's weights cannot be read from their source again: it is trained, takes over
+    another role's, or took the policy's after a warm start."""
     has_warm_start = job.spec.schedule.warm_start is not None
     takes_policys = origin == job.spec.origin_role(policy)
     return role.is_trained or role.takes_weights or (has_warm_start and takes_policys)
 
 
 def _rows_together(graph: Graph, role: str) -> int:
-    """Rows of a prompt that a role always has on one rank: all where its loss compares them, else
-    one."""
+    """Rows of a prompt that must be on one rank: all if the role's loss compares them, else one."""
     compared = [
         graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
     ]
@@ -133,12 +130,12 @@ def _rows_together(graph: Graph, role: str) -> int:
 
 
 def _workload(job: RLHFJob) -> Workload:
-    schedule, rollout, held_out = job.spec.schedule, job.spec.rollout, job.spec.data.evaluation
+    schedule, rollout, evaluation = job.spec.schedule, job.spec.rollout, job.spec.data.evaluation
     return Workload(
         prompts_per_step=schedule.prompts_per_step,
         warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
         pretraining_rows=job.spec.pretraining_rows_per_step or 0,
-        evaluation_prompts=None if held_out is None else held_out.max_rows,
+        evaluation_prompts=None if evaluation is None else evaluation.max_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
@@ -167,61 +164,62 @@ def _fixed(job: RLHFJob) -> Constraints:
 
 @dataclass(frozen=True)
 class Filling:
-    """A field of a manifest, and what it should say."""
+    """A field that a manifest lacks, with its value."""
 
     path: FieldPath
-    """Of the field."""
     value: Any
-    """Plain values under wire names."""
+    """Plain value under wire names."""
     about: str
-    """What it is, in a few words."""
+    """The value in a few words."""
 
 
 def shapes_to_fill(job: RLHFJob, cache: Path) -> Iterator[Filling]:
-    """The shapes that a manifest lacks, or that are not those of its models.
+    """Shapes that a manifest lacks, or that differ from those of its models.
 
     Args:
-        job: the manifest, with paths as they are seen here.
+        job: the manifest, with paths as seen from here.
         cache: the hub cache of this machine.
 
     Raises:
-        ShapeUnknown: a model that nothing here knows, and whose shape the manifest does not give.
+        ShapeUnknown: an unknown model whose shape the manifest does not give.
     """
-    for role, given in job.spec.manifest_models.items():
-        shape, source = given.model.shape, given.model.source
-        is_known = source.path is None and (
-            source.hugging_face is None or source.hugging_face in KNOWN_MODELS
+    for role, model in job.spec.manifest_models.items():
+        shape, source = model.model.shape, model.model.source
+        is_listed = source.path is None and (
+            source.hugging_face is None or source.hugging_face in WELL_KNOWN_MODELS
         )
-        if shape is None and is_known:
+        if shape is None and is_listed:
             continue
         try:
-            found = source_shape(job, role, cache).to_spec()
+            shape_spec = source_shape(job, role, cache).to_spec()
         except ShapeUnknown as error:
             if shape is not None:
                 continue
-            raise error.at("spec", *given.location) from error.__cause__
-        if shape is None or difference_of(shape, found) is not None:
-            yield Filling(("spec", *given.location, "shape"), _plain(found), _about(found))
+            raise error.at("spec", *model.location) from error.__cause__
+        if shape is None or difference_of(shape, shape_spec) is not None:
+            yield Filling(
+                ("spec", *model.location, "shape"), _plain(shape_spec), _about(shape_spec)
+            )
 
 
 def graph_to_fill(job: RLHFJob) -> Iterator[Filling]:
-    """The graph of a custom algorithm's step, traced by its code.
+    """The graph of a custom algorithm's step, traced from its code.
 
     Args:
-        job: the manifest, without the graph that it has.
+        job: the manifest; its graph is ignored.
 
     Raises:
         FlowError: a step that cannot be traced, or that cannot work.
-        InvalidGraph: one that a manifest cannot hold.
-        ManifestError: rewards that do not fit its roles.
+        InvalidGraph: a graph that a manifest cannot express.
+        ManifestError: rewards that do not match its roles.
     """
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return
     step = trace_algorithms(job)[GraphName.STEP]
     graph = build_manifest_graph(job, step.algorithm, step.graph)
     calls, roles = (
-        f"{len(each)} {noun}{'' if len(each) == 1 else 's'}"
-        for each, noun in ((graph.calls, "call"), (graph.roles, "role"))
+        f"{len(part)} {noun}{'' if len(part) == 1 else 's'}"
+        for part, noun in ((graph.calls, "call"), (graph.roles, "role"))
     )
     yield Filling(FIELD, _plain(graph), f"{calls} of {roles}")
 

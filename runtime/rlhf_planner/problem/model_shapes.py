@@ -1,16 +1,10 @@
-"""Dimensions of well-known models, by Hugging Face id, so that jobs can be planned offline.
+"""Dimensions and context windows of well-known models, so that jobs can be planned offline, and the
+shape of a role's model: from the manifest, these tables, or a config.json on this machine.
 
-Parameter counts that follow from them are tested against the published ones. Source: each model's
-config.json.
-
-How long sequences may be of well-known models that generate, so that a job whose responses no
-engine would take is refused before it asks for a GPU. Pure.
-
-Of models that are not known, or are on this machine, config.json says it before a start.
-
-Source: max_position_embeddings of each model's config.json; where versions differ the larger.
-
-The shape of a role's model: from the manifest, the tables, or a config.json on this machine.
+Parameter counts that follow from the dimensions are tested against the published ones. Context
+windows let a job whose responses no engine would take be refused before it asks for a GPU; those of
+other models, or of models on this machine, are read from config.json before a start. Source: each
+model's config.json; context windows are max_position_embeddings, the larger if versions differ.
 """
 
 from __future__ import annotations
@@ -125,7 +119,7 @@ _GEMMA3_1B = DecoderShape(
     family="gemma3_text",
 )
 
-KNOWN_MODELS: Mapping[str, DecoderShape] = {
+WELL_KNOWN_MODELS: Mapping[str, DecoderShape] = {
     "meta-llama/Llama-3.1-8B": _LLAMA_8B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "meta-llama/Llama-3.1-70B": _LLAMA_70B,
@@ -167,26 +161,26 @@ BY_PREFIX: Mapping[str, int] = {
     "google/gemma-2-": 8 * KIBI,
     "google/gemma-3-1b-": 32 * KIBI,
 }
-"""Tokens; the first that fits a model's id."""
+"""Tokens by the beginning of a model's id; the first match counts."""
 QWEN25_INSTRUCT = 32 * KIBI
-"""Tokens of those that end in it."""
+"""Tokens of models whose id ends in Instruct."""
 
 
 def context_tokens(model: str) -> int | None:
-    """The longest sequence of a model of the hub. None: it is not known.
+    """The context window of a model of the hub. None: unknown.
 
     Args:
         model: its id.
     """
-    if model not in KNOWN_MODELS:
+    if model not in WELL_KNOWN_MODELS:
         return None
     if model.startswith("Qwen/Qwen2.5-") and model.endswith("-Instruct"):
         return QWEN25_INSTRUCT
-    return next((most for prefix, most in BY_PREFIX.items() if model.startswith(prefix)), None)
+    return next((limit for prefix, limit in BY_PREFIX.items() if model.startswith(prefix)), None)
 
 
 def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
-    """Check that the models which generate take the longest prompt with the longest response.
+    """Check that the models which generate accept the longest prompt with the longest response.
 
     Raises:
         ManifestError: one does not; vLLM would refuse to start.
@@ -197,15 +191,15 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
         role for graph in graphs.values() for role in graph.roles_with(CallKind.GENERATE)
     ):
         model = job.spec.model_for(job.spec.origin_role(role)).source.hugging_face
-        most = None if model is None else context_tokens(model)
-        if most is not None and longest > most:
+        limit = None if model is None else context_tokens(model)
+        if limit is not None and longest > limit:
             raise ManifestError(
                 [
                     Problem(
                         ("spec", "rollout", "maxResponseTokens"),
                         f"prompt and response together are longer than the model of {role} takes",
                         got=f"maxPromptTokens + maxResponseTokens = {longest:,}",
-                        allowed=f"{most:,}, the context of {model}",
+                        allowed=f"{limit:,}, the context of {model}",
                         do="lower one of them, or choose a model of longer context",
                     )
                 ]
@@ -213,7 +207,7 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
 
 
 def check_shapes(job: RLHFJob, cache: Path) -> None:
-    """Compare the shapes that a manifest gives with what is known of the models here.
+    """Compare the shapes in a manifest with those of the models.
 
     Args:
         job: the manifest.
@@ -222,29 +216,36 @@ def check_shapes(job: RLHFJob, cache: Path) -> None:
     Raises:
         ManifestOutdated: one differs from its model's config.json, or from the tables.
     """
-    for role, given in job.spec.manifest_models.items():
-        shape = given.model.shape
+    for role, model in job.spec.manifest_models.items():
+        shape = model.model.shape
         if shape is None:
             continue
         try:
-            known = source_shape(job, role, cache).to_spec()
-        except (ShapeUnknown, NoScores):  # the reason for a shape by hand, or told by other checks
+            actual_shape = source_shape(job, role, cache).to_spec()
+        except (
+            ShapeUnknown,
+            NoScores,
+        ):  # the reason for a shape in the manifest, or reported by other checks
             continue
-        different = difference_of(shape, known)
+        different = difference_of(shape, actual_shape)
         if different is not None:
             name, value, actual = different
             raise ManifestOutdated(
                 f"the shape in the manifest is not that of the model: got {name} {value}, allowed "
                 f"{actual}, as the model says; run `rlhf fill FILE`, which brings it up to date, "
-                f"or remove spec.{given.field}.shape"
-            ).at("spec", *given.location, "shape", name)
+                f"or remove spec.{model.field}.shape"
+            ).at("spec", *model.location, "shape", name)
 
 
-def difference_of(given: ModelShape, known: ModelShape) -> tuple[str, Any, Any] | None:
-    """The first field in which a shape is not the known one, with both values; a family that is not
-    given is any."""
-    ours, theirs = (each.model_dump(mode="json", by_alias=True) for each in (given, known))
-    if given.family is None:
+def difference_of(
+    manifest_shape: ModelShape, actual_shape: ModelShape
+) -> tuple[str, Any, Any] | None:
+    """The first field in which a shape differs from the actual one, with both values. A missing
+    family matches any."""
+    ours, theirs = (
+        shape.model_dump(mode="json", by_alias=True) for shape in (manifest_shape, actual_shape)
+    )
+    if manifest_shape.family is None:
         del ours["family"]
     return next(
         ((name, value, theirs[name]) for name, value in ours.items() if value != theirs[name]), None
@@ -263,17 +264,21 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
         cache: the hub cache of this machine.
 
     Raises:
-        ShapeUnknown: none of these knows the model.
+        ShapeUnknown: none of these has the model.
         NoScores: a reward's model is no reward model.
     """
     named = job.spec.origin_role(role)
-    given = job.spec.model_for(role).shape or job.spec.model_for(named).shape
-    return DecoderShape.from_spec(given) if given is not None else source_shape(job, role, cache)
+    manifest_shape = job.spec.model_for(role).shape or job.spec.model_for(named).shape
+    return (
+        DecoderShape.from_spec(manifest_shape)
+        if manifest_shape is not None
+        else source_shape(job, role, cache)
+    )
 
 
 def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
-    """The shape that the source of a role's model has, whatever the manifest says of it; arguments
-    and errors as above."""
+    """The shape of the source of a role's model, whatever the manifest says; arguments and errors
+    as for `resolve_shape`."""
     named = job.spec.origin_role(role)
     source = job.spec.model_for(named).source
     field = job.spec.manifest_models[named].field
@@ -290,7 +295,7 @@ def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     folder = cached_folder(cache, source.hugging_face, source.revision or "main")
     if folder is not None:
         return _read(job, named, folder, advice)
-    if source.hugging_face not in KNOWN_MODELS:
+    if source.hugging_face not in WELL_KNOWN_MODELS:
         name = source.hugging_face
         if name.startswith((".", "/", "~")):
             advice = f"if a folder was meant, write source: {{path: {name}}}; else {advice}"
@@ -298,7 +303,7 @@ def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
             f"the dimensions of {name} are not known: got an id that is neither in the table of "
             f"well-known models nor in the local hub cache {cache}; download it first, or {advice}"
         ).at("spec", *job.spec.manifest_models[named].location, "source", "huggingFace")
-    return KNOWN_MODELS[source.hugging_face]
+    return WELL_KNOWN_MODELS[source.hugging_face]
 
 
 def _read(job: RLHFJob, role: str, folder: Path, advice: str) -> DecoderShape:

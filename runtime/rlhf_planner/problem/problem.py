@@ -1,7 +1,6 @@
-"""What is planned: the calls and models of a job, what it works on, its devices, and what of the
-plan is decided already.
+"""The planning problem: graphs and models of a job, its workload, its devices, and what is fixed.
 
-This is all that the planner looks at. It has no manifest in it; `problem_of` makes it from one.
+The planner reads nothing else. A problem has no manifest in it; `problem_of` makes it from one.
 """
 
 from __future__ import annotations
@@ -27,32 +26,31 @@ Graphs = Mapping[GraphName, Graph]
 
 @dataclass(frozen=True)
 class Workload:
-    """What a job works on."""
+    """Amounts of data of a job."""
 
     prompts_per_step: int
-    """Prompts of a step."""
     warm_start_rows: int
-    """Rows of a step of the warm start. 0 without."""
+    """Rows of a step of the warm start; 0 without one."""
     pretraining_rows: int
-    """Rows for pretraining of a step. 0 without."""
+    """Rows of pretraining in a step; 0 without."""
     evaluation_prompts: int | None
-    """Prompts of an evaluation, at most. None: there is none, or it has no limit."""
+    """Limit of prompts of an evaluation. None: there is no evaluation, or no limit."""
     max_prompt_tokens: int
     """Longest prompt."""
     max_response_tokens: int
     """Longest response."""
     expected_prompt_tokens: float
-    """Tokens of a prompt, on average."""
+    """Mean tokens of a prompt."""
     expected_response_tokens: float
-    """Tokens of a response, on average."""
+    """Mean tokens of a response."""
     max_concurrent_sequences: int
-    """Sequences that one generation engine decodes at once, at most."""
+    """Limit of sequences that one generation engine decodes at once."""
     updates_per_epoch: int
     """Optimizer steps in one pass over a step's batch."""
 
     @property
     def other_rows(self) -> int:
-        """Rows of the largest batch that is not made of a step's prompts. 0 without."""
+        """Rows of the largest batch that does not come from a step's prompts; 0 without."""
         return max(self.warm_start_rows, self.pretraining_rows)
 
     @property
@@ -63,59 +61,57 @@ class Workload:
 
 @dataclass(frozen=True)
 class FixedStrategy:
-    """What is decided already of how a role computes."""
+    """Choices of a role that the manifest fixes."""
 
     tensor: int | None = None
-    """Ranks over which each layer is cut. None: the plan's choice; 1 where it chooses nothing."""
+    """Ranks over which each layer is cut. None: open; 1 if the plan does not choose."""
     pipeline: int | None = None
-    """Stages over which the layers are distributed. None: as above."""
+    """Stages over which the layers are distributed. None: as for `tensor`."""
     micro_batch_tokens: int | None = None
-    """Padded tokens that a rank runs through the model at once. None: the plan's choice."""
+    """Limit of padded tokens in a micro-batch. None: open."""
     recompute: bool | None = None
-    """Whether activations are computed again for the backward pass. None: the plan's choice."""
+    """True if activations are computed again in the backward pass. None: open."""
     offload: Offload = Offload.AUTO
-    """Whether it leaves its devices while others work there; Auto: the plan's choice."""
+    """Offloading while others work on its devices; Auto: open."""
 
     @property
     def num_ranks(self) -> int:
-        """Devices that hold the model once, as far as it is decided."""
+        """Devices for one copy of the model; an open factor counts as 1."""
         return (self.tensor or 1) * (self.pipeline or 1)
 
 
 @dataclass(frozen=True)
 class RoleSpec:
-    """A role with a model: what is known of it before it has devices."""
+    """A role with a model, before it has devices."""
 
     role: str
-    """Its name."""
     origin: str
     """The role whose source its weights come from: itself or another."""
     trained_as: str
-    """The entry of models that says how it is trained, for messages."""
+    """The entry of models with its training settings, for messages."""
     head: ModelHead
-    """What its model ends in."""
     shape: DecoderShape
-    """Its dimensions."""
+    """Dimensions of its model."""
     precision: Precision
     """Number format of its computation: float32 or bfloat16, never Auto."""
     engine: TrainingEngineType
-    """What trains it, or runs it forward."""
+    """The engine that trains it, or runs it forward."""
     is_trained: bool
-    """Whether a call of some graph trains it."""
+    """True if a call of some graph trains it."""
     generates: bool
-    """Whether a call of some graph generates with it."""
+    """True if a call of some graph generates with it."""
     is_saved: bool
-    """Whether checkpoints hold its state."""
+    """True if checkpoints hold its state."""
     rows_per_prompt: int
-    """Rows that it works on in one call of a step, for each of the step's prompts, at most."""
+    """Upper bound of its rows per prompt in one call of a step."""
     rows_together: int
-    """Rows of a prompt that are always on one rank: all where its loss compares them, else one."""
+    """Rows of a prompt that must be on one rank: all if its loss compares them, else one."""
     sequence_parallel: bool
-    """Whether Megatron's tensor ranks share the tokens where layers are not cut."""
+    """True if Megatron's tensor ranks share the tokens in layers that are not cut."""
     distributed_optimizer: bool
-    """Whether Megatron's replicas share master weights and moments."""
+    """True if Megatron's replicas share master weights and moments."""
     fixed: FixedStrategy
-    """What is decided already of how it computes."""
+    """Choices that the manifest fixes."""
 
     @property
     def num_parameters(self) -> int:
@@ -124,57 +120,57 @@ class RoleSpec:
 
     @property
     def uses_megatron(self) -> bool:
-        """Whether Megatron trains it, or runs it forward."""
+        """True if Megatron trains it, or runs it forward."""
         return self.engine is TrainingEngineType.MEGATRON
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What is decided already of the job as a whole."""
+    """Choices of the job that the manifest fixes."""
 
     placement: PlacementSpec
-    """Which devices hold which roles, as far as it says so."""
+    """The placement fixed by the manifest, if any."""
     engine_tensor: int | None = None
-    """Ranks of a generation engine, where placement does not say it. None: the plan's choice."""
+    """Ranks of a generation engine, unless placement fixes them. None: open."""
     kv_cache_bytes: int | None = None
-    """Cache of generation on each device. None: the plan's choice."""
+    """Cache of generation on each device. None: open."""
     kv_cache_memory: str | None = None
-    """The same as it is written, for messages."""
+    """The cache as the manifest writes it, for messages."""
     standby: bool | None = None
-    """Whether libraries stay in memory for the next start. None: where they fit."""
+    """True if libraries stay in memory for the next start. None: if they fit."""
     saves_while_training: bool = False
-    """Whether a copy of the state is written beside steps."""
+    """True if a copy of the state is written while steps run."""
     stage_fusion: StageFusionType = StageFusionType.AUTO
-    """Whether calls begin before the last response of a step has ended."""
+    """Setting for calls that begin before the last response of a step has ended."""
     stage_fusion_threshold: int | None = None
-    """Responses that are left then, at most. None: the plan's choice."""
+    """Limit of responses that are unfinished then. None: open."""
 
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """All that a plan depends on."""
+    """Everything that a plan depends on."""
 
     name: str
-    """The job's name."""
+    """Name of the job."""
     graphs: Graphs
-    """What it computes."""
+    """The graphs of the job."""
     models: Mapping[str, RoleSpec]
-    """Of every role with a model, in the order in which the algorithm names them."""
+    """Every role with a model, in the order of the algorithm."""
     pools: tuple[Pool, ...]
-    """The devices that it may take, all of one kind."""
+    """The devices that it may use, all of one kind."""
     workload: Workload
-    """What it works on."""
+    """Amounts of data."""
     fixed: Constraints
-    """What is decided already."""
+    """Choices that the manifest fixes."""
     profile: Profile | None = None
-    """Measured on such devices. None: times come from data sheets."""
+    """Times measured on such devices. None: times come from data sheets."""
 
     @property
     def device(self) -> Device:
-        """What ranks compute on."""
+        """Device of the ranks."""
         return device_of(self.pools)
 
     @cached_property
     def policy(self) -> str:
-        """The role whose model the job leaves."""
+        """The role whose model the job trains."""
         return policy_role(self.graphs[GraphName.STEP])

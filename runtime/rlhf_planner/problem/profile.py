@@ -1,12 +1,11 @@
-"""Measured seconds as functions of one number: piecewise linear, never falling.
+"""Profiles: times of the layers of some models, measured on one kind of device.
 
-Profile: what layers of some models take on one kind of device, measured there.
+`rlhf profile` writes it (rlhf_runtime.profiling), `MeasuredLayers` answers from it. It is a JSON
+file, whose version rises when an older reader would misunderstand it. Times are curves: functions
+of one number, piecewise linear, never falling.
 
-`rlhf profile` writes it (rlhf_runtime.profiling), `MeasuredLayers` answers from it. A file of JSON,
-whose version rises when an older reader would misunderstand it.
-
-What a block takes depends on its widths, not on how many of them a model has, so that a profile of
-one model serves all with such blocks. A tensor group's part is measured as a model of that part's
+The time of a block depends on its widths, not on how many of them a model has, so a profile of one
+model serves all with such blocks. A tensor group's part is measured as a model of that part's
 widths: fewer heads, a narrower feed-forward layer, fewer rows of the vocabulary.
 """
 
@@ -30,13 +29,13 @@ Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Curve(Contract):
-    """Seconds by something that is counted. Between two points it is linear, beyond the first and
-    the last it goes on with the slope of the segment there, and never below 0."""
+    """Seconds as a function of a count, never below 0. It is linear between points; beyond the
+    first and the last the slope of the segment there continues."""
 
     at: Annotated[tuple[Number, ...], Field(min_length=2)]
-    """What was counted: tokens, pairs, sequences or parameters, rising."""
+    """Counts of tokens, pairs, sequences or parameters, ascending."""
     seconds: Annotated[tuple[Number, ...], Field(min_length=2)]
-    """What was measured there, not falling."""
+    """Measured seconds at these counts, not falling."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -49,7 +48,7 @@ class Curve(Contract):
         return self
 
     def __call__(self, at: float) -> float:
-        """Seconds there."""
+        """Seconds at a count."""
         points, seconds = self.at, self.seconds
         after = min(max(bisect_left(points, at), 1), len(points) - 1)
         left, low = points[after - 1], seconds[after - 1]
@@ -58,23 +57,20 @@ class Curve(Contract):
 
 
 def curve_of(samples: Iterable[tuple[float, float]]) -> Curve:
-    """The curve of what was measured.
-
-    Whatever disturbs a measurement makes it longer. So of several measurements of one point the
-    least counts, and none is longer than that of a later point. What was measured at a single point
-    is taken to hold everywhere.
+    """Fit a curve to measurements.
 
     Args:
-        samples: what was counted, not below 0, and seconds, of which those below 0 count as 0; at
-            least one.
+        samples: at least one count, not below 0, with its seconds; negative seconds count as 0.
     """
-    least: dict[float, float] = {}
+    # Disturbances only make a measurement longer. So the minimum of each count is used, and none
+    # may exceed that of a later count. A single count gives a constant.
+    minimums: dict[float, float] = {}
     for at, seconds in samples:
-        least[at] = min(seconds, least.get(at, seconds))
-    points = sorted(least)
+        minimums[at] = min(seconds, minimums.get(at, seconds))
+    points = sorted(minimums)
     values: list[float] = []
     for at in reversed(points):
-        values.append(min([max(0.0, least[at]), *values[-1:]]))
+        values.append(min([max(0.0, minimums[at]), *values[-1:]]))
     if len(points) == 1:
         (only,) = points
         return Curve(at=(0.0, only) if only > 0 else (0.0, 1.0), seconds=(values[0], values[0]))
@@ -82,25 +78,25 @@ def curve_of(samples: Iterable[tuple[float, float]]) -> Curve:
 
 
 class BlockCurves(Contract):
-    """Seconds of a block: for its tokens, and for pairs of them in attention; their sum counts."""
+    """Seconds of a block: the sum of a curve of tokens and one of attention pairs."""
 
     tokens: Curve
-    """By tokens, with pairs taken out."""
+    """By tokens, without pairs."""
     pairs: Curve
-    """By pairs of tokens of which one looks at the other, from 0."""
+    """By attention pairs (query, key), from 0."""
 
     def __call__(self, tokens: float, pairs: float) -> float:
-        """Seconds of both."""
+        """The sum of both curves."""
         return self.tokens(tokens) + self.pairs(pairs)
 
 
 def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
-    """A block's curves from measurements, among which one number of tokens should occur with
-    different numbers of pairs; where none does, pairs take nothing beyond what tokens take.
+    """Fit a block's curves to measurements.
 
-    With n tokens, the number that has most of them, seconds grow by what pairs take; from the
-    fewest pairs down to none they are taken to fall as they rise from there to the next more. What
-    pairs take is then subtracted from all measurements.
+    One number of tokens should occur with different numbers of pairs; otherwise pairs add nothing.
+    The number of tokens with the most pairs determines the curve of pairs; below its fewest pairs
+    the slope of the next segment continues. The curve of pairs is then subtracted from all
+    measurements.
 
     Args:
         samples: tokens, pairs and seconds; at least one.
@@ -113,8 +109,8 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
     def num_pairs(tokens: float) -> int:
         return len({pairs for pairs, _ in by_tokens[tokens]})
 
-    most = max(by_tokens, key=lambda tokens: (num_pairs(tokens), tokens))
-    attention = _pairs_curve(curve_of(by_tokens[most]))
+    densest = max(by_tokens, key=lambda tokens: (num_pairs(tokens), tokens))
+    attention = _pairs_curve(curve_of(by_tokens[densest]))
     return BlockCurves(
         tokens=curve_of((tokens, seconds - attention(count)) for tokens, count, seconds in rows),
         pairs=attention,
@@ -122,7 +118,7 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
 
 
 def _pairs_curve(measured: Curve) -> Curve:
-    """The same from 0 pairs on, where nothing is left."""
+    """The curve extended to 0 pairs, with 0 seconds there."""
     (first, second, *_), (low, high, *_) = measured.at, measured.seconds
     none = low - first * (high - low) / (second - first)
     more = [max(0.0, seconds - none) for seconds in measured.seconds]
@@ -133,11 +129,11 @@ def _pairs_curve(measured: Curve) -> Curve:
 
 PROFILE_VERSION: Literal[1] = 1
 PROFILE_SUFFIX = ".profile.json"
-"""What stands in place of a manifest's ending, by default."""
+"""Replaces a manifest's extension, by default."""
 
 
 class BlockShape(Contract):
-    """What of a model determines the seconds of its layers."""
+    """The dimensions of a model that determine the times of its layers."""
 
     hidden_size: Count
     intermediate_size: Count
@@ -151,7 +147,7 @@ class BlockShape(Contract):
 
     @classmethod
     def of(cls, shape: DecoderShape) -> Self:
-        """Those of a model."""
+        """The dimensions of a decoder."""
         return cls(**{name: getattr(shape, name) for name in cls.model_fields})
 
     def __str__(self) -> str:
@@ -167,7 +163,7 @@ class PassCurves(Contract):
 
     block: BlockCurves
     embedding: Curve
-    """By tokens, with what a pass does once: masks, positions."""
+    """By tokens, with the one-time work of a pass: masks, positions."""
     head: Curve
     """By predicted tokens."""
 
@@ -178,10 +174,10 @@ class TrainingCurves(Contract):
     forward: PassCurves
     """Without gradients."""
     backward: PassCurves
-    """All that training takes beyond `forward`: what keeping activations adds to the forward pass
-    counts here."""
+    """Time of training beyond `forward`, including what keeping activations adds to the forward
+    pass."""
     recomputed: PassCurves
-    """The same where activations are computed again."""
+    """The same with recomputed activations."""
     optimizer: Curve
     """By parameters: clipping and AdamW's step."""
 
@@ -190,15 +186,15 @@ class GenerationCurves(Contract):
     """Seconds of a generation engine on one rank of a group, without communication."""
 
     prefill: BlockCurves
-    """Of a block, for prompts."""
+    """Seconds of a block, for prompts."""
     embedding: Curve
-    """By tokens of prompts: what a pass over prompts takes beyond its blocks and `step`."""
+    """By tokens of prompts: the time of a pass over prompts beyond its blocks and `step`."""
     sequences: Curve
-    """Of a block, by sequences of which it computes one token each."""
+    """Seconds of a block, by sequences with one new token each."""
     cached: Curve
-    """Of a block, by tokens in the cache of all sequences."""
+    """Seconds of a block, by tokens in the cache of all sequences."""
     step: Curve
-    """By sequences: what a decoding step takes beyond its blocks: embedding, logits, sampling and
+    """By sequences: the time of a decoding step beyond its blocks: embedding, logits, sampling and
     the work on the host."""
 
 
@@ -208,11 +204,11 @@ class ModelProfile(Contract):
     name: Text
     """The roles for which it was measured."""
     shape: BlockShape
-    """Of the whole model."""
+    """Shape of the uncut model."""
     precision: Precision
     """Number format of the computation: Float32 or BFloat16."""
     tensor: Count = 1
-    """Ranks that share a layer; seconds are those of one of them."""
+    """Ranks that share a layer; times are those of one of them."""
     training: TrainingCurves | None = None
     """None: not measured."""
     generation: GenerationCurves | None = None
@@ -220,37 +216,38 @@ class ModelProfile(Contract):
 
 
 class Measured(Contract):
-    """Where and by what a profile was measured."""
+    """The device and software of a profile."""
 
     device: Device
     """CPU or GPU."""
     name: Text
-    """Of the processor or GPU."""
+    """Name of the processor or GPU."""
     ranks: Count
     """Ranks that computed at the same time on the machine."""
     threads: Count
     """Threads of each."""
     torch: Text
-    """Version."""
+    """Version of PyTorch."""
     vllm: Text | None = None
-    """Version; None where no generation was measured."""
+    """Version of vLLM; None if generation was not measured."""
 
 
 class Constants(Contract):
-    """What replaces fields of `Hardware`. None: not measured, as a link of a single rank."""
+    """Measured constants that replace fields of `Hardware`. None: not measured, as a link of a
+    single rank."""
 
     memory_bytes_per_second: PositiveFloat
     """Read and written, both counted, by simple kernels."""
     engine_step_seconds: Annotated[float, Field(ge=0)] | None = None
-    """The least that a decoding step takes beyond its blocks."""
+    """Minimum time of a decoding step beyond its blocks."""
     link_bytes_per_second: PositiveFloat | None = None
-    """Received by each rank in large collectives."""
+    """Bytes that each rank receives per second in large collectives."""
     collective_seconds: Annotated[float, Field(ge=0)] | None = None
-    """What a small collective takes."""
+    """Seconds of a small collective."""
 
 
 class Profile(Contract):
-    """What was measured on one kind of device."""
+    """A profile of one kind of device."""
 
     version: Literal[1] = PROFILE_VERSION
     measured: Measured
@@ -258,15 +255,15 @@ class Profile(Contract):
     models: tuple[ModelProfile, ...]
 
     def to_json(self) -> str:
-        """As it is kept in a file."""
+        """The text of its file."""
         return self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n"
 
 
 def read_profile(file: Path) -> Profile:
-    """The profile in a file.
+    """Read a profile from its file.
 
     Raises:
-        ProfileUnusable: no such file, or something else in it, or another version.
+        ProfileUnusable: no such file, not a profile, or another version.
     """
     again = "measure again with `rlhf profile FILE`"
     try:
@@ -287,6 +284,6 @@ def read_profile(file: Path) -> Profile:
         ) from error
 
 
-def default_place(manifest: Path) -> Path:
-    """Beside the manifest: job.yaml has job.profile.json."""
+def default_path(manifest: Path) -> Path:
+    """The profile next to a manifest: job.yaml has job.profile.json."""
     return manifest.with_name(manifest.stem + PROFILE_SUFFIX)

@@ -42,7 +42,7 @@ MAX_CANDIDATES = 1_000
 INFEASIBLE_FACTOR = 10
 """Factor on MAX_CANDIDATES while no candidate is feasible."""
 MAX_SPLIT_PLACEMENTS = 16
-"""How many split placements contribute a feasible plan to the result."""
+"""Number of split placements that contribute a feasible plan to the result."""
 MAX_NODES_PER_CANDIDATE = 20
 """Cap on bounded nodes, as a multiple of the cap on candidates."""
 UNLIMITED = 10**9
@@ -165,6 +165,7 @@ class _Search:
         # A search that ended early may not have reached these placements.
         for fitted in split:
             self._update_incumbent(fitted)
+        # The head of the heap has the lowest bound of all waiting nodes.
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._incumbent_seconds, self._unfinished, *waiting])
         seconds = inf if self._incumbent is None else self._incumbent_seconds
@@ -210,6 +211,7 @@ class _Search:
         space: LayoutSpace | None,
         assignment: tuple[int, ...],
     ) -> None:
+        # Prune: no plan below this node beats the incumbent.
         if bound < self._incumbent_seconds:
             node = _Node(bound, -len(assignment), next(self._numbers), placement, space, assignment)
             heapq.heappush(self._queue, node)

@@ -55,13 +55,13 @@ def neighbours(
     assert planned is not None and planned.role is not None
     generates = planned.kind in GENERATION
     is_fused = fusion_of(plan) is not None
-    neighbours_ = [
+    result = [
         _neighbour(problem, hardware, call, name, placement, choice, is_fused)
         for name, placement, choice in _choices(problem, plan, planned.role, generates)
     ]
     return tuple(
         sorted(
-            neighbours_,
+            result,
             key=lambda neighbour: (neighbour.step_seconds is None, neighbour.step_seconds or 0.0),
         )
     )
@@ -143,7 +143,6 @@ def _call_placement(mesh: Mesh, pipeline: int | None) -> CallPlacement:
 
 
 def _choice(problem: PlanningProblem, plan: Plan) -> MemoryChoice:
-    """The memory choice of a plan."""
     return MemoryChoice(
         micro_batch_tokens={
             role.role: role.micro_batch_tokens

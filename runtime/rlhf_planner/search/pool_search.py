@@ -81,23 +81,24 @@ def search_pool_sizes(
         objective: the objective that compares them.
         search: searches the plan of one size.
     """
-    best, best_score, searched_ = None, WORST, list(candidates)
+    best, best_score, searched = None, WORST, list(candidates)
 
     def lower_bound(number: int) -> tuple[float, float]:
-        return objective.score(searched_[number].devices, searched_[number].bound_seconds)
+        return objective.score(searched[number].devices, searched[number].bound_seconds)
 
     for number in sorted(range(len(candidates)), key=lower_bound):
         candidate = candidates[number]
+        # Sizes are in the order of their bounds, so no later size can score better.
         if lower_bound(number) >= best_score:
             break
         below = objective.below_seconds(candidate.devices, best_score)
-        search_ = search(candidate.problem, below)
-        searched_[number] = candidate = _with_search(candidate, search_)
+        result_ = search(candidate.problem, below)
+        searched[number] = candidate = _with_search(candidate, result_)
         score = objective.score(candidate.devices, candidate.step_seconds)
         if score < best_score:
             best, best_score = candidate, score
     is_proved = all(lower_bound(number) >= best_score for number in range(len(candidates)))
-    return PoolSearchResult(best, tuple(searched_), is_proved)
+    return PoolSearchResult(best, tuple(searched), is_proved)
 
 
 def _with_search(candidate: PoolCandidate, search: Search | None) -> PoolCandidate:

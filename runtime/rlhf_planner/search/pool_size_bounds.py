@@ -44,8 +44,7 @@ class PoolSizeBounds:
         """Bound a step on fewer devices; infinite if a role fits nowhere.
 
         The bound is the larger of two: the critical path with every call on its fastest device
-        count,
-        and the total work, each call at its most efficient device count, over all devices.
+        count, and the total work, each call at its most efficient device count, over all devices.
 
         Args:
             part: the problem with fewer devices.

@@ -41,7 +41,6 @@ class Relaxation:
     """Lower bounds of the layouts of one problem."""
 
     problem: PlanningProblem
-    """The planning problem."""
     seconds: CallTimeBounds
     """Lower bounds of calls' times."""
     memory: MemoryBounds
@@ -69,9 +68,7 @@ class Relaxation:
                     [self.seconds.generate_calls(role, engines, size, None, NONE) for size in sizes]
                 )
             for choice_bounds in choices:
-                possible = [
-                    bounds_of_one for bounds_of_one in choice_bounds if bounds_of_one is not None
-                ]
+                possible = [candidate for candidate in choice_bounds if candidate is not None]
                 if not possible:
                     return None
                 for call in possible[0]:
@@ -94,6 +91,7 @@ class Relaxation:
         for offload in offload_choices(self.problem, groups):
             capacity = capacity_of(self.problem, groups, offload)
             dimensions = tuple(self._dimensions(placement, capacity, crossing))
+            # A dimension without options makes every layout infeasible.
             if all(dimension.options for dimension in dimensions):
                 roles = offload.roles
                 orders = self.seconds.steps.orders(placement, roles) if roles else ()
@@ -149,10 +147,8 @@ class Relaxation:
         """
         configs = self.role_configs(space, assignment)
         # Each role's configs are filtered next to the minimum of the others before the product.
-        minimums = [
-            min_bytes_of([memory for _, memory in role_configs_]) for role_configs_ in configs
-        ]
-        engines = [engine.min_bytes for _, engine in _engines_of(space, assignment)]
+        minimums = [min_bytes_of([memory for _, memory in of_role]) for of_role in configs]
+        engines = [engine.min_bytes for _, engine in _engine_optionof(space, assignment)]
         residual = residual_bytes(space.capacity.spare, [*minimums, *engines])[: len(minimums)]
         for chosen in product(*map(_pareto_optimal, configs, residual)):
             seconds = self.config_bounds(space, assignment, chosen)
@@ -163,7 +159,7 @@ class Relaxation:
         self, space: LayoutSpace, assignment: tuple[int, ...], configs: Sequence[RoleConfigBytes]
     ) -> Seconds | None:
         """Bound calls for one config per role. None: it does not fit."""
-        engines = _engines_of(space, assignment)
+        engines = _engine_optionof(space, assignment)
         used = [*(used for _, used in configs), *(engine.min_bytes for _, engine in engines)]
         residual = residual_bytes(space.capacity.spare, used)
         if not fits(used[0], residual[0]):
@@ -171,14 +167,15 @@ class Relaxation:
         bounds = {
             call: seconds for config, _ in configs for call, seconds in config.seconds.items()
         }
+        # Moves depend on the config's bytes, not only on the role.
         for config, _ in configs:
             bounds |= self._moves(config.model, space.capacity)
         assigned = [
             d.options[number] for d, number in zip(space.dimensions, assignment, strict=True)
         ]
         bounds |= self._reshards(space, [(option,) for option in assigned])
-        for (role, engines_), free in zip(engines, residual[len(configs) :], strict=True):
-            bounds |= self._engine_seconds(space, role, engines_, free)
+        for (role, engine_option), free in zip(engines, residual[len(configs) :], strict=True):
+            bounds |= self._engine_seconds(space, role, engine_option, free)
         return bounds
 
     def role_configs(
@@ -292,7 +289,7 @@ class Relaxation:
         )
 
 
-def _engines_of(space: LayoutSpace, assignment: tuple[int, ...]) -> list[tuple[str, Option]]:
+def _engine_optionof(space: LayoutSpace, assignment: tuple[int, ...]) -> list[tuple[str, Option]]:
     """Role and engines of each dimension that sizes engines."""
     pairs = zip(space.dimensions, assignment, strict=True)
     return [

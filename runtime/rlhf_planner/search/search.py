@@ -35,7 +35,6 @@ class Search:
     """A search that has ended."""
 
     problem: PlanningProblem
-    """The planning problem."""
     hardware: Mapping[str, Hardware]
     """Hardware of each pool's devices."""
     result: SearchResult

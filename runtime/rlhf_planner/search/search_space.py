@@ -103,6 +103,7 @@ class LayoutSpace:
             ]
             if not all(kept):
                 return None
+            # Nothing was removed, so another round would change nothing.
             if all(len(new) == len(old) for new, old in zip(kept, options, strict=True)):
                 return ResidualDomains(tuple(options), tuple(residual))
             options = kept

@@ -1,22 +1,20 @@
-"""Who waits for whom when a step runs again and again on exclusive devices: tasks, and arcs between
-them. Pure.
+"""Dependencies between the tasks of a step that runs again and again on exclusive devices, and the
+exact time of a step in the long run. Pure.
 
 The arcs are those of the runtime. The driver sends the calls of a pass in program order, some
 passes ahead of the one that runs. A rank runs its calls in the order in which they were sent; a
-call starts when all that it reads is there and all of its ranks have reached it. So the order on
-every rank is fixed before anything runs, and time follows from sums and maxima alone.
+call starts when its inputs are ready and all of its ranks have reached it. So the order on every
+rank is fixed before anything runs, and times follow from sums and maxima alone.
 
-The seconds between two iterations of tasks that wait for each other, for ever: exactly. Pure.
-
-Ends of tasks are longest paths through the arcs of all iterations (a linear system in the algebra
-of maximum and sum). A path through many iterations is made of cycles of the arcs between the tasks
-of one, so what a step takes in the long run is the largest ratio that a cycle has, of its tasks'
-seconds to the iterations that it goes through. Ends after k iterations differ from k times this
-ratio by no more than a constant.
+Ends of tasks are longest paths through the arcs of all iterations (a linear system in max-plus
+algebra). A path through many iterations consists of cycles of the arcs between the tasks of one, so
+the time of a step in the long run is the largest cycle ratio: a cycle's seconds divided by the
+iterations that it crosses. The end after k iterations differs from k times this ratio by at most a
+constant.
 
 Source: Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity (1992), chapter 3. The
-search is Lawler's (Combinatorial Optimization, 1976, chapter 3), with the next candidate taken from
-the cycle that refutes the last one (Dinkelbach, On nonlinear fractional programming, 1967).
+search is Lawler's (Combinatorial Optimization, 1976, chapter 3), with the next candidate from the
+cycle that refutes the last one (Dinkelbach, On nonlinear fractional programming, 1967).
 """
 
 from __future__ import annotations
@@ -31,7 +29,8 @@ from typing import NamedTuple
 from rlhf_flow.errors import FlowError
 
 PASSES_AHEAD = 1
-"""Passes that the driver sends before the one that runs is over: workers never wait for it."""
+"""Passes that the driver sends before the pass that runs has ended, so that workers never wait for
+it."""
 
 
 class PoolRanks(NamedTuple):
@@ -39,35 +38,33 @@ class PoolRanks(NamedTuple):
 
     pool: str
     ranks: range
-    """As the pool numbers them."""
+    """Ranks, as the pool numbers them."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call of a step, as far as time is concerned."""
+    """A call of a step, as the simulation sees it."""
 
     id: str
     seconds: float
-    """From its start to its end, alone on its ranks; 0 or more."""
+    """Duration, alone on its ranks; 0 or more."""
     ranks: tuple[PoolRanks, ...] = ()
-    """All of them run it from its start to its end. None: it runs beside the ranks, such as
-    verifiers on hosts."""
+    """All of them run it from start to end. Empty: it runs off the ranks, such as verifiers on
+    hosts."""
     after: tuple[str, ...] = ()
-    """Tasks of the same iteration that end before it starts; they come before it in program
-    order."""
+    """Tasks of the same iteration that end before it starts; they precede it in program order."""
     after_previous: tuple[str, ...] = ()
-    """Tasks of which that of the iteration before ends before it starts: version edges into the
-    next step."""
+    """Tasks of the iteration before that end before it starts: version edges into the next step."""
     resource: str | None = None
-    """What else it has to itself, by name. Tasks beside the ranks without one overlap with
-    anything."""
+    """Another exclusive resource, by name. Tasks off the ranks without one overlap with anything.
+    """
 
 
 class Cause(StrEnum):
-    """Why a task waits for another."""
+    """The kind of a dependency."""
 
     INPUT = "input"
-    """It reads what the other writes, or the weights that it changes."""
+    """It reads the output of the other, or the weights that the other changes."""
     RANKS = "ranks"
     """They share ranks, and the other was sent before it."""
     RESOURCE = "resource"
@@ -77,59 +74,58 @@ class Cause(StrEnum):
 
 
 Arc = tuple[int, int]
-"""The number of a node that must have ended, and how many iterations before that of the node that
-waits for it."""
+"""A node that must have ended, and how many iterations earlier than the waiting node."""
 Arcs = Mapping[Arc, Cause]
-"""All that a node waits for, and why."""
+"""Dependencies of a node, with their kinds."""
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that run the same tasks: one of them stands for all."""
+    """Ranks that run the same tasks: one of them represents all."""
 
     ranks: tuple[PoolRanks, ...]
-    """In the order of pools and ranks."""
+    """Parts of the group, in the order of pools and ranks."""
     tasks: tuple[int, ...]
-    """Numbers of the tasks that they run, in program order."""
+    """Indices of the tasks that they run, in program order."""
 
     @property
     def num_ranks(self) -> int:
-        """Ranks in the group."""
+        """Number of ranks in the group."""
         return sum(len(part.ranks) for part in self.ranks)
 
 
 @dataclass(frozen=True)
 class EventGraph:
-    """Tasks of one iteration, and all that a task of an iteration waits for."""
+    """Tasks of one iteration, with the dependencies of each."""
 
     tasks: tuple[Task, ...]
-    """In program order."""
+    """Tasks in program order."""
     groups: tuple[RankGroup, ...]
-    """All ranks that run something, in the order of pools and ranks."""
+    """All ranks with tasks, in the order of pools and ranks."""
     arcs: tuple[Arcs, ...]
-    """Into each task, and last into the end of a pass: a node after all tasks, that takes no time.
-    Arcs within an iteration come from nodes with smaller numbers."""
+    """Arcs into each task, and last into the end of a pass: a node after all tasks, without
+    duration. Arcs within an iteration come from lower nodes."""
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """How long each node takes."""
+        """Duration of each node."""
         return (*(task.seconds for task in self.tasks), 0.0)
 
     def work(self, group: RankGroup) -> float:
-        """Seconds for which a group's ranks are busy in an iteration."""
+        """Busy seconds of a group's ranks in an iteration."""
         return sum(self.tasks[number].seconds for number in group.tasks)
 
 
 def event_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> EventGraph:
-    """What waits for what, as the runtime runs tasks.
+    """Build the event graph of tasks as the runtime runs them.
 
     Args:
         tasks: of one iteration, in program order.
-        passes_ahead: passes that the driver sends before the one that runs is over; 0 where a step
-            repeats something, as the driver then waits for each pass.
+        passes_ahead: passes that the driver sends before the pass that runs has ended; 0 for a step
+            that repeats something, as the driver then waits for each pass.
 
     Raises:
-        FlowError: two tasks of one id, a dependency that is not there or comes later in program
+        FlowError: two tasks of one id, a dependency that is missing or comes later in program
             order, or seconds that are negative or not finite.
     """
     numbers = _numbers(tasks)
@@ -145,7 +141,7 @@ def event_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> Even
 
 
 def dependency_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> EventGraph:
-    """The same where ranks and resources hold nothing up: what holds for any order of the tasks.
+    """The event graph without arcs of ranks and resources: it bounds every order of the tasks.
 
     Raises:
         FlowError: as for `event_graph`.
@@ -157,32 +153,30 @@ def dependency_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) ->
 
 
 def rank_groups(tasks: Sequence[Task]) -> tuple[RankGroup, ...]:
-    """All ranks of some tasks, as few groups as there are sets of tasks that a rank runs.
-
-    The cost grows with the number of tasks and not with that of ranks: pools are cut where a task's
-    ranks begin or end.
-    """
+    """Group all ranks of some tasks by the set of tasks that they run."""
     uses: dict[str, list[tuple[int, range]]] = defaultdict(list)
     for number, task in enumerate(tasks):
         for pool, ranks in task.ranks:
             uses[pool].append((number, ranks))
     parts: dict[tuple[int, ...], list[PoolRanks]] = defaultdict(list)
     for pool in sorted(uses):
+        # Pools are cut at the borders of tasks' ranks, so the cost grows with tasks, not with
+        # ranks.
         cuts = sorted({cut for _, ranks in uses[pool] for cut in (ranks.start, ranks.stop)})
         index = {cut: number for number, cut in enumerate(cuts)}
         running: list[list[int]] = [[] for _ in cuts]
         for number, ranks in uses[pool]:
-            for found in running[index[ranks.start] : index[ranks.stop]]:
-                if found[-1:] != [number]:
-                    found.append(number)
-        for found, first, end in zip(running, cuts, cuts[1:], strict=False):
-            if found:
-                _append(parts[tuple(found)], pool, first, end)
+            for task_list in running[index[ranks.start] : index[ranks.stop]]:
+                if task_list[-1:] != [number]:
+                    task_list.append(number)
+        for task_list, first, end in zip(running, cuts, cuts[1:], strict=False):
+            if task_list:
+                _append(parts[tuple(task_list)], pool, first, end)
     return tuple(RankGroup(tuple(ranks), tasks_there) for tasks_there, ranks in parts.items())
 
 
 def _append(parts: list[PoolRanks], pool: str, first: int, end: int) -> None:
-    """Add ranks, to the last part where they are its neighbours."""
+    """Append ranks, merged with the last part if they are its neighbours."""
     if parts and parts[-1].pool == pool and parts[-1].ranks.stop == first:
         first = parts.pop().ranks.start
     parts.append(PoolRanks(pool, range(first, end)))
@@ -230,7 +224,7 @@ def _add_dependencies(
 
 
 def _add_queue(arcs: list[dict[Arc, Cause]], queue: Sequence[int], cause: Cause) -> None:
-    """Each after the one before it, the first after the last one of the iteration before."""
+    """Chain tasks: each after the one before, the first after the last of the iteration before."""
     arcs[queue[0]].setdefault((queue[-1], 1), cause)
     for source, target in zip(queue, queue[1:], strict=False):
         arcs[target].setdefault((source, 0), cause)
@@ -245,60 +239,60 @@ def _resource_queues(tasks: Sequence[Task]) -> Iterable[list[int]]:
 
 
 def _add_driver(arcs: list[dict[Arc, Cause]], passes_ahead: int) -> None:
-    """A pass ends with the last of its tasks, and after the pass before; a later one begins after
-    that. Tasks that another one of the pass waits for, or that wait for another one, need no arc of
-    their own."""
+    """Add the end of a pass, and the passes that wait for it."""
     end = len(arcs) - 1
-    waited_for = {source for found in arcs for source, back in found if back == 0}
+    # Other tasks of the pass imply these arcs.
+    waited_for = {source for sources in arcs for source, back in sources if back == 0}
     for number in range(end):
+        # Tasks with a successor in the pass end before the pass anyway.
         if number not in waited_for:
             arcs[end][number, 0] = Cause.DRIVER
+        # Tasks with a predecessor in the pass start after its beginning anyway.
         if all(back for _, back in arcs[number]):
             arcs[number].setdefault((end, passes_ahead + 1), Cause.DRIVER)
     arcs[end][end, 1] = Cause.DRIVER
 
 
 RELATIVE_TOLERANCE = 1e-12
-"""Of all tasks' seconds: smaller differences are rounding."""
+"""Share of all tasks' seconds below which differences are rounding."""
 
 
 class Link(NamedTuple):
-    """A node on a cycle, and why it waits for the one before it."""
+    """A node of a cycle, and its dependency on the node before it."""
 
     node: int
     iterations: int
-    """How many iterations before its own that of the node before it is."""
+    """Iterations from the node before it to this one."""
     cause: Cause
-    """Why it waits for it."""
+    """The kind of the dependency."""
 
 
 class Cycle(NamedTuple):
-    """Nodes each of which waits for the one before, the first for the last."""
+    """Nodes that each wait for the one before, the first for the last."""
 
     seconds: float
-    """Of all its nodes."""
+    """Sum of the durations of all nodes."""
     iterations: int
-    """Through how many it goes; at least 1."""
+    """Iterations that it crosses; at least 1."""
     links: tuple[Link, ...]
-    """In the order in which they run, from the smallest node on."""
+    """In the order in which they run, from the lowest node on."""
 
     @property
     def ratio(self) -> float:
-        """Seconds for each iteration."""
+        """Seconds per iteration."""
         return self.seconds / self.iterations
 
 
 def critical_cycle(graph: EventGraph) -> Cycle:
     """A cycle of the largest ratio: seconds between the ends of two iterations, in the long run.
 
-    For a candidate ratio r every node gets as potential the longest path to it, where an arc counts
-    the seconds of its source, less r for each iteration that it crosses. If there are such
-    potentials, no cycle has a larger ratio: around one their differences sum up to zero, so its
-    seconds are at most r times its iterations. If there are none, arcs that raise potentials for
-    ever form a cycle of a larger ratio, which is the next candidate.
-
-    Of several such cycles it is the same for the same graph.
+    The result is deterministic, also if several cycles have this ratio.
     """
+    # For a candidate ratio r every node gets as potential the longest path to it, where an arc
+    # counts the seconds of its source, less r per iteration that it crosses. If such potentials
+    # exist, no cycle has a larger ratio: around a cycle their differences sum up to zero, so its
+    # seconds are at most r times its iterations. If not, arcs that raise potentials for ever form a
+    # cycle of a larger ratio, which is the next candidate.
     end = len(graph.tasks)
     best = Cycle(0.0, 1, (Link(end, 1, Cause.DRIVER),))
     potentials = [0.0] * (end + 1)
@@ -308,20 +302,20 @@ def critical_cycle(graph: EventGraph) -> Cycle:
 
 
 def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> Cycle | None:
-    """A cycle of a larger ratio, or none; potentials may be any and are raised to proper ones."""
+    """A cycle of a larger ratio, or None; the given potentials are raised to proper ones."""
     seconds = graph.seconds
     tolerance = RELATIVE_TOLERANCE * sum(seconds)
     parents: list[Arc | None] = [None] * len(potentials)
     for _ in range(len(potentials) + 1):
         is_raised = False
         for node, arcs in enumerate(graph.arcs):
-            found, highest = None, potentials[node] + tolerance
+            predecessor, highest = None, potentials[node] + tolerance
             for source, back in arcs:
                 reached = potentials[source] + seconds[source] - ratio * back
                 if reached > highest:
-                    found, highest = (source, back), reached
-            if found is not None:
-                is_raised, parents[node], potentials[node] = True, found, highest
+                    predecessor, highest = (source, back), reached
+            if predecessor is not None:
+                is_raised, parents[node], potentials[node] = True, predecessor, highest
         if not is_raised:
             return None
         if (node_on_cycle := _on_cycle(parents)) is not None:
@@ -330,7 +324,7 @@ def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> C
 
 
 def _on_cycle(parents: Sequence[Arc | None]) -> int | None:
-    """A node that is, through others, its own parent; None where there is none."""
+    """A node that is, through others, its own parent; None if there is none."""
     visited = [-1] * len(parents)
     for start in range(len(parents)):
         node = start

@@ -1,14 +1,12 @@
-"""Several iterations of a step on exclusive devices: when which task runs, how long a step takes in
-the long run, who is idle, and what to make faster. Pure and deterministic.
+"""Simulates several iterations of a step on exclusive devices: schedule, time of a step in the long
+run, idle time, and critical path. Pure and deterministic.
 
-The rules are those of the runtime (event_graph.py), so nothing is chosen here: with a given order
-of tasks there is one schedule, in which everything starts as soon as it may. With a fixed order
-there are no scheduling anomalies: nothing ends earlier when a task takes longer or waits for one
-more.
+The rules are those of the runtime (event_graph.py), so nothing is chosen here: a fixed order of
+tasks has one schedule, in which everything starts as early as possible. With a fixed order there
+are no scheduling anomalies: nothing ends earlier if a task takes longer or has one more dependency.
 
 Source: ReaL (arXiv 2406.14088), section 5, estimates a plan by such a simulation of the augmented
-graph. There tasks are taken in the order in which they become ready; here in that in which the
-driver sends them.
+graph. There tasks run in the order in which they become ready; here in the driver's order.
 """
 
 from __future__ import annotations
@@ -31,67 +29,67 @@ from rlhf_planner.simulation.event_graph import (
 
 
 class Span(NamedTuple):
-    """When a task of an iteration runs."""
+    """The time of a task in an iteration."""
 
     task: str
-    """Its id."""
+    """Id of the task."""
     iteration: int
-    """From 0."""
+    """Iteration, from 0."""
     begin_seconds: float
-    """Since the first iteration was sent."""
+    """Seconds since the first iteration was sent."""
     end_seconds: float
 
 
 class Wait(NamedTuple):
-    """What a task starts upon: the last that it waits for."""
+    """The dependency that a task starts after: the last of all to end."""
 
     task: str
     iteration: int
     waits_for: str | None
-    """The task that ends when it starts. None: the driver, who waits for an earlier pass, or
+    """The task that ends when it starts. None: the driver, which waits for an earlier pass, or
     nothing."""
     of_iteration: int
     """The iteration of that task, or of that pass."""
     cause: Cause
-    """Why it waits for it."""
+    """The kind of dependency."""
 
 
 class CriticalTask(NamedTuple):
-    """A task that makes steps as long as they are."""
+    """A task on the critical path of steps."""
 
     task: str
     iteration: int
-    """Relative to the first task of the critical path."""
+    """Iteration relative to the first task of the path."""
     cause: Cause
-    """Why it does not start before the one before it on the path ends; of the first one: before the
-    last one does, so many iterations earlier."""
+    """The kind of dependency on the task before it on the path. The first task depends on the last
+    one, of as many iterations earlier as the path crosses."""
 
 
 @dataclass(frozen=True)
 class GroupUse:
-    """What the ranks of a group do in the long run."""
+    """Busy and idle time of a group's ranks in the long run."""
 
     group: RankGroup
     busy_seconds: float
-    """In each step."""
+    """Busy seconds per step."""
     busy_share: float
-    """Of a step's time; 0 to 1."""
+    """Share of a step's time; 0 to 1."""
 
     @property
     def idle_share(self) -> float:
-        """Of a step's time; 0 to 1."""
+        """Share of a step's time; 0 to 1."""
         return 1.0 - self.busy_share
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Some iterations of a step, and what goes on for ever after them."""
+    """Some iterations of a step, and the steady state after them."""
 
     graph: EventGraph
     begins: tuple[tuple[float, ...], ...]
-    """Of each iteration: seconds at which its tasks begin; last, that at which it is over."""
+    """Per iteration: seconds at which its tasks begin; the last entry is its end."""
     ends: tuple[tuple[float, ...], ...]
-    """Of each iteration: seconds at which its tasks end; last, that at which it is over."""
+    """Per iteration: seconds at which its tasks end; the last entry is its end."""
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -104,45 +102,44 @@ class Simulation:
 
     @property
     def makespan_seconds(self) -> float:
-        """Until all iterations have ended."""
+        """Seconds until all iterations have ended."""
         return self.ends[-1][-1]
 
     @cached_property
     def critical_cycle(self) -> Cycle:
-        """The tasks that wait for each other for so long that a step cannot be shorter."""
+        """The tasks whose dependency cycle determines the time of a step."""
         return critical_cycle(self.graph)
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step in the long run: from the end of one to that of the next, on average.
+        """Seconds of a step in the long run: from the end of one to the end of the next, on
+        average.
 
-        It is the largest cycle ratio of the graph (cycle_ratio.py), exact but for rounding, and not
-        read off late iterations, since no number of them is enough: a chain of tasks that takes a
-        little longer than another may show only after any number of steps, and with passes sent
-        ahead ends may come in pairs. From the end of iteration 0 to that of iteration n it is n
-        times this but for 2 S at most, where S is the seconds of all tasks together: a path through
-        many iterations is cycles, with at most this ratio, and a rest in which no task comes twice;
-        and whoever follows a cycle of this ratio is behind by one round of it at most.
+        n iterations take n x step_seconds, within 2 S, with S the sum of all task durations.
         """
+        # This is the largest cycle ratio of the graph, exact but for rounding. Late iterations
+        # would not give it: a chain of tasks that is a little longer than another may show only
+        # after any number of steps, and with passes sent ahead ends may come in pairs.
         return self.critical_cycle.ratio
 
     @property
     def critical_path(self) -> tuple[CriticalTask, ...]:
-        """The tasks of which each waits for the one before, and the first for the last: a step is
-        as long as they are together, divided by the iterations that they go through. It would be as
-        long if all others took no time. A second less on one of them makes steps shorter, unless
-        another such path takes as long.
+        """The tasks of which each waits for the one before, and the first for the last.
+
+        The time of a step is the sum of their seconds, divided by the iterations that they cross;
+        all other tasks could take no time without changing it. Shortening one of these tasks
+        shortens steps, unless another such path takes the same time.
         """
-        tasks, found, iteration = self.graph.tasks, list[CriticalTask](), 0
+        tasks, path, iteration = self.graph.tasks, list[CriticalTask](), 0
         links = self.critical_cycle.links
         past_driver = any(link.node == len(tasks) for link in links[-1:])
         for number, (node, back, cause) in enumerate(links):
             iteration += back if number else 0
             if node < len(tasks):
                 cause = Cause.DRIVER if past_driver else cause
-                found.append(CriticalTask(tasks[node].id, iteration, cause))
+                path.append(CriticalTask(tasks[node].id, iteration, cause))
             past_driver = node == len(tasks)
-        return tuple(found)
+        return tuple(path)
 
     @cached_property
     def uses(self) -> tuple[GroupUse, ...]:
@@ -156,14 +153,14 @@ class Simulation:
 
     @property
     def idle_share(self) -> float:
-        """Of the time of all ranks, in the long run; 0 to 1."""
+        """Idle share of the time of all ranks, in the long run; 0 to 1."""
         num_ranks = sum(use.group.num_ranks for use in self.uses)
         idle = sum(use.idle_share * use.group.num_ranks for use in self.uses)
         return idle / num_ranks if num_ranks else 0.0
 
     def waits(self, iteration: int) -> tuple[Wait, ...]:
-        """What each task of an iteration starts upon, in program order; late iterations show what
-        goes on for ever. Tasks that start at once are left out."""
+        """The last dependency of each task of an iteration, in program order; late iterations show
+        the steady state. Tasks that start at once are left out."""
         return tuple(
             wait
             for number in range(len(self.graph.tasks))
@@ -184,13 +181,13 @@ class Simulation:
 def simulate(
     tasks: Sequence[Task], iterations: int = 4, passes_ahead: int = PASSES_AHEAD
 ) -> Simulation:
-    """Run a step some times, one iteration after the other and overlapping where it may.
+    """Simulate iterations of a step, overlapping where possible.
 
     Args:
         tasks: of one iteration, in program order.
         iterations: how many to run; 1 or more.
-        passes_ahead: passes that the driver sends before the one that runs is over; 0
-            where a step repeats something (`flow.repeat`).
+        passes_ahead: passes that the driver sends before the pass that runs has ended; 0 for a step
+            that repeats something (`flow.repeat`).
 
     Raises:
         FlowError: as `event_graph`.
@@ -215,7 +212,8 @@ def simulate(
 
 
 def step_seconds(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:
-    """Seconds of a step in the long run, as `Simulation.step_seconds`, without its iterations.
+    """Seconds of a step in the long run, as `Simulation.step_seconds`, without simulating
+    iterations.
 
     Raises:
         FlowError: as `event_graph`.

@@ -1,11 +1,12 @@
-"""The tasks of a step some of whose calls begin before the last response has ended. Pure.
+"""The calls of a planned step as tasks of the simulation, also if some of them begin before the
+last
+response has ended. Pure.
 
-The order is the runtime's (rlhf_runtime.controller.dispatch): the call that finishes responses
-comes right after that which generates them, and then, where it is planned, memory is given back, on
-engines that finish nothing at once. Calls that begin early are sent in their place, over what has
-ended; their second parts wait until a call is sent that does not begin early, or the step ends.
-
-The calls of a planned step as tasks of the simulation. Pure.
+The order is the runtime's (rlhf_runtime.controller.dispatch). With a fusion, the call that finishes
+responses comes right after the one that generates them; then, if planned, memory is released, on
+engines that finish nothing at once. Calls that begin early are sent in their place, over the
+responses that have ended; their second parts wait until a call is sent that does not begin early,
+or the step ends.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from rlhf_planner.simulation.event_graph import PASSES_AHEAD, PoolRanks, Task
 from rlhf_planner.simulation.simulate import Simulation, simulate
 
 EARLY, LATE = " (early)", " (late)"
-"""After a call's site: its part over responses that ended early, and over the others; also of the
-engines that give memory back at once, and of those that finish."""
+"""Suffixes of a call's site: its part over responses that ended early, and over the others. Also of
+the engines that release memory at once, and of those that finish."""
 
 
 def site_of(task: str) -> str:
-    """The call of which a task is one, or a part."""
+    """The call that a task is, or is a part of."""
     return task.removesuffix(EARLY).removesuffix(LATE)
 
 
@@ -38,13 +39,13 @@ def fused_tasks(
     fusion: Fusion,
     late_seconds: Mapping[str, float],
 ) -> tuple[Task, ...]:
-    """Tasks with those in two that are in two parts.
+    """Split the tasks of calls in two parts.
 
     Args:
         calls: of the step, in program order.
-        tasks: one for each of them, as if nothing overlapped.
-        fusion: what does.
-        late_seconds: of second parts, of the seconds of those calls; those left out take no time.
+        tasks: one for each call, as if nothing overlapped.
+        fusion: the overlap.
+        late_seconds: seconds of second parts; a missing one takes no time.
     """
     return tuple(_Order(fusion, _finish_of(calls), late_seconds).sent(calls, tasks))
 
@@ -54,13 +55,13 @@ def _finish_of(calls: Sequence[CallPlan]) -> str:
 
 
 class _Order:
-    """What is sent when."""
+    """The order in which tasks are sent."""
 
     def __init__(self, fusion: Fusion, finish: str, late_seconds: Mapping[str, float]) -> None:
         self._fusion, self._finish, self._late_seconds = fusion, finish, late_seconds
         self._late_parts: list[Task] = []
-        self._whole = {fusion.generate: finish} | {site: site + LATE for site in fusion.calls}
-        """When all of a call's rows are there."""
+        self._complete = {fusion.generate: finish} | {site: site + LATE for site in fusion.calls}
+        """Task after which all of a call's rows are complete, by site."""
 
     def sent(self, calls: Sequence[CallPlan], tasks: Sequence[Task]) -> Iterator[Task]:
         for call, task in zip(calls, tasks, strict=True):
@@ -71,14 +72,14 @@ class _Order:
             self._late_parts.clear()
             if call.call == self._finish:
                 yield replace(task, after=(self._fusion.generate,))
-            elif self._gives_back(call):
-                yield from self._given_back(call, task)
+            elif self._releases_partly(call):
+                yield from self._release(call, task)
             else:
-                yield self._after_whole(task)
+                yield self._after_complete(task)
         yield from self._late_parts
 
     def _begun(self, task: Task) -> Task:
-        """The first part; the second is kept for later."""
+        """Build the first part; the second is queued."""
         late = self._late_seconds.get(task.id, 0.0)
         early = replace(
             task,
@@ -91,7 +92,7 @@ class _Order:
         self._late_parts.append(rest)
         return early
 
-    def _after_whole(self, task: Task) -> Task:
+    def _after_complete(self, task: Task) -> Task:
         return replace(
             task,
             after=self._renamed(task.after),
@@ -99,14 +100,14 @@ class _Order:
         )
 
     def _renamed(self, sites: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._whole.get(site, site) for site in sites)
+        return tuple(self._complete.get(site, site) for site in sites)
 
-    def _gives_back(self, call: CallPlan) -> bool:
-        """Whether engines give their memory back of which not all finish."""
+    def _releases_partly(self, call: CallPlan) -> bool:
+        """True if engines release memory of which not all finish."""
         is_theirs = call.kind is CallKind.RELEASE and call.mesh is not None
         return is_theirs and call.mesh != self._fusion.mesh
 
-    def _given_back(self, call: CallPlan, task: Task) -> Iterator[Task]:
+    def _release(self, call: CallPlan, task: Task) -> Iterator[Task]:
         assert call.mesh is not None
         pool, all_ranks, finishing = call.mesh.pool, call.mesh.ranks, self._fusion.mesh.ranks
         parts = range(all_ranks.start, finishing.start), range(finishing.stop, all_ranks.stop)
@@ -121,17 +122,15 @@ def step_tasks(
     seconds: Mapping[str, float],
     late_seconds: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Task, ...]:
-    """All calls of a step in the order in which they are sent, those of the plan among them.
-
-    A call of a region takes as long as all of its runs together: as often as it is expected to run
-    in a pass.
+    """All calls of a step in the order in which they are sent, transitions included.
 
     Args:
         graph: of the step.
         plan: its ranks.
-        seconds: of one run of each call, by its site; those left out take no time.
-        late_seconds: of these, those of second parts, where calls have two; see `fused_tasks`.
+        seconds: of one run of each call, by site; a missing one takes no time.
+        late_seconds: seconds of second parts; see `fused_tasks`.
     """
+    # A call of a region takes the time of all of its expected runs in a pass.
     previous = previous_calls(graph)
     calls = [call for call in plan.calls if call.graph is GraphName.STEP]
     tasks = tuple(
@@ -154,22 +153,22 @@ def simulate_step(
     seconds: Mapping[str, float],
     late_seconds: Mapping[str, float] = MappingProxyType({}),
 ) -> Simulation:
-    """Steps as the driver sends them, one ahead where nothing is repeated; arguments as above."""
+    """Simulate steps as the driver sends them; arguments as for `step_tasks`."""
     tasks = step_tasks(graph, plan, seconds, late_seconds)
     return simulate(tasks, passes_ahead=passes_ahead(graph))
 
 
 def previous_calls(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """The calls of the step before that must end before a call starts, of every call with such."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Per call, the calls of the step before that must end before it starts."""
+    previous: dict[str, list[str]] = defaultdict(list)
     for edge in graph.version_edges:
         if edge.iterations == 1:
-            found[edge.target].append(edge.source)
-    return {target: tuple(dict.fromkeys(sources)) for target, sources in found.items()}
+            previous[edge.target].append(edge.source)
+    return {target: tuple(dict.fromkeys(sources)) for target, sources in previous.items()}
 
 
 def passes_ahead(graph: Graph) -> int:
-    """Passes that the driver sends before the one that runs is over."""
+    """Passes that the driver sends before the pass that runs has ended."""
     # Where a step waits for workers itself, the pass before would be reported a step too late.
     return 0 if graph.repeats else PASSES_AHEAD
 

@@ -73,7 +73,7 @@ Placement = Mapping[str, RolePlacement]
 
 
 class PlacementUnit(NamedTuple):
-    """What gets devices: roles that must share them, or the generation of a role."""
+    """A holder of devices: roles that must share them, or the generation of a role."""
 
     roles: tuple[str, ...]
     generates: bool = False

@@ -1,5 +1,4 @@
-"""What charts of a simulated step show: a row for each group of devices, with a bar for each call.
-Pure."""
+"""Content of charts of a simulated step: a row per group of devices, a bar per call. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from typing import NamedTuple
 from rlhf_planner.simulation.event_graph import PoolRanks, RankGroup
 from rlhf_planner.simulation.simulate import Simulation
 
-BESIDE_RANKS = "hosts"
-"""The row of what runs beside the ranks."""
-MOST_PARTS = 2
-"""Parts of a pool that a row's label names, of a group that has many."""
+OFF_RANKS = "hosts"
+"""The row of tasks off the ranks."""
+MAX_PARTS = 2
+"""Parts of a pool that a row's label names."""
 
 
 class Bar(NamedTuple):
     """A task of an iteration."""
 
     task: int
-    """Its number in the graph."""
+    """Index of the task in the graph."""
     iteration: int
     begin: float
-    """Seconds since the chart begins; it may be before it."""
+    """Seconds from the start of the chart; may be negative."""
     end: float
 
 
@@ -34,30 +33,31 @@ class Row:
     """Bars that do not overlap."""
 
     label: str
-    """The devices, or what runs beside them; empty where the row above goes on."""
+    """The devices, or the resource off the ranks; empty if the row above continues."""
     bars: tuple[Bar, ...]
-    """In the order of time."""
+    """Bars in the order of time."""
     idle_share: float | None
-    """Of a step's time in the long run; None beside the ranks."""
+    """Idle share of a step's time in the long run; None off the ranks."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Some steps of a simulation."""
+    """A part of a simulation as a chart."""
 
     rows: tuple[Row, ...]
     seconds: float
-    """From the start of the first step shown to the end of the last."""
+    """Seconds from the start of the first step shown to the end of the last."""
     begins: tuple[tuple[int, float], ...]
-    """Of each step shown: its iteration, and the seconds at which its first task begins."""
+    """Iteration and start of its first task, for each step shown."""
 
 
 def chart_of(simulation: Simulation, iterations: range | None = None) -> Chart:
-    """Rows for the ranks in the order of pools and ranks, then for what runs beside them.
+    """Rows for the ranks in the order of pools and ranks, then for tasks off the ranks.
 
     Args:
         simulation: what to show.
-        iterations: which of its iterations; None: all. What others do in that time is shown, too.
+        iterations: which of its iterations; None: all. Other iterations are shown in that time,
+            too.
     """
     shown = range(len(simulation.ends)) if iterations is None else iterations
     begins = [min(simulation.begins[number][:-1], default=0.0) for number in shown]
@@ -69,7 +69,7 @@ def chart_of(simulation: Simulation, iterations: range | None = None) -> Chart:
         for number, (begin, end) in enumerate(zip(*(row[:-1] for row in times), strict=True))
         if begin < last and end > first
     ]
-    rows = [*_rank_rows(simulation, bars), *_rows_beside_ranks(simulation, bars)]
+    rows = [*_rank_rows(simulation, bars), *_rows_off_ranks(simulation, bars)]
     relative = tuple((number, begin - first) for number, begin in zip(shown, begins, strict=True))
     return Chart(tuple(rows), last - first, relative)
 
@@ -81,28 +81,28 @@ def _rank_rows(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
         yield Row(label_of(use.group), tuple(own), use.idle_share)
 
 
-def _rows_beside_ranks(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
-    """A row for each resource, and as many as need be for what overlaps with anything."""
-    by_place: dict[str, list[Bar]] = defaultdict(list)
+def _rows_off_ranks(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
+    """A row per resource, and enough rows for tasks that overlap with anything."""
+    by_resource: dict[str, list[Bar]] = defaultdict(list)
     for bar in sorted(bars, key=_time_of):
         task = simulation.graph.tasks[bar.task]
         if not task.ranks:
-            by_place[task.resource or BESIDE_RANKS].append(bar)
-    for place, found in by_place.items():
-        for number, lane in enumerate(lanes(found)):
-            yield Row("" if number else place, tuple(lane), None)
+            by_resource[task.resource or OFF_RANKS].append(bar)
+    for resource, resource_bars in by_resource.items():
+        for number, lane in enumerate(lanes(resource_bars)):
+            yield Row("" if number else resource, tuple(lane), None)
 
 
 def lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
-    """Bars, in the order of time, in as few rows as can be without overlap."""
-    found: list[list[Bar]] = []
+    """Bars, in the order of time, in the fewest rows without overlap."""
+    lanes_: list[list[Bar]] = []
     for bar in bars:
-        lane = next((each for each in found if each[-1].end <= bar.begin), None)
+        lane = next((row for row in lanes_ if row[-1].end <= bar.begin), None)
         if lane is None:
-            found.append([bar])
+            lanes_.append([bar])
         else:
             lane.append(bar)
-    return found
+    return lanes_
 
 
 def _time_of(bar: Bar) -> tuple[float, float, int]:
@@ -111,7 +111,7 @@ def _time_of(bar: Bar) -> tuple[float, float, int]:
 
 def label_of(group: RankGroup) -> str:
     """The devices of a group: `gpu 0-7`, `gpu 0-7, 16-23`, `gpu 0-7, 16-23 and 16 more`."""
-    shown, more = group.ranks[:MOST_PARTS], group.ranks[MOST_PARTS:]
+    shown, more = group.ranks[:MAX_PARTS], group.ranks[MAX_PARTS:]
     parts, pool = list[str](), None
     for part in shown:
         parts.append(_numbers(part) if part.pool == pool else f"{part.pool} {_numbers(part)}")
@@ -125,13 +125,13 @@ def _numbers(part: PoolRanks) -> str:
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-def ticks(seconds: float, most: int) -> tuple[float, ...]:
-    """At most so many round times from 0 on, 1, 2 or 5 times a power of ten apart; at least that of
-    the start."""
-    if seconds <= 0 or most < 2:
+def ticks(seconds: float, limit: int) -> tuple[float, ...]:
+    """Round times from 0 on, at most `limit`, 1, 2 or 5 times a power of ten apart; at least the
+    start."""
+    if seconds <= 0 or limit < 2:
         return (0.0,)
-    unit = 10.0 ** math.floor(math.log10(seconds / most))
-    gap = next(unit * by for by in (1, 2, 5, 10, 20) if seconds / (unit * by) < most)
+    unit = 10.0 ** math.floor(math.log10(seconds / limit))
+    gap = next(unit * by for by in (1, 2, 5, 10, 20) if seconds / (unit * by) < limit)
     return tuple(number * gap for number in range(int(seconds / gap) + 1))
 
 
@@ -145,7 +145,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_tick(seconds: float, marks: Sequence[float]) -> str:
-    """A time on an axis, in the unit of its last mark, with just the digits that it needs."""
+    """A time on an axis, in the unit of its last mark, with as few digits as possible."""
     if marks[-1] < 1 and seconds:
         return f"{seconds * 1000:.6g} ms"
     return f"{seconds:.6g} s"

@@ -1,7 +1,5 @@
-"""A simulated step as a picture for a page: a row for each group of devices, a bar for each call.
-Pure; the picture needs nothing else, neither network nor styles nor scripts.
-
-Times of a run are drawn by the report of the runtime; this package may not depend on it.
+"""A simulated step as an SVG picture: a row per group of devices, a bar per call. Pure; the picture
+needs neither network nor styles nor scripts.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ from rlhf_planner.timeline.rows import (
 )
 
 COLOURS = ("#88ccee", "#f0a860", "#8fd3a2", "#f4a6c0", "#e8d96a", "#b3b8f0", "#c9c9c9", "#d9b38c")
-"""Of roles, in the order in which they appear. Light enough for INK on them, and never the only
-thing that says whose a bar is."""
+"""Colours of roles, in the order in which they appear. Light enough for INK, and never the only
+mark of a bar's role."""
 INK = "#111111"
 """Text on bars."""
 WIDTH, LABELS, IDLE = 1000, 190, 56
-"""Of the picture, of its rows' labels, and of idle shares; in its own units, which the page
+"""Widths of the picture, of its rows' labels, and of idle shares, in its own units, which the page
 scales."""
 ROW, GAP, TOP = 26, 6, 34
-"""Height of a bar, between two rows, and of what stands above them."""
+"""Heights of a bar, between two rows, and above them."""
 CHARACTER = 6.6
 """Width of a character of a bar's text."""
 PLOT = WIDTH - LABELS - IDLE
 
 
 def svg_timeline(simulation: Simulation, iterations: range | None = None) -> str:
-    """An `<svg>` element. Each bar says on hovering what it is and when it runs; those that make a
-    step as long as it is have a thick border.
+    """Draw an `<svg>` element. Each bar shows its call and times on hovering; critical ones have a
+    thick border.
 
     Args:
         simulation: what to draw.
@@ -46,7 +44,7 @@ def svg_timeline(simulation: Simulation, iterations: range | None = None) -> str
     """
     chart = chart_of(simulation, iterations)
     colours = role_colours(simulation)
-    critical = {each.task for each in simulation.critical_path}
+    critical = {critical_task.task for critical_task in simulation.critical_path}
     height = TOP + len(chart.rows) * (ROW + GAP) + 30
     parts = [*_axis(chart), *_steps(chart)]
     for number, row in enumerate(chart.rows):
@@ -69,8 +67,8 @@ def role_colours(simulation: Simulation) -> Mapping[str, str]:
 
 
 def role_of(task: Task) -> str:
-    """Whose call a task is, by its id, such as `every-10/actor.log_probs#2`; of one that is
-    nobody's its name."""
+    """The role of a task, from its id, such as `every-10/actor.log_probs#2`; without a role, its
+    name."""
     return task.id.rpartition("/")[2].partition("#")[0].partition(".")[0]
 
 
@@ -106,7 +104,7 @@ def _bar(
     critical: set[str],
 ) -> str:
     task = simulation.graph.tasks[bar.task]
-    left, right = (_place(max(0.0, min(seconds, at)), seconds) for at in (bar.begin, bar.end))
+    left, right = (_x_position(max(0.0, min(seconds, at)), seconds) for at in (bar.begin, bar.end))
     is_critical = task.id in critical
     about = (
         f"{task.id}, step {bar.iteration + 1}: {format_time(task.seconds)}"
@@ -114,7 +112,7 @@ def _bar(
     )
     name = task.id.rpartition("/")[2]
     texts = (name, name.partition(".")[2])
-    text = next((each for each in texts if len(each) * CHARACTER + 8 <= right - left), "")
+    text = next((label for label in texts if len(label) * CHARACTER + 8 <= right - left), "")
     return (
         f"<g><title>{escape(about)}</title>"
         f'<rect x="{left:.2f}" y="{top:g}" width="{max(right - left, 0.5):.2f}" height="{ROW}" '
@@ -124,7 +122,7 @@ def _bar(
     )
 
 
-def _place(at: float, seconds: float) -> float:
+def _x_position(at: float, seconds: float) -> float:
     return LABELS + (at / seconds * PLOT if seconds else 0.0)
 
 
@@ -132,7 +130,7 @@ def _axis(chart: Chart) -> Iterator[str]:
     marks = ticks(chart.seconds, 8)
     bottom = TOP + len(chart.rows) * (ROW + GAP)
     for mark in marks:
-        x = _place(mark, chart.seconds)
+        x = _x_position(mark, chart.seconds)
         yield (
             f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 6}" y2="{bottom}" stroke="currentColor" '
             'stroke-opacity="0.2"/>'
@@ -143,9 +141,9 @@ def _axis(chart: Chart) -> Iterator[str]:
 
 
 def _steps(chart: Chart) -> Iterator[str]:
-    """Where each step begins."""
+    """Marks at the start of each step."""
     for iteration, begin in chart.begins:
-        x = _place(begin, chart.seconds)
+        x = _x_position(begin, chart.seconds)
         yield f'<text x="{x:.2f}" y="{TOP - 8}" font-weight="bold">step {iteration + 1}</text>'
 
 

@@ -1,5 +1,4 @@
-"""A simulated step as a chart of plain text: a row for each group of devices, a letter for each
-call. Pure."""
+"""A simulated step as a plain-text chart: a row per group of devices, a letter per call. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +10,19 @@ from rlhf_planner.timeline.rows import Chart, Row, chart_of, format_tick, format
 
 IDLE = "."
 OTHERS = "#"
-"""Of calls that are left when all letters are taken."""
-LEAST_COLUMNS = 20
+"""Mark of calls without a letter."""
+MIN_COLUMNS = 20
 COLUMNS_PER_TICK = 10
-"""At least so many columns lie between two times of the scale."""
+"""Minimum of columns between two times of the scale."""
 LONGEST_LABEL = 28
 INTRODUCTION = "Devices from top to bottom, time from left to right, a letter for each call:"
 
 
 def text_timeline(simulation: Simulation, width: int = 100, iterations: range | None = None) -> str:
-    """A chart of time from left to right, with a scale, and below it what each letter is.
+    """A chart of time from left to right, with a scale, and a legend of its letters.
 
-    A column shows what takes most of its time; of what is too short for that the legend says so.
-    Odd steps are in capitals, even ones in small letters.
+    A column shows the task with most of its time; the legend marks tasks that are too short to
+    show. Odd steps are in capitals, even ones in small letters.
 
     Args:
         simulation: what to show.
@@ -33,7 +32,7 @@ def text_timeline(simulation: Simulation, width: int = 100, iterations: range | 
     chart = chart_of(simulation, iterations)
     labels = [row.label[:LONGEST_LABEL] for row in chart.rows]
     margin = max(len("steps"), *map(len, labels), 0) + 2
-    columns = max(LEAST_COLUMNS, width - margin - len("  100 %"))
+    columns = max(MIN_COLUMNS, width - margin - len("  100 %"))
     letters = _letters(len(simulation.graph.tasks))
     drawn = [_cells(row, chart.seconds, columns, letters) for row in chart.rows]
     lines = [
@@ -50,33 +49,32 @@ def text_timeline(simulation: Simulation, width: int = 100, iterations: range | 
 
 
 def _letters(num_tasks: int) -> str:
-    """A letter for each task."""
     return (ascii_uppercase + OTHERS * num_tasks)[:num_tasks]
 
 
 def _cells(row: Row, seconds: float, columns: int, letters: str) -> str:
-    """A row's columns: each has what takes most of its time."""
+    """The columns of a row: each shows the task with most of its time."""
     width = seconds / columns
     cells, bars = list[str](), list(row.bars)
     for number in range(columns):
         begin, end = number * width, (number + 1) * width
         while bars and bars[0].end <= begin:
             bars.pop(0)
-        most, cell, idle = 0.0, IDLE, width
+        longest, cell, idle = 0.0, IDLE, width
         for bar in bars:
             if bar.begin >= end:
                 break
             share = min(bar.end, end) - max(bar.begin, begin)
             idle -= share
-            if share > most:
+            if share > longest:
                 letter = letters[bar.task]
-                most, cell = share, letter.lower() if bar.iteration % 2 else letter
-        cells.append(IDLE if idle > most else cell)
+                longest, cell = share, letter.lower() if bar.iteration % 2 else letter
+        cells.append(IDLE if idle > longest else cell)
     return "".join(cells)
 
 
 def _scale(seconds: float, columns: int) -> str:
-    """Round times, each behind the mark of its place."""
+    """Round times, each to the right of its mark."""
     marks = ticks(seconds, columns // COLUMNS_PER_TICK)
     return _placed(
         [(mark / (seconds or 1), f"|{format_tick(mark, marks)}") for mark in marks], columns
@@ -84,13 +82,13 @@ def _scale(seconds: float, columns: int) -> str:
 
 
 def _steps(chart: Chart, columns: int) -> str:
-    """The number of each step where its first call begins."""
+    """The number of each step at the start of its first call."""
     places = [(begin / (chart.seconds or 1), f"|{step + 1}") for step, begin in chart.begins]
     return _placed(places, columns)
 
 
 def _placed(texts: Sequence[tuple[float, str]], columns: int) -> str:
-    """Texts at shares of a line; one that would touch another, or the end, is left out."""
+    """Texts at shares of a line; a text that would touch another, or the end, is left out."""
     line = ""
     for share, text in texts:
         column = int(share * columns + 1e-9)
@@ -100,8 +98,8 @@ def _placed(texts: Sequence[tuple[float, str]], columns: int) -> str:
 
 
 def _legend(simulation: Simulation, chart: Chart, letters: str, drawn: set[str]) -> Iterator[str]:
-    """What each letter is, how long it takes, and whether a step waits for it."""
-    critical = {each.task for each in simulation.critical_path}
+    """The legend: each letter, its duration, and a mark if it is critical."""
+    critical = {critical_task.task for critical_task in simulation.critical_path}
     tasks = simulation.graph.tasks
     width = max((len(task.id) for task in tasks), default=0)
     times = [format_time(task.seconds) for task in tasks]

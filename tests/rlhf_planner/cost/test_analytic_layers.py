@@ -19,7 +19,7 @@ from rlhf_planner.cost.analytic_layers import (
 )
 from rlhf_planner.cost.hardware import CPU, HARDWARE, SHARES, Hardware
 from rlhf_planner.cost.layers import (
-    WHOLE,
+    UNCUT,
     LayerCut,
     LayerKind,
     LayerSeconds,
@@ -27,7 +27,7 @@ from rlhf_planner.cost.layers import (
     block_counts,
     norm_bytes,
 )
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS
 
 from .simple import ENDLESS, IDEAL, LLAMA_2_7B, SMALL
 
@@ -51,23 +51,23 @@ def picoseconds(time: LayerTime) -> tuple[float, float, float]:
 
 def test_a_forward_pass_computes_two_flop_for_each_weight_and_token() -> None:
     """576 weights, 10 tokens; attention 4 x 8 FLOP for each of 50 pairs."""
-    compute, memory, launch = picoseconds(COMPUTE.forward(BLOCK, WHOLE, 10, 50))
+    compute, memory, launch = picoseconds(COMPUTE.forward(BLOCK, UNCUT, 10, 50))
     assert compute == pytest.approx(2 * 576 * 10 + 4 * 8 * 50)
     assert (memory, launch) == (pytest.approx(0, abs=1e-9), 0)
 
 
 def test_a_backward_pass_computes_twice_as_much_and_five_products_of_attention() -> None:
-    forward = COMPUTE.forward(BLOCK, WHOLE, 10, 50)
-    backward = COMPUTE.backward(BLOCK, WHOLE, 10, 50, False)
+    forward = COMPUTE.forward(BLOCK, UNCUT, 10, 50)
+    backward = COMPUTE.backward(BLOCK, UNCUT, 10, 50, False)
     assert backward.compute / PICO == pytest.approx(2 * 2 * 576 * 10 + 2.5 * 4 * 8 * 50)
-    recomputed = COMPUTE.backward(BLOCK, WHOLE, 10, 50, True)
+    recomputed = COMPUTE.backward(BLOCK, UNCUT, 10, 50, True)
     assert recomputed.total == pytest.approx(backward.total + forward.total)
 
 
 def test_the_head_is_a_product_that_is_computed_again_backward() -> None:
-    assert COMPUTE.forward(HEAD, WHOLE, 10, 0).compute / PICO == pytest.approx(2 * 512 * 10)
-    assert COMPUTE.backward(HEAD, WHOLE, 10, 0, True).compute / PICO == pytest.approx(6 * 512 * 10)
-    assert COMPUTE.forward(EMBEDDING, WHOLE, 10, 0).compute == 0
+    assert COMPUTE.forward(HEAD, UNCUT, 10, 0).compute / PICO == pytest.approx(2 * 512 * 10)
+    assert COMPUTE.backward(HEAD, UNCUT, 10, 0, True).compute / PICO == pytest.approx(6 * 512 * 10)
+    assert COMPUTE.forward(EMBEDDING, UNCUT, 10, 0).compute == 0
 
 
 def test_tensor_ranks_share_what_is_computed() -> None:
@@ -84,9 +84,9 @@ def test_bytes_of_a_forward_pass() -> None:
     products = (576 + 10 * 104) * 4
     attention = 10 * 24 * 4
     elementwise = 10 * (2 * 8 * 28 + (2 * 3 * 8 + 10 * 12 + 5 * 16) * 4)
-    _, memory, _ = picoseconds(MEMORY.forward(BLOCK, WHOLE, 10, 50))
+    _, memory, _ = picoseconds(MEMORY.forward(BLOCK, UNCUT, 10, 50))
     assert memory == pytest.approx(products + attention + elementwise)
-    _, backward, _ = picoseconds(MEMORY.backward(BLOCK, WHOLE, 10, 50, False))
+    _, backward, _ = picoseconds(MEMORY.backward(BLOCK, UNCUT, 10, 50, False))
     assert backward == pytest.approx(2 * (products + elementwise) + 2.5 * attention)
 
 
@@ -97,15 +97,15 @@ def test_bytes_of_norms_in_bfloat16_are_those_of_casts_too() -> None:
 def test_bytes_of_ends() -> None:
     """The product reads the head, writes logits with the passes over them."""
     table, tokens = 512 * 4, 10
-    assert MEMORY.forward(EMBEDDING, WHOLE, tokens, 0).memory / PICO == pytest.approx(
+    assert MEMORY.forward(EMBEDDING, UNCUT, tokens, 0).memory / PICO == pytest.approx(
         2 * 10 * 8 * 4
     )
-    backward = MEMORY.backward(EMBEDDING, WHOLE, tokens, 0, False).memory / PICO
+    backward = MEMORY.backward(EMBEDDING, UNCUT, tokens, 0, False).memory / PICO
     assert backward == pytest.approx(3 * 10 * 8 * 4 + table)
-    forward = MEMORY.forward(HEAD, WHOLE, tokens, 0).memory / PICO
+    forward = MEMORY.forward(HEAD, UNCUT, tokens, 0).memory / PICO
     product = table + tokens * 8 * 4
     assert forward == pytest.approx(product + tokens * 64 * LOGIT_FORWARD_BYTES)
-    backward = MEMORY.backward(HEAD, WHOLE, tokens, 0, False).memory / PICO
+    backward = MEMORY.backward(HEAD, UNCUT, tokens, 0, False).memory / PICO
     assert backward == pytest.approx(3 * product + tokens * 64 * LOGIT_BACKWARD_BYTES)
 
 
@@ -119,11 +119,11 @@ def test_prefilling_computes_as_much_and_moves_less() -> None:
     """vLLM: norms 4 numbers of 8 twice, 2 of 12 queries and keys, 4 of 4 keys and 4 values, 3 of
     16."""
     prefill, forward = (
-        COMPUTE.prefill(BLOCK, WHOLE, 10, 50),
-        COMPUTE.forward(BLOCK, WHOLE, 10, 50),
+        COMPUTE.prefill(BLOCK, UNCUT, 10, 50),
+        COMPUTE.forward(BLOCK, UNCUT, 10, 50),
     )
     assert prefill.compute == pytest.approx(forward.compute)
-    _, memory, _ = picoseconds(MEMORY.prefill(BLOCK, WHOLE, 10, 50))
+    _, memory, _ = picoseconds(MEMORY.prefill(BLOCK, UNCUT, 10, 50))
     fused = 10 * (4 * 2 * 8 + 2 * 12 + 4 * 8 + 3 * 16) * 4
     assert memory == pytest.approx((576 + 10 * 104) * 4 + 10 * 24 * 4 + fused)
 
@@ -131,11 +131,11 @@ def test_prefilling_computes_as_much_and_moves_less() -> None:
 def test_decoding_reads_weights_and_cache() -> None:
     """3 sequences with 100 tokens: keys and values of 2 x 4 numbers each."""
     fused = 3 * (4 * 2 * 8 + 2 * 12 + 4 * 8 + 3 * 16) * 4
-    _, memory, _ = picoseconds(MEMORY.decode(BLOCK, WHOLE, 3, 100))
+    _, memory, _ = picoseconds(MEMORY.decode(BLOCK, UNCUT, 3, 100))
     assert memory == pytest.approx((576 + 3 * 104) * 4 + 100 * 8 * 4 + fused)
-    compute, _, _ = picoseconds(COMPUTE.decode(BLOCK, WHOLE, 3, 100))
+    compute, _, _ = picoseconds(COMPUTE.decode(BLOCK, UNCUT, 3, 100))
     assert compute == pytest.approx(2 * 576 * 3 + 4 * 8 * 100)
-    _, memory, _ = picoseconds(MEMORY.decode(HEAD, WHOLE, 3, 0))
+    _, memory, _ = picoseconds(MEMORY.decode(HEAD, UNCUT, 3, 0))
     assert memory == pytest.approx((512 + 3 * 8) * 4 + 3 * 64 * SAMPLED_LOGIT_BYTES)
 
 
@@ -147,13 +147,13 @@ def test_the_optimizer_moves_forty_bytes_of_a_parameter() -> None:
 def test_few_tokens_compute_slower() -> None:
     """1024 tokens as long as 1024 + 64; where weights are read as fast as 8 tokens are computed,
     kernels have smaller tiles: as 1024 + 4."""
-    weights = block_counts(LLAMA_2_7B, 4, WHOLE).weights
+    weights = block_counts(LLAMA_2_7B, 4, UNCUT).weights
     for ridge, half in ((200, 64), (8, 4)):
         memory = 4 * 1e12 / 2 / ridge
         hardware = replace(IDEAL, matmul_half_tokens=64.0, memory_bytes_per_second=memory)
         layers = AnalyticLayers(hardware, LLAMA_2_7B, Precision.FLOAT32)
         assert layers.rates.half_tokens == pytest.approx(half)
-        time = layers.forward(BLOCK, WHOLE, 1024, 0)
+        time = layers.forward(BLOCK, UNCUT, 1024, 0)
         assert time.compute == pytest.approx(2 * weights * (1024 + half) / 1e12)
 
 
@@ -163,11 +163,11 @@ def test_products_with_one_token_are_limited_by_memory_everywhere(
     name: str, precision: Precision
 ) -> None:
     layers = AnalyticLayers(HARDWARE[name], LLAMA_2_7B, precision)
-    time = layers.decode(BLOCK, WHOLE, 1, 1)
+    time = layers.decode(BLOCK, UNCUT, 1, 1)
     assert time.compute == 0
     read = LLAMA_2_7B.block_parameters * layers.number_bytes
     assert time.memory == pytest.approx(HARDWARE[name].memory_seconds(read), rel=0.01)
-    assert layers.decode(BLOCK, WHOLE, 4096, 1).compute > 0
+    assert layers.decode(BLOCK, UNCUT, 4096, 1).compute > 0
 
 
 def test_launches_are_hidden_behind_longer_kernels_on_gpus_only() -> None:
@@ -176,19 +176,19 @@ def test_launches_are_hidden_behind_longer_kernels_on_gpus_only() -> None:
     on_gpu = AnalyticLayers(slow, SMALL, Precision.FLOAT32)
     on_cpu = AnalyticLayers(replace(slow, device=Device.CPU), SMALL, Precision.FLOAT32)
     seconds = 2 * 576 * 1e10 / 1e12
-    few, many = on_gpu.forward(BLOCK, WHOLE, 1e10, 0), on_gpu.forward(BLOCK, WHOLE, 1e11, 0)
+    few, many = on_gpu.forward(BLOCK, UNCUT, 1e10, 0), on_gpu.forward(BLOCK, UNCUT, 1e11, 0)
     assert few.launch == pytest.approx(35 - seconds) and few.total == pytest.approx(35)
     assert many.launch == 0 and many.total == pytest.approx(10 * seconds)
-    assert on_cpu.forward(BLOCK, WHOLE, 1e10, 0).total == pytest.approx(35 + seconds)
-    assert on_gpu.decode(BLOCK, WHOLE, 1, 1).launch == 5  # ten kernels in a graph
-    assert on_gpu.backward(BLOCK, WHOLE, 1, 0, True).total == pytest.approx(105)
+    assert on_cpu.forward(BLOCK, UNCUT, 1e10, 0).total == pytest.approx(35 + seconds)
+    assert on_gpu.decode(BLOCK, UNCUT, 1, 1).launch == 5  # ten kernels in a graph
+    assert on_gpu.backward(BLOCK, UNCUT, 1, 0, True).total == pytest.approx(105)
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B", "google/gemma-2-9b"])
 def test_weights_are_those_of_the_shape(name: str) -> None:
     """But for norms and biases, which are no matrices."""
-    shape = KNOWN_MODELS[name]
-    counted = block_counts(shape, 2, WHOLE).weights
+    shape = WELL_KNOWN_MODELS[name]
+    counted = block_counts(shape, 2, UNCUT).weights
     assert counted == pytest.approx(shape.block_parameters, rel=1e-3)
     assert counted <= shape.block_parameters
 
@@ -227,4 +227,4 @@ def test_nothing_gets_slower_by_better_kernels_or_fewer_tokens(
 def test_a_core_computes_about_as_fast_as_cores_do() -> None:
     """A block of Llama 7B and 64 tokens, 26 GFLOP: some tenths of a second."""
     layers = AnalyticLayers(CPU, LLAMA_2_7B, Precision.FLOAT32)
-    assert 0.1 < layers.forward(BLOCK, WHOLE, 64, 64 * 32).total < 1
+    assert 0.1 < layers.forward(BLOCK, UNCUT, 64, 64 * 32).total < 1

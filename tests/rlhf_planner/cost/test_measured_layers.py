@@ -14,11 +14,11 @@ from rlhf_flow.errors import ProfileUnusable
 from rlhf_planner.cost.analytic_layers import analytic_layers
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import CPU, HARDWARE
-from rlhf_planner.cost.layers import WHOLE, LayerCut, LayerKind
+from rlhf_planner.cost.layers import UNCUT, LayerCut, LayerKind
 from rlhf_planner.cost.measured_layers import hardware_for, layers_for, require_ranks
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.train_and_infer import train_seconds
-from rlhf_planner.problem.profile import Profile, default_place, read_profile
+from rlhf_planner.problem.profile import Profile, default_path, read_profile
 
 from .a_profile import MODEL, PROFILE
 from .simple import SMALL, a_role, equal
@@ -31,21 +31,21 @@ LAYERS = layers_for(SMALL, Precision.FLOAT32, HERE, PROFILE)
 def test_passes_by_hand() -> None:
     """10 tokens with 4 pairs in a block: 10 + 2, thrice that with recomputation in place of
     twice."""
-    assert LAYERS.forward(BLOCK, WHOLE, 10, 4).total == 12
-    assert LAYERS.forward(EMBEDDING, WHOLE, 10, 0).total == 100
-    assert LAYERS.forward(HEAD, WHOLE, 10, 0).total == 1000
-    assert LAYERS.backward(BLOCK, WHOLE, 10, 4, False).total == 24
-    assert LAYERS.backward(BLOCK, WHOLE, 10, 4, True).total == 36
+    assert LAYERS.forward(BLOCK, UNCUT, 10, 4).total == 12
+    assert LAYERS.forward(EMBEDDING, UNCUT, 10, 0).total == 100
+    assert LAYERS.forward(HEAD, UNCUT, 10, 0).total == 1000
+    assert LAYERS.backward(BLOCK, UNCUT, 10, 4, False).total == 24
+    assert LAYERS.backward(BLOCK, UNCUT, 10, 4, True).total == 36
     assert LAYERS.optimizer(10) == 70
 
 
 def test_generation_by_hand() -> None:
     """Of a step's 5 + 3 a the hardware has 5 already."""
-    assert LAYERS.prefill(BLOCK, WHOLE, 10, 4).total == 12
-    assert LAYERS.prefill(EMBEDDING, WHOLE, 10, 0).total == 100
-    assert LAYERS.decode(BLOCK, WHOLE, 8, 100).total == 16 + 25
-    assert LAYERS.decode(HEAD, WHOLE, 8, 0).total == 24
-    assert LAYERS.decode(EMBEDDING, WHOLE, 8, 0).total == 0
+    assert LAYERS.prefill(BLOCK, UNCUT, 10, 4).total == 12
+    assert LAYERS.prefill(EMBEDDING, UNCUT, 10, 0).total == 100
+    assert LAYERS.decode(BLOCK, UNCUT, 8, 100).total == 16 + 25
+    assert LAYERS.decode(HEAD, UNCUT, 8, 0).total == 24
+    assert LAYERS.decode(EMBEDDING, UNCUT, 8, 0).total == 0
     assert HERE.engine_step_seconds == 5
 
 
@@ -83,7 +83,7 @@ def test_equal_arguments_give_the_same_object() -> None:
     again = Profile.model_validate_json(PROFILE.to_json())
     assert layers_for(SMALL, Precision.FLOAT32, HERE, again) is LAYERS
     deeper = layers_for(replace(SMALL, num_layers=9), Precision.FLOAT32, HERE, PROFILE)
-    assert deeper.forward(BLOCK, WHOLE, 10, 4) == LAYERS.forward(BLOCK, WHOLE, 10, 4)
+    assert deeper.forward(BLOCK, UNCUT, 10, 4) == LAYERS.forward(BLOCK, UNCUT, 10, 4)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_was_not_measured_of_a_model_is_refused() -> None:
     only = PROFILE.model_copy(update={"models": (MODEL.model_copy(update={"training": None}),)})
     layers = layers_for(SMALL, Precision.FLOAT32, HERE, only)
     with pytest.raises(ProfileUnusable, match="got training and inference of tensor 1"):
-        layers.forward(BLOCK, WHOLE, 10, 4)
+        layers.forward(BLOCK, UNCUT, 10, 4)
     with pytest.raises(ProfileUnusable, match="got training of tensor 1"):
         layers.optimizer(1)
 
@@ -119,7 +119,7 @@ def test_a_profile_of_another_device_is_refused() -> None:
 
 
 def test_a_profile_is_what_its_file_says(tmp_path: Path) -> None:
-    place = default_place(tmp_path / "job.yaml")
+    place = default_path(tmp_path / "job.yaml")
     assert place.name == "job.profile.json"
     place.write_text(PROFILE.to_json())
     assert read_profile(place) == PROFILE

@@ -80,8 +80,8 @@ def test_what_ranks_receive_is_what_a_reshard_sends(
     assert sum(r.between for r in ranks) == pytest.approx(sum(traffic.received_between), rel=0.005)
     assert sum(r.within for r in ranks) == pytest.approx(sum(traffic.received_within), rel=0.005)
     worst = reshard_traffic(model, engines, PER_NODE)
-    assert worst.between == pytest.approx(max(traffic.received_between), abs=0.1 * worst.wanted)
-    assert worst.within == pytest.approx(max(traffic.received_within), abs=0.1 * worst.wanted)
+    assert worst.between == pytest.approx(max(traffic.received_between), abs=0.1 * worst.needed)
+    assert worst.within == pytest.approx(max(traffic.received_within), abs=0.1 * worst.needed)
 
 
 def test_hybridflows_transition_of_70b() -> None:
@@ -124,7 +124,7 @@ def test_few_senders_limit_many_receivers() -> None:
     node; every rank receives an eighth of what crosses, but a sender sends all of its half
     twice."""
     training, others = Mesh(pool="a", data=2), Mesh(pool="a", first_rank=4, data=8)
-    model = TrainedModel(SHAPE, training, 2, FSDP, elsewhere=others)
+    model = TrainedModel(SHAPE, training, 2, FSDP, generation_mesh=others)
     worst = reshard_traffic(model, others, PER_NODE)
     parameters = SHAPE.num_parameters
     assert worst.between == pytest.approx(2 * parameters / 2)
@@ -136,5 +136,5 @@ def test_a_thousand_ranks_are_few_to_count() -> None:
     model = trained(FSDP, Mesh(pool="a", data=1024), LLAMA_2_70B)
     worst = reshard_traffic(model, Mesh(pool="a", data=128, tensor=8), 8)
     wanted = LLAMA_2_70B.num_parameters / 8
-    assert worst.wanted == pytest.approx(wanted, rel=1e-3)
+    assert worst.needed == pytest.approx(wanted, rel=1e-3)
     assert worst.between == pytest.approx(wanted, rel=0.02)

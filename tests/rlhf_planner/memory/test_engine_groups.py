@@ -17,7 +17,7 @@ from rlhf_planner.memory.engine_groups import (
     kept_bytes,
     weight_bytes,
 )
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS
 from rlhf_runtime.reshard.layout import Layout
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_sizing.shape import DecoderShape
@@ -173,12 +173,14 @@ def test_engines_stay_within_nodes_even_if_more_moves() -> None:
 
 def test_ranks_that_do_not_train_keep_nothing() -> None:
     training, others = Mesh(pool="a", data=2), Mesh(pool="a", first_rank=2, data=2)
-    apart = TrainedModel(SHAPE, training, 4, FSDP, elsewhere=others)
+    apart = TrainedModel(SHAPE, training, 4, FSDP, generation_mesh=others)
     engines = chosen(apart, 2, devices_per_node=4)
     assert engines == Mesh(pool="a", first_rank=2, data=1, tensor=2)
     assert kept_bytes(apart, engines) == 0
     everywhere = Mesh(pool="a", data=4)
-    there = kept_bytes(TrainedModel(SHAPE, training, 4, FSDP, elsewhere=everywhere), everywhere)
+    there = kept_bytes(
+        TrainedModel(SHAPE, training, 4, FSDP, generation_mesh=everywhere), everywhere
+    )
     assert there == kept_bytes(TrainedModel(SHAPE, training, 4, FSDP), training) > 0
 
 
@@ -205,9 +207,9 @@ def test_roles_on_the_same_ranks_have_the_same_engines() -> None:
     }
 
 
-@pytest.mark.parametrize("name", KNOWN_MODELS)
+@pytest.mark.parametrize("name", WELL_KNOWN_MODELS)
 def test_every_parameter_is_known(name: str) -> None:
-    shape = KNOWN_MODELS[name]
+    shape = WELL_KNOWN_MODELS[name]
     elements = sum(w.number * w.tensor_part(0, 1, 1).num_elements for w in all_weights(shape))
     assert elements == shape.num_parameters
 

@@ -21,15 +21,15 @@ from rlhf_planner.memory.megatron import (
     stage_parameters,
 )
 from rlhf_planner.memory.roles import checkpoint_items, role_items
-from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS
 from rlhf_sizing.shape import DecoderShape
 
 from ..phases import names_of, phases_of
 from .tiny_role import tiny_role
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
-LLAMA_8B = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
-LLAMA_70B = KNOWN_MODELS["meta-llama/Llama-3.1-70B"]
+LLAMA_8B = WELL_KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+LLAMA_70B = WELL_KNOWN_MODELS["meta-llama/Llama-3.1-70B"]
 PHASES = phases_of("actor.generate", "actor.infer", "actor.train")
 
 
@@ -81,7 +81,7 @@ def test_norms_are_whole_without_sequence_parallelism() -> None:
 
 def test_one_rank_holds_the_published_parameters() -> None:
     for name in ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", "Qwen/Qwen3-8B"):
-        shape = KNOWN_MODELS[name]
+        shape = WELL_KNOWN_MODELS[name]
         assert stage_parameters(model(shape=shape), 0) == shape.num_parameters, name
 
 
@@ -97,7 +97,7 @@ def test_stages_of_a_large_model_by_hand() -> None:
 
 
 def test_a_tied_model_holds_its_embedding_at_both_ends() -> None:
-    shape = KNOWN_MODELS["meta-llama/Llama-3.2-1B"]
+    shape = WELL_KNOWN_MODELS["meta-llama/Llama-3.2-1B"]
     first, last = (stage_parameters(model(pipeline=2, shape=shape), stage) for stage in (0, 1))
     assert last - first == shape.hidden_size
     assert first + last == shape.num_parameters + shape.embedding_parameters

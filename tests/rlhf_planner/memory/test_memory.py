@@ -22,14 +22,14 @@ from rlhf_planner.memory.generation import (
 )
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.roles import checkpoint_items, role_items
-from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS
 from rlhf_sizing.shape import DecoderShape
 
 from ..phases import names_of, phases_of
 from .tiny_role import tiny_role
 
 TINY = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
-LLAMA = KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
+LLAMA = WELL_KNOWN_MODELS["meta-llama/Llama-3.1-8B"]
 PHASES = phases_of("actor.reshard", "actor.generate", "actor.infer", "actor.train")
 
 

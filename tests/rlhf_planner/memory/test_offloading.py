@@ -20,7 +20,7 @@ from rlhf_planner.memory.offloading import roles_on_device, with_offloading
 from rlhf_planner.placement.transitions import LIGHT, with_transitions
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS
 
 from ..named_calls import calls
 from ..phases import names_of, peaks_of
@@ -129,7 +129,7 @@ def test_every_call_finds_what_it_needs_and_nothing_else(
 
 
 LLAMA = {"huggingFace": "meta-llama/Llama-3.1-8B"}
-NUMBER = KNOWN_MODELS["meta-llama/Llama-3.1-8B"].num_parameters
+NUMBER = WELL_KNOWN_MODELS["meta-llama/Llama-3.1-8B"].num_parameters
 
 
 def ppo(job: Any, **offload: str) -> Any:

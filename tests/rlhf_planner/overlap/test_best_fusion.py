@@ -11,7 +11,7 @@ from rlhf_api.plan import Plan
 from rlhf_planner.cost.fusion import Fusion, fused_plan, fusion_of
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.evaluate import evaluate, with_estimate
-from rlhf_planner.overlap.choice import LEAST_GAIN, best_fusion
+from rlhf_planner.overlap.choice import MIN_GAIN, best_fusion
 
 from .fused_jobs import APART, FREED, Unfused, unfused
 
@@ -39,7 +39,7 @@ def test_steps_get_shorter_by_it(name: str) -> None:
     best = best_fusion(found.problem, found.plan, HARDWARE_OF_POOL)
     assert best is not None and fusion_of(best.plan) == best.fusion
     assert best.step_seconds == seconds(found, best.plan)
-    assert best.step_seconds < (1 - LEAST_GAIN) * seconds(found, found.plan)
+    assert best.step_seconds < (1 - MIN_GAIN) * seconds(found, found.plan)
 
 
 @pytest.mark.parametrize("name", ["freed", "balanced"])
@@ -67,7 +67,7 @@ def test_it_is_not_taken_where_it_does_not_pay() -> None:
     found = job("freed")
     best = best_fusion(found.problem, found.plan, HARDWARE_OF_POOL)
     assert best is not None
-    shorter = best.step_seconds * (1 + LEAST_GAIN / 2)
+    shorter = best.step_seconds * (1 + MIN_GAIN / 2)
     assert best_fusion(found.problem, found.plan, HARDWARE_OF_POOL, shorter) is None
     rollout = {"maxPromptTokens": 512, "maxResponseTokens": 800, "expectedResponseTokens": 800}
     equal = unfused(APART, rollout=rollout | {"parallelism": {"tensor": 1}})

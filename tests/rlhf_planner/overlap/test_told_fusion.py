@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.plan import GraphName
 from rlhf_flow.errors import NotOffered
 from rlhf_planner.cost.fusion import fusion_of
-from rlhf_planner.overlap.choice import fused_as_told
+from rlhf_planner.overlap.choice import apply_requested_fusion
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 
@@ -29,7 +29,7 @@ def test_most_engines_finish_that_leave_most_calls_free() -> None:
     """Reference and critic are on devices 8 to 15; eight of sixteen engines finish."""
     job = unfused(FREED, rollout=LONG | ALWAYS)
     assert fusion_of(job.plan) is None
-    fusion = fusion_of(fused_as_told(job.problem, job.plan))
+    fusion = fusion_of(apply_requested_fusion(job.problem, job.plan))
     assert fusion is not None
     assert fusion.mesh == mesh_of(0, 8)
     assert fusion.calls == ("reward.score", "reference.log_probs", "critic.values")
@@ -38,7 +38,7 @@ def test_most_engines_finish_that_leave_most_calls_free() -> None:
 
 def test_the_threshold_is_the_manifests() -> None:
     job = unfused(APART, rollout=LONG | ALWAYS | {"stageFusionThreshold": 5})
-    fusion = fusion_of(fused_as_told(job.problem, job.plan))
+    fusion = fusion_of(apply_requested_fusion(job.problem, job.plan))
     assert fusion is not None and fusion.threshold_rows == 5
     assert fusion.mesh == mesh_of(0, 4), "all engines, on whose devices no other role is"
 
@@ -46,12 +46,12 @@ def test_the_threshold_is_the_manifests() -> None:
 def test_without_being_told_a_plan_stays_as_it_is() -> None:
     for kind in ("Auto", "Never"):
         job = unfused(FREED, rollout=LONG | {"stageFusion": kind})
-        assert fused_as_told(job.problem, job.plan) is job.plan
+        assert apply_requested_fusion(job.problem, job.plan) is job.plan
 
 
 def test_verifiers_begin_early_wherever_roles_are() -> None:
     job = unfused([{"roles": ["actor", "reference", "critic"]}], rollout=LONG | ALWAYS)
-    fusion = fusion_of(fused_as_told(job.problem, job.plan))
+    fusion = fusion_of(apply_requested_fusion(job.problem, job.plan))
     assert fusion is not None
     assert (fusion.calls, fusion.mesh) == (("reward.score",), mesh_of(0, 16))
 
@@ -62,7 +62,7 @@ def test_where_nothing_can_overlap_it_says_why() -> None:
     greedy = {"type": "ReMax", "reMax": {"klCoefficient": 0.05}}
     job = unfused(groups, rollout=LONG | ALWAYS, algorithm=greedy, models=models)
     with pytest.raises(NotOffered) as raised:
-        fused_as_told(job.problem, job.plan)
+        apply_requested_fusion(job.problem, job.plan)
     assert "reference.log_probs: the step repeats something, or has not one" in str(raised.value)
 
 

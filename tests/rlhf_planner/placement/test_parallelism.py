@@ -153,16 +153,16 @@ def test_what_does_not_divide_a_model_is_told_as_of_a_given_shape(job: Any) -> N
     made = job(algorithm=PPO, models=models(megatron(3, 4), {"training": megatron(8)}))
     with pytest.raises(ManifestError) as refused:
         plan(made, cpus(24))
+    tensor_ranks = "the model cannot be divided evenly among the tensor ranks"
+    stages = "the layers cannot be divided evenly among the pipeline stages"
+    heads = "allowed 1, 2, 4 for this model; choose such a number"
     assert [str(each) for each in refused.value.problems] == [
-        "spec.models.actor.training.parallelism.tensor: tensor ranks cannot share the model "
-        "evenly: got tensor 3, and 4 attention heads / 3 = 1.333, allowed 1, 2, 4 for this model; "
-        "choose such a number",
-        "spec.models.actor.training.parallelism.pipeline: pipeline stages cannot share the layers "
-        "evenly: got pipeline 4, and 2 layers / 4 = 0.5, allowed 1, 2 for this model; choose such "
-        "a number",
-        "spec.models.critic.training.parallelism.tensor: tensor ranks cannot share the model "
-        "evenly: got tensor 8, and 4 attention heads / 8 = 0.5, allowed 1, 2, 4 for this model; "
-        "choose such a number",
+        f"spec.models.actor.training.parallelism.tensor: {tensor_ranks}: got tensor 3, and 4 "
+        f"attention heads / 3 = 1.333, {heads}",
+        f"spec.models.actor.training.parallelism.pipeline: {stages}: got pipeline 4, and 2 layers "
+        "/ 4 = 0.5, allowed 1, 2 for this model; choose such a number",
+        f"spec.models.critic.training.parallelism.tensor: {tensor_ranks}: got tensor 8, and 4 "
+        f"attention heads / 8 = 0.5, {heads}",
     ]
 
 

@@ -34,8 +34,8 @@ from rlhf_planner.placement.placement import (
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.problem.devices import (
     GIB,
-    devices_asked_for,
     local_inventory,
+    min_devices_of_groups,
     split_machine,
 )
 
@@ -230,7 +230,7 @@ def test_a_machine_is_split_as_groups_ask(
     given: list[dict[str, Any]], least: int, count: int, sizes: dict[str, int]
 ) -> None:
     placement = PlacementSpec.model_validate(groups(*given) if given else {})
-    assert devices_asked_for(placement) == least
+    assert min_devices_of_groups(placement) == least
     machine = local_inventory(count, 64 * GIB)
     pools = split_machine(machine, placement)
     assert {pool.name: pool.num_devices for pool in pools} == sizes

@@ -9,11 +9,11 @@ import pytest
 from rlhf_api.errors import ManifestError
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.problem.devices import inventory_from_pools
-from rlhf_planner.problem.model_shapes import KNOWN_MODELS, context_tokens
+from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS, context_tokens
 
 
 def test_all_known_models_have_one() -> None:
-    assert all(context_tokens(model) for model in KNOWN_MODELS)
+    assert all(context_tokens(model) for model in WELL_KNOWN_MODELS)
     assert context_tokens("Qwen/Qwen2.5-7B-Instruct") == 32768
     assert context_tokens("Qwen/Qwen2.5-7B") == 131072
     assert context_tokens("Qwen/Qwen2.5-Math-7B") == 4096

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_flow.errors import ManifestOutdated, ShapeUnknown
 from rlhf_planner.problem.from_manifest import shapes_to_fill
-from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS, check_shapes
+from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS, check_shapes
 from rlhf_sizing.config import shape_from_config
 from rlhf_sizing.shape import MODEL_TYPES, DecoderShape
 
@@ -29,7 +29,7 @@ def model(folder: Path, **fields: Any) -> dict[str, Any]:
     return {"source": {"path": str(folder)}}
 
 
-@pytest.mark.parametrize("shape", [*KNOWN_MODELS.values(), *BUILTIN_MODELS.values()])
+@pytest.mark.parametrize("shape", [*WELL_KNOWN_MODELS.values(), *BUILTIN_MODELS.values()])
 def test_a_shape_in_a_manifest_is_the_whole_shape(shape: DecoderShape) -> None:
     read = DecoderShape.from_spec(shape.to_spec())
     assert read == shape and read.family == shape.family

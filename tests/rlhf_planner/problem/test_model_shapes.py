@@ -11,7 +11,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.spec.models import BuiltinModel
 from rlhf_flow.errors import NoScores, ShapeUnknown
-from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, KNOWN_MODELS, resolve_shape
+from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS, resolve_shape
 from rlhf_sizing.config import hub_cache
 
 PUBLISHED = {
@@ -55,11 +55,11 @@ LLAMA_CONFIG: dict[str, Any] = {
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
 def test_parameter_counts_are_the_published_ones(name: str, count: int) -> None:
-    assert KNOWN_MODELS[name].num_parameters == count
+    assert WELL_KNOWN_MODELS[name].num_parameters == count
 
 
 def test_every_known_shape_has_a_published_count() -> None:
-    assert {shape.num_parameters for shape in KNOWN_MODELS.values()} == set(PUBLISHED.values())
+    assert {shape.num_parameters for shape in WELL_KNOWN_MODELS.values()} == set(PUBLISHED.values())
 
 
 def test_known_models_are_of_the_family_that_their_configuration_names() -> None:
@@ -71,7 +71,7 @@ def test_known_models_are_of_the_family_that_their_configuration_names() -> None
         "google/gemma-2": "gemma2",
         "google/gemma-3": "gemma3_text",
     }
-    for name, shape in KNOWN_MODELS.items():
+    for name, shape in WELL_KNOWN_MODELS.items():
         (expected,) = {family for start, family in families.items() if name.startswith(start)}
         assert shape.family == expected, name
     assert {shape.family for shape in BUILTIN_MODELS.values()} == {"llama"}
@@ -96,7 +96,7 @@ def test_a_folder_is_read(job: Any, tmp_path: Path) -> None:
     write_config(tmp_path / "model")
     made = job_with(job, source={"path": str(tmp_path / "model")})
     found = resolve_shape(made, "actor", tmp_path)
-    assert found == KNOWN_MODELS["meta-llama/Llama-3.1-8B"] and found.family == "llama"
+    assert found == WELL_KNOWN_MODELS["meta-llama/Llama-3.1-8B"] and found.family == "llama"
 
 
 def test_a_rewards_model_has_to_give_scores(job: Any, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_another_role_takes_the_shape_of_its_origin(job: Any, tmp_path: Path) ->
     models = {"actor": {"source": source}, "critic": {"source": {"sameAs": "actor"}}}
     made = job(models=models, algorithm={"type": "PPO"})
     for role in ("critic", "reference"):
-        assert resolve_shape(made, role, tmp_path) == KNOWN_MODELS["Qwen/Qwen2.5-7B"]
+        assert resolve_shape(made, role, tmp_path) == WELL_KNOWN_MODELS["Qwen/Qwen2.5-7B"]
 
 
 @pytest.mark.parametrize(

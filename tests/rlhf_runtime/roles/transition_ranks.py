@@ -46,7 +46,7 @@ from ..engines.greedy import greedy_answers
 from ..engines.tiny_models import END, ragged, write_model
 from ..meshes import part_of
 from ..world_of_processes import Scenario, run_scenarios
-from .transition_cases import COPIES, ENDS, WHOLE, Case, cases, names
+from .transition_cases import COPIES, ENDS, UNCUT, Case, cases, names
 from .wake_order import SCENARIOS as OF_WAKING
 
 PROMPT_LENGTHS = [1, 5, 9, 40]
@@ -260,8 +260,8 @@ def copies_are_counted_on_both_sides(world: World, folder: Path) -> None:
     for tensor in whole.values():
         dist.broadcast(tensor, 0)
     for sources, targets in (("rows", "copies"), ("some", "rows"), ("copies", "halves")):
-        trainer = HeldViews(views_of(whole, WHOLE[sources], world.rank))
-        target = views_of(whole, WHOLE[targets], world.rank)
+        trainer = HeldViews(views_of(whole, UNCUT[sources], world.rank))
+        target = views_of(whole, UNCUT[targets], world.rank)
         for (tensor, _), *_ in target.values():
             tensor.zero_()
         engine = HeldViews(target)
