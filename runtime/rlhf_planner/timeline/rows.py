@@ -1,4 +1,7 @@
-"""Content of charts of a simulated step: a row per group of devices, a bar per call. Pure."""
+"""Rows and bars of a timeline of simulated steps: a row per group of devices, a bar per call.
+
+Also formats times and axes for all charts. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,20 @@ from typing import NamedTuple
 from rlhf_planner.simulation.event_graph import PoolRanks, RankGroup
 from rlhf_planner.simulation.simulate import Simulation
 
-OFF_RANKS = "hosts"
-"""The row of tasks off the ranks."""
-MAX_PARTS = 2
-"""Parts of a pool that a row's label names."""
+HOST_ROW = "hosts"
+"""Label of tasks that run on no rank and use no named resource."""
+MAX_LABEL_PARTS = 2
+"""Ranges of ranks that a row's label names; the others are only counted."""
 
 
 class Bar(NamedTuple):
-    """A task of an iteration."""
+    """One run of a task."""
 
     task: int
-    """Index of the task in the graph."""
+    """Number of the task in the graph."""
     iteration: int
     begin: float
-    """Seconds from the start of the chart; may be negative."""
+    """Seconds from the start of the chart; negative if the task began before it."""
     end: float
 
 
@@ -33,86 +36,90 @@ class Row:
     """Bars that do not overlap."""
 
     label: str
-    """The devices, or the resource off the ranks; empty if the row above continues."""
+    """Devices, or the name of a resource; empty if the row continues the one above."""
     bars: tuple[Bar, ...]
-    """Bars in the order of time."""
+    """Sorted by time."""
     idle_share: float | None
-    """Idle share of a step's time in the long run; None off the ranks."""
+    """Idle share of a step's time in the long run, 0 to 1; None for rows without ranks."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A part of a simulation as a chart."""
+    """A range of steps of a simulation."""
 
     rows: tuple[Row, ...]
     seconds: float
-    """Seconds from the start of the first step shown to the end of the last."""
+    """Length, from the start of the first shown step to the end of the last."""
     begins: tuple[tuple[int, float], ...]
-    """Iteration and start of its first task, for each step shown."""
+    """Iteration of each shown step, and the start of its first task in seconds."""
 
 
-def chart_of(simulation: Simulation, iterations: range | None = None) -> Chart:
-    """Rows for the ranks in the order of pools and ranks, then for tasks off the ranks.
+def build_chart(simulation: Simulation, iterations: range | None = None) -> Chart:
+    """Build rows for ranks, sorted by pool and rank, then rows for tasks without ranks.
 
     Args:
-        simulation: what to show.
-        iterations: which of its iterations; None: all. Other iterations are shown in that time,
-            too.
+        simulation: to show.
+        iterations: range of steps to show; None: all.
     """
     shown = range(len(simulation.ends)) if iterations is None else iterations
+    # The last entry of an iteration's times is its end, not a task.
     begins = [min(simulation.begins[number][:-1], default=0.0) for number in shown]
     first = min(begins, default=0.0)
     last = max((simulation.ends[number][-1] for number in shown), default=0.0)
+    # Steps overlap: bars of other iterations are shown too if they run in this time.
     bars = [
         Bar(number, iteration, begin - first, end - first)
         for iteration, times in enumerate(zip(simulation.begins, simulation.ends, strict=True))
         for number, (begin, end) in enumerate(zip(*(row[:-1] for row in times), strict=True))
         if begin < last and end > first
     ]
-    rows = [*_rank_rows(simulation, bars), *_rows_off_ranks(simulation, bars)]
+    rows = [*_rank_rows(simulation, bars), *_host_rows(simulation, bars)]
     relative = tuple((number, begin - first) for number, begin in zip(shown, begins, strict=True))
     return Chart(tuple(rows), last - first, relative)
 
 
 def _rank_rows(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
+    # Ranks of a group run the same tasks one after another, so one row has no overlaps.
     for use in sorted(simulation.uses, key=lambda use: use.group.ranks[0].ranks.start):
         tasks = set(use.group.tasks)
-        own = sorted((bar for bar in bars if bar.task in tasks), key=_time_of)
-        yield Row(label_of(use.group), tuple(own), use.idle_share)
+        own = sorted((bar for bar in bars if bar.task in tasks), key=_sort_key)
+        yield Row(group_label(use.group), tuple(own), use.idle_share)
 
 
-def _rows_off_ranks(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
-    """A row per resource, and enough rows for tasks that overlap with anything."""
-    by_resource: dict[str, list[Bar]] = defaultdict(list)
-    for bar in sorted(bars, key=_time_of):
+def _host_rows(simulation: Simulation, bars: Sequence[Bar]) -> Iterable[Row]:
+    """Rows per resource; more than one only if its tasks overlap."""
+    by_label: dict[str, list[Bar]] = defaultdict(list)
+    for bar in sorted(bars, key=_sort_key):
         task = simulation.graph.tasks[bar.task]
         if not task.ranks:
-            by_resource[task.resource or OFF_RANKS].append(bar)
-    for resource, resource_bars in by_resource.items():
-        for number, lane in enumerate(lanes(resource_bars)):
-            yield Row("" if number else resource, tuple(lane), None)
+            by_label[task.resource or HOST_ROW].append(bar)
+    for label, row_bars in by_label.items():
+        for number, lane in enumerate(pack_lanes(row_bars)):
+            yield Row("" if number else label, tuple(lane), None)
 
 
-def lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
-    """Bars, in the order of time, in the fewest rows without overlap."""
-    lanes_: list[list[Bar]] = []
+def pack_lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
+    """Distribute bars, sorted by time, over the minimum number of lanes without overlap."""
+    # First fit in the order of begins is optimal for intervals.
+    lanes: list[list[Bar]] = []
     for bar in bars:
-        lane = next((row for row in lanes_ if row[-1].end <= bar.begin), None)
-        if lane is None:
-            lanes_.append([bar])
+        free = next((lane for lane in lanes if lane[-1].end <= bar.begin), None)
+        if free is None:
+            lanes.append([bar])
         else:
-            lane.append(bar)
-    return lanes_
+            free.append(bar)
+    return lanes
 
 
-def _time_of(bar: Bar) -> tuple[float, float, int]:
+def _sort_key(bar: Bar) -> tuple[float, float, int]:
     return bar.begin, bar.end, bar.task
 
 
-def label_of(group: RankGroup) -> str:
-    """The devices of a group: `gpu 0-7`, `gpu 0-7, 16-23`, `gpu 0-7, 16-23 and 16 more`."""
-    shown, more = group.ranks[:MAX_PARTS], group.ranks[MAX_PARTS:]
+def group_label(group: RankGroup) -> str:
+    """Label of a group's devices: `gpu 0-7`, `gpu 0-7, 16-23`, `gpu 0-7, 16-23 and 16 more`."""
+    shown, more = group.ranks[:MAX_LABEL_PARTS], group.ranks[MAX_LABEL_PARTS:]
     parts, pool = list[str](), None
+    # The pool is named once for neighbouring ranges of the same pool.
     for part in shown:
         parts.append(_numbers(part) if part.pool == pool else f"{part.pool} {_numbers(part)}")
         pool = part.pool
@@ -125,27 +132,31 @@ def _numbers(part: PoolRanks) -> str:
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-def ticks(seconds: float, limit: int) -> tuple[float, ...]:
-    """Round times from 0 on, at most `limit`, 1, 2 or 5 times a power of ten apart; at least the
-    start."""
-    if seconds <= 0 or limit < 2:
+def ticks(seconds: float, max_ticks: int) -> tuple[float, ...]:
+    """Times of an axis from 0 on, spaced by 1, 2 or 5 times a power of ten.
+
+    Returns 1 to `max_ticks` times in seconds.
+    """
+    if seconds <= 0 or max_ticks < 2:
         return (0.0,)
-    unit = 10.0 ** math.floor(math.log10(seconds / limit))
-    gap = next(unit * by for by in (1, 2, 5, 10, 20) if seconds / (unit * by) < limit)
+    unit = 10.0 ** math.floor(math.log10(seconds / max_ticks))
+    # The tick at 0 counts, so the number of gaps must stay below the maximum.
+    gap = next(unit * by for by in (1, 2, 5, 10, 20) if seconds / (unit * by) < max_ticks)
     return tuple(number * gap for number in range(int(seconds / gap) + 1))
 
 
 def format_time(seconds: float) -> str:
-    """A duration or a time: 0 s, 340 ms, 12.5 s, 1,205 s."""
+    """Format a duration or a time: 0 s, 340 ms, 12.5 s, 1,205 s."""
     if seconds == 0:
         return "0 s"
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
+    # 99.95 and above would round to 100.0: no decimals from there on.
     return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:,.0f} s"
 
 
 def format_tick(seconds: float, marks: Sequence[float]) -> str:
-    """A time on an axis, in the unit of its last mark, with as few digits as possible."""
+    """Format a time on an axis in the unit of its last mark, without trailing zeros."""
     if marks[-1] < 1 and seconds:
         return f"{seconds * 1000:.6g} ms"
     return f"{seconds:.6g} s"

@@ -1,5 +1,7 @@
-"""A simulated step as an SVG picture: a row per group of devices, a bar per call. Pure; the picture
-needs neither network nor styles nor scripts.
+"""SVG timeline of simulated steps: a row per group of devices, a bar per call. Pure.
+
+The picture is self-contained: it needs no network, styles or scripts. It shows planned times; the
+runtime's report draws measured ones.
 """
 
 from __future__ import annotations
@@ -13,38 +15,40 @@ from rlhf_planner.timeline.rows import (
     Bar,
     Chart,
     Row,
-    chart_of,
+    build_chart,
     format_tick,
     format_time,
     ticks,
 )
 
+# Light enough for text in INK. Tooltips name the role too: colour is never the only clue.
 COLOURS = ("#88ccee", "#f0a860", "#8fd3a2", "#f4a6c0", "#e8d96a", "#b3b8f0", "#c9c9c9", "#d9b38c")
-"""Colours of roles, in the order in which they appear. Light enough for INK, and never the only
-mark of a bar's role."""
+"""Colours of roles, in program order; repeated if there are more roles."""
 INK = "#111111"
-"""Text on bars."""
+"""Colour of text on bars."""
 WIDTH, LABELS, IDLE = 1000, 190, 56
-"""Widths of the picture, of its rows' labels, and of idle shares, in its own units, which the page
-scales."""
+"""Widths of the picture, the row labels and the idle shares, in units that the page scales."""
 ROW, GAP, TOP = 26, 6, 34
-"""Heights of a bar, between two rows, and above them."""
+"""Heights of a bar, of the gap between rows, and of the header."""
 CHARACTER = 6.6
-"""Width of a character of a bar's text."""
+"""Average width of a character of a bar's text."""
 PLOT = WIDTH - LABELS - IDLE
+"""Width of the time axis."""
 
 
 def svg_timeline(simulation: Simulation, iterations: range | None = None) -> str:
-    """Draw an `<svg>` element. Each bar shows its call and times on hovering; critical ones have a
-    thick border.
+    """Draw an `<svg>` element.
+
+    Each bar has a tooltip with its task, step and duration. Bars on the critical path have a thick
+    border.
 
     Args:
-        simulation: what to draw.
-        iterations: which of its iterations; None: all.
+        simulation: to draw.
+        iterations: range of steps to draw; None: all.
     """
-    chart = chart_of(simulation, iterations)
+    chart = build_chart(simulation, iterations)
     colours = role_colours(simulation)
-    critical = {critical_task.task for critical_task in simulation.critical_path}
+    critical = {entry.task for entry in simulation.critical_path}
     height = TOP + len(chart.rows) * (ROW + GAP) + 30
     parts = [*_axis(chart), *_steps(chart)]
     for number, row in enumerate(chart.rows):
@@ -61,14 +65,14 @@ def svg_timeline(simulation: Simulation, iterations: range | None = None) -> str
 
 
 def role_colours(simulation: Simulation) -> Mapping[str, str]:
-    """The colour of each role, in program order."""
-    roles = dict.fromkeys(role_of(task) for task in simulation.graph.tasks)
+    """Assign a colour to each role, in program order."""
+    roles = dict.fromkeys(role_name(task) for task in simulation.graph.tasks)
     return {role: COLOURS[number % len(COLOURS)] for number, role in enumerate(roles)}
 
 
-def role_of(task: Task) -> str:
-    """The role of a task, from its id, such as `every-10/actor.log_probs#2`; without a role, its
-    name."""
+def role_name(task: Task) -> str:
+    """Role of a call; the call's own name if it belongs to no role."""
+    # Ids are region/role.method#number, such as every-10/actor.log_probs#2.
     return task.id.rpartition("/")[2].partition("#")[0].partition(".")[0]
 
 
@@ -104,25 +108,29 @@ def _bar(
     critical: set[str],
 ) -> str:
     task = simulation.graph.tasks[bar.task]
-    left, right = (_x_position(max(0.0, min(seconds, at)), seconds) for at in (bar.begin, bar.end))
+    # Clip bars that reach beyond the chart.
+    left, right = (_x(max(0.0, min(seconds, at)), seconds) for at in (bar.begin, bar.end))
     is_critical = task.id in critical
     about = (
         f"{task.id}, step {bar.iteration + 1}: {format_time(task.seconds)}"
-        f"{', makes steps as long as they are' if is_critical else ''}"
+        f"{', on the critical path' if is_critical else ''}"
     )
     name = task.id.rpartition("/")[2]
+    # The longest text that fits: the call, its method, or none.
     texts = (name, name.partition(".")[2])
-    text = next((label for label in texts if len(label) * CHARACTER + 8 <= right - left), "")
+    text = next((text for text in texts if len(text) * CHARACTER + 8 <= right - left), "")
+    # The minimum width keeps very short bars visible.
     return (
         f"<g><title>{escape(about)}</title>"
         f'<rect x="{left:.2f}" y="{top:g}" width="{max(right - left, 0.5):.2f}" height="{ROW}" '
-        f'rx="2" fill="{colours[role_of(task)]}" stroke="{INK}" '
+        f'rx="2" fill="{colours[role_name(task)]}" stroke="{INK}" '
         f'stroke-width="{2 if is_critical else 0.5}"/>'
         f'<text x="{left + 4:.2f}" y="{top + ROW / 2 + 4:g}" fill="{INK}">{escape(text)}</text></g>'
     )
 
 
-def _x_position(at: float, seconds: float) -> float:
+def _x(at: float, seconds: float) -> float:
+    # A simulation without duration has all marks at the left edge.
     return LABELS + (at / seconds * PLOT if seconds else 0.0)
 
 
@@ -130,7 +138,7 @@ def _axis(chart: Chart) -> Iterator[str]:
     marks = ticks(chart.seconds, 8)
     bottom = TOP + len(chart.rows) * (ROW + GAP)
     for mark in marks:
-        x = _x_position(mark, chart.seconds)
+        x = _x(mark, chart.seconds)
         yield (
             f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 6}" y2="{bottom}" stroke="currentColor" '
             'stroke-opacity="0.2"/>'
@@ -141,9 +149,9 @@ def _axis(chart: Chart) -> Iterator[str]:
 
 
 def _steps(chart: Chart) -> Iterator[str]:
-    """Marks at the start of each step."""
+    """Labels at the beginnings of steps."""
     for iteration, begin in chart.begins:
-        x = _x_position(begin, chart.seconds)
+        x = _x(begin, chart.seconds)
         yield f'<text x="{x:.2f}" y="{TOP - 8}" font-weight="bold">step {iteration + 1}</text>'
 
 
@@ -158,5 +166,5 @@ def _legend(colours: Mapping[str, str], bottom: float) -> Iterator[str]:
         left += 36 + len(role) * CHARACTER
     yield (
         f'<text x="{WIDTH - IDLE}" y="{bottom:g}" text-anchor="end" font-style="italic">'
-        "thick border: makes steps as long as they are</text>"
+        "thick border: on the critical path</text>"
     )

@@ -1,4 +1,4 @@
-"""A simulated step as a plain-text chart: a row per group of devices, a letter per call. Pure."""
+"""Plain text timeline of simulated steps: a row per group of devices, a letter per call. Pure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterator, Sequence
 from string import ascii_uppercase
 
 from rlhf_planner.simulation.simulate import Simulation
-from rlhf_planner.timeline.rows import Chart, Row, chart_of, format_tick, format_time, ticks
+from rlhf_planner.timeline.rows import Chart, Row, build_chart, format_tick, format_time, ticks
 
 IDLE = "."
 OTHERS = "#"
-"""Mark of calls without a letter."""
+"""Shared sign of all calls after the 26th."""
 MIN_COLUMNS = 20
 COLUMNS_PER_TICK = 10
-"""Minimum of columns between two times of the scale."""
-LONGEST_LABEL = 28
+"""Minimum distance of two times on the scale."""
+MAX_LABEL_CHARACTERS = 28
 INTRODUCTION = "Devices from top to bottom, time from left to right, a letter for each call:"
 
 
 def text_timeline(simulation: Simulation, width: int = 100, iterations: range | None = None) -> str:
-    """A chart of time from left to right, with a scale, and a legend of its letters.
+    """Draw a chart with time from left to right, a scale, and a legend of the letters.
 
-    A column shows the task with most of its time; the legend marks tasks that are too short to
-    show. Odd steps are in capitals, even ones in small letters.
+    A column shows the call that takes most of its time; the legend marks calls too short to appear.
+    Odd steps are in capitals, even ones in small letters.
 
     Args:
-        simulation: what to show.
+        simulation: to draw.
         width: characters of a line; 40 or more.
-        iterations: which of its iterations; None: all.
+        iterations: range of steps to draw; None: all.
     """
-    chart = chart_of(simulation, iterations)
-    labels = [row.label[:LONGEST_LABEL] for row in chart.rows]
+    chart = build_chart(simulation, iterations)
+    labels = [row.label[:MAX_LABEL_CHARACTERS] for row in chart.rows]
     margin = max(len("steps"), *map(len, labels), 0) + 2
     columns = max(MIN_COLUMNS, width - margin - len("  100 %"))
     letters = _letters(len(simulation.graph.tasks))
@@ -53,44 +53,47 @@ def _letters(num_tasks: int) -> str:
 
 
 def _cells(row: Row, seconds: float, columns: int, letters: str) -> str:
-    """The columns of a row: each shows the task with most of its time."""
+    """A row of characters; each stands for the call that takes most of its column's time."""
     width = seconds / columns
     cells, bars = list[str](), list(row.bars)
     for number in range(columns):
         begin, end = number * width, (number + 1) * width
+        # Bars are sorted by time: those that have ended are never needed again.
         while bars and bars[0].end <= begin:
             bars.pop(0)
         longest, cell, idle = 0.0, IDLE, width
         for bar in bars:
             if bar.begin >= end:
                 break
-            share = min(bar.end, end) - max(bar.begin, begin)
-            idle -= share
-            if share > longest:
+            overlap = min(bar.end, end) - max(bar.begin, begin)
+            idle -= overlap
+            if overlap > longest:
+                # Steps alternate between capitals and small letters to keep neighbours distinct.
                 letter = letters[bar.task]
-                longest, cell = share, letter.lower() if bar.iteration % 2 else letter
+                longest, cell = overlap, letter.lower() if bar.iteration % 2 else letter
         cells.append(IDLE if idle > longest else cell)
     return "".join(cells)
 
 
 def _scale(seconds: float, columns: int) -> str:
-    """Round times, each to the right of its mark."""
+    """Times of the axis, each after a mark at its column."""
     marks = ticks(seconds, columns // COLUMNS_PER_TICK)
-    return _placed(
+    return _join_texts(
         [(mark / (seconds or 1), f"|{format_tick(mark, marks)}") for mark in marks], columns
     )
 
 
 def _steps(chart: Chart, columns: int) -> str:
-    """The number of each step at the start of its first call."""
-    places = [(begin / (chart.seconds or 1), f"|{step + 1}") for step, begin in chart.begins]
-    return _placed(places, columns)
+    """Numbers of steps, at the beginnings of their first calls."""
+    texts = [(begin / (chart.seconds or 1), f"|{step + 1}") for step, begin in chart.begins]
+    return _join_texts(texts, columns)
 
 
-def _placed(texts: Sequence[tuple[float, str]], columns: int) -> str:
-    """Texts at shares of a line; a text that would touch another, or the end, is left out."""
+def _join_texts(texts: Sequence[tuple[float, str]], columns: int) -> str:
+    """Write texts at shares (0 to 1) of a line; omit those that would touch another or the end."""
     line = ""
     for share, text in texts:
+        # The small term keeps a share that rounding puts just below its column.
         column = int(share * columns + 1e-9)
         if (not line or column > len(line)) and column + len(text) <= columns:
             line = f"{line:{column}}{text}"
@@ -98,8 +101,8 @@ def _placed(texts: Sequence[tuple[float, str]], columns: int) -> str:
 
 
 def _legend(simulation: Simulation, chart: Chart, letters: str, drawn: set[str]) -> Iterator[str]:
-    """The legend: each letter, its duration, and a mark if it is critical."""
-    critical = {critical_task.task for critical_task in simulation.critical_path}
+    """One line per task: letter, id, duration, and * if it is on the critical path."""
+    critical = {entry.task for entry in simulation.critical_path}
     tasks = simulation.graph.tasks
     width = max((len(task.id) for task in tasks), default=0)
     times = [format_time(task.seconds) for task in tasks]
@@ -113,6 +116,6 @@ def _legend(simulation: Simulation, chart: Chart, letters: str, drawn: set[str])
     if len(chart.begins) > 1:
         yield "Capitals: steps 1, 3, ...; small letters: steps 2, 4, ..."
     yield (
-        f"A step takes {format_time(simulation.step_seconds)} in the long run; calls with * wait "
-        "for each other, and make it so long."
+        f"A step takes {format_time(simulation.step_seconds)} in the long run. Calls marked * are "
+        "on the critical path."
     )

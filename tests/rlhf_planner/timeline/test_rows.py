@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlhf_planner.simulation.event_graph import PoolRanks, RankGroup, Task
 from rlhf_planner.simulation.simulate import simulate
-from rlhf_planner.timeline.rows import chart_of, format_tick, format_time, label_of, ticks
+from rlhf_planner.timeline.rows import build_chart, format_tick, format_time, group_label, ticks
 
 from ...depth import examples
 from ..simulation.random_tasks import passes_ahead, steps
@@ -23,7 +23,7 @@ def test_every_task_is_in_the_rows_of_its_ranks_and_nothing_overlaps(
     tasks: list[Task], ahead: int
 ) -> None:
     simulation = simulate(tasks, 3, ahead)
-    chart = chart_of(simulation)
+    chart = build_chart(simulation)
     for row in chart.rows:
         for one, other in zip(row.bars, row.bars[1:], strict=False):
             assert one.end <= other.begin
@@ -45,7 +45,7 @@ def test_rows_are_of_ranks_then_of_what_runs_beside_them() -> None:
         Task("train", 4, ranks(4, 8)),
         Task("infer", 1, (*ranks(0, 4), *ranks(2, 3, "cpu"))),
     ]
-    chart = chart_of(simulate(tasks, 1))
+    chart = build_chart(simulate(tasks, 1))
     assert [(row.label, [bar.task for bar in row.bars]) for row in chart.rows] == [
         ("cpu 2, gpu 0-3", [3]),
         ("gpu 4-7", [2]),
@@ -57,7 +57,7 @@ def test_rows_are_of_ranks_then_of_what_runs_beside_them() -> None:
 
 
 def test_what_overlaps_beside_the_ranks_gets_rows_of_its_own() -> None:
-    chart = chart_of(simulate([Task("x", 3), Task("y", 2), Task("z", 1, after=("y",))], 1))
+    chart = build_chart(simulate([Task("x", 3), Task("y", 2), Task("z", 1, after=("y",))], 1))
     assert [(row.label, [bar.task for bar in row.bars]) for row in chart.rows] == [
         ("hosts", [1, 2]),
         ("", [0]),
@@ -67,7 +67,7 @@ def test_what_overlaps_beside_the_ranks_gets_rows_of_its_own() -> None:
 def test_late_steps_are_shown_with_what_goes_on_beside_them() -> None:
     """x takes 2 s and y 5 s, on ranks of their own. Step 3 begins at 5, when step 1 is over."""
     tasks = [Task("x", 2, ranks(0, 1)), Task("y", 5, ranks(1, 2))]
-    chart = chart_of(simulate(tasks, 4), range(2, 3))
+    chart = build_chart(simulate(tasks, 4), range(2, 3))
     assert chart.begins == ((2, 0.0),)
     assert chart.seconds == 10
     bars = [(bar.task, bar.iteration, bar.begin, bar.end) for bar in chart.rows[1].bars]
@@ -76,7 +76,7 @@ def test_late_steps_are_shown_with_what_goes_on_beside_them() -> None:
 
 def test_a_group_in_many_parts_is_told_in_short() -> None:
     parts = (*ranks(0, 8), *ranks(16, 24), *ranks(32, 48))
-    assert label_of(RankGroup(parts, (0,))) == "gpu 0-7, 16-23 and 16 more"
+    assert group_label(RankGroup(parts, (0,))) == "gpu 0-7, 16-23 and 16 more"
 
 
 @given(st.floats(1e-6, 1e7), st.integers(2, 12))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from rlhf_planner.simulation.event_graph import PoolRanks, Task
 from rlhf_planner.simulation.simulate import simulate
-from rlhf_planner.timeline.svg import COLOURS, INK, LABELS, PLOT, role_of, svg_timeline
+from rlhf_planner.timeline.svg import COLOURS, INK, LABELS, PLOT, role_name, svg_timeline
 
 from ...depth import examples
 from ..simulation.random_tasks import steps
@@ -52,9 +52,9 @@ def test_bars_stand_where_they_run() -> None:
     ]
     drawn = svg_timeline(simulate(tasks, 1, passes_ahead=0))
     assert bars(drawn) == {
-        "actor.generate, step 1: 20.0 s, makes steps as long as they are": (LABELS, PLOT / 2),
+        "actor.generate, step 1: 20.0 s, on the critical path": (LABELS, PLOT / 2),
         "critic.values, step 1: 10.0 s": (LABELS + PLOT / 2, PLOT / 4),
-        "actor.train, step 1: 20.0 s, makes steps as long as they are": (
+        "actor.train, step 1: 20.0 s, on the critical path": (
             LABELS + PLOT / 2,
             PLOT / 2,
         ),
@@ -88,4 +88,4 @@ def test_names_are_text_and_no_markup() -> None:
     ],
 )
 def test_a_calls_colour_is_that_of_its_role(name: str, role: str) -> None:
-    assert role_of(Task(name, 1)) == role
+    assert role_name(Task(name, 1)) == role

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from rlhf_planner.simulation.event_graph import PoolRanks, Task
 from rlhf_planner.simulation.simulate import simulate
-from rlhf_planner.timeline.rows import chart_of
+from rlhf_planner.timeline.rows import build_chart
 from rlhf_planner.timeline.text import text_timeline
 
 from ...depth import examples
@@ -41,8 +41,7 @@ def test_a_column_is_what_takes_most_of_its_time() -> None:
         "C  critic.z  10.0 s",
         "D  w         100 ms  (too short to be drawn)",
         ".  idle",
-        "A step takes 40.0 s in the long run; calls with * wait for each other, and make it so "
-        "long.",
+        "A step takes 40.0 s in the long run. Calls marked * are on the critical path.",
     ]
 
 
@@ -58,7 +57,7 @@ def test_steps_in_turn_are_in_capitals_and_in_small_letters() -> None:
 def test_bars_are_as_wide_as_they_are_long(tasks: list[Task]) -> None:
     """To within the columns at their two ends; idle columns likewise."""
     simulation, width = simulate(tasks, 2, passes_ahead=0), 80
-    chart = chart_of(simulation)
+    chart = build_chart(simulation)
     lines = text_timeline(simulation, width).splitlines()
     assert all(len(line) <= width for line in lines[2 : 4 + len(chart.rows)])
     margin = lines[3].index("|")
