@@ -10,13 +10,13 @@ from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.checkpoint.storage import require_persistent
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import Limits
+from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
-from rlhf_runtime.preflight.records import check_records
 from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
+from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
 
@@ -42,10 +42,12 @@ def check_job(
     """
     spec = job.spec
     policy, models, data = _uses(spec, graphs)
+    # A verifier may read variables when it is imported: an import without them proves nothing.
     imports = has_code and (one_machine or not _has_other_variables(job))
     if has_code and not imports:
         findings.unchecked.append("verifiers: pods of node pools have variables of their own")
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
+    # Verifiers import while models and data are checked.
     with (
         start_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
         tempfile.TemporaryDirectory() as workdir,
@@ -67,6 +69,7 @@ def _has_other_variables(job: RLHFJob) -> bool:
 def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, DataUse]:
     """The policy, and the job's use of models and data."""
     if graphs is None:
+        # The tokenizer of the policy reads the data; only graphs tell its role for certain.
         names = list(spec.manifest_models)
         return ("actor" if "actor" in names else names[0]), ModelUse(names, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}
@@ -87,3 +90,18 @@ def _keeps_head(role: JobRole) -> bool:
     """True if the scalar head of a role must exist in its source: nothing changes it."""
     is_changed = role.is_trained or role.takes_weights
     return role.head is ModelHead.SCALAR and not is_changed
+
+
+def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
+    """Check the address of checkpoints, without access to it, and the libraries of trackers.
+
+    Args:
+        spec: of a job that runs on this machine.
+        findings: collects errors.
+    """
+    storage = spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        with findings.about("spec", "checkpoint", "storage", "uri"):
+            require_persistent(storage.uri)
+    with findings.about("spec", "telemetry"):
+        require_installed(spec.telemetry)

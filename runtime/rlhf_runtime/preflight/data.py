@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.data.errors import EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
@@ -14,9 +17,9 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.preflight.fields import check_fields
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import MAX_UNSTREAMED_BYTES, RowLimit
+from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
+from rlhf_runtime.rewards import exact_match, math
+from rlhf_runtime.rewards.errors import InvalidReward
 
 
 def check_data(
@@ -70,13 +73,14 @@ def _check_source(
         findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
         if _is_scored(split, spec, use):
             check_fields(spec, table, findings)
-        if not limit.is_late:
+        if not limit.is_late:  # all rows are there to be counted
             check_rows(spec, table, use)
     except EmptyDataset:
         if not limit.is_late:  # later rows may be valid
             raise
     finally:
         if limit.is_late:
+            # Also after an error, which concerns only the rows before the limit.
             text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
 
@@ -124,7 +128,8 @@ def check_reward_tokenizers(
 def _enough(
     spec: RLHFJobSpec, split: Split, source: DataSource, use: DataUse, seconds: float | None
 ) -> int | None:
-    """Number of rows to check of a builtin task, whose rows are all alike. None: all."""
+    """Number of rows to check. None: all."""
+    # The rows of a builtin task are all alike: as many as a run needs are enough.
     if source.builtin is None or seconds is None:
         return None
     return max(CHUNK_ROWS, rows_needed(spec, split, use))
@@ -146,4 +151,42 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     return (
         f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
         f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
+    )
+
+
+# Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
+# user's verifier reads are unknown before it is called.
+READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
+
+
+def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
+    """Check the fields that verifiers read in the first row of a source.
+
+    Args:
+        spec: of the job.
+        table: of the source.
+        findings: collects errors.
+    """
+    if not table.records:
+        return
+    # The first row stands for all: rows of one source usually have equal fields.
+    names = list(json.loads(table.records[0]))
+    for number, reward in enumerate(spec.rewards):
+        function = reward.function
+        if function is None or function.entrypoint not in READERS:
+            continue
+        with findings.about("spec", "rewards", number, "function"):
+            _check(function, names, f"data.{table.split.value}")
+
+
+def _check(function: FunctionReward, names: list[str], source: str) -> None:
+    field = str(function.parameters.get("field", "answer"))
+    if field in names:
+        return
+    near = get_close_matches(field, names, n=1)
+    raise InvalidReward(
+        f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
+        f"allowed {', '.join(names)}; "
+        + (f"did you mean {near[0]}? " if near else "")
+        + "write parameters: {field: NAME}, or add it to the data"
     )
