@@ -62,7 +62,7 @@ class Verdict:
     counts: bool = True
     """True if the restart counts against the limit."""
     obstacle: str = ""
-    """Why there is no restart, for the message."""
+    """Reason against a restart, for the message."""
 
 
 def decide_restart(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) -> Verdict:

@@ -36,7 +36,7 @@ class ObservedJob:
     defaults: DefaultsStatus | None
     """Chart defaults in force, pinned at acceptance."""
     problem: Refusal | None
-    """Why it cannot be read, or cannot run on any cluster."""
+    """Error that makes it unreadable, or unable to run on any cluster."""
     status: RLHFJobStatus
 
     @cached_property
@@ -84,7 +84,7 @@ class ObservedJob:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a manifest cannot run."""
+    """Reason and message of a manifest that cannot run."""
 
     reason: str
     message: str
@@ -118,7 +118,7 @@ class ObservedCluster:
 
 @dataclass(frozen=True)
 class PodProblem:
-    """Why a pod does not start, or did not stay."""
+    """Cause that keeps a pod from running."""
 
     reason: str
     """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration, ContainerFailed."""
@@ -203,7 +203,7 @@ class PlanResult:
     plan: PlanStatus | None = None
     refusal: Refusal | None = None
     unknown: str = ""
-    """Why it cannot be planned here, and what to do."""
+    """Obstacle to planning it here, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Snapshot:
 
     observed: Observed
     status: RLHFJobStatus
-    """As changed so far by the decision."""
+    """With the changes of the decision so far."""
     settings: Settings
     now: datetime
 

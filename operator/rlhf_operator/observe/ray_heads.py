@@ -47,7 +47,7 @@ class RayHeads:
     identity: Identity
     """Tokens of clusters derive from its key."""
     connect: Callable[[HeadPod, str], Head]
-    """From a head's pod and token to its client."""
+    """Returns the client of a head, by its pod and token."""
     clock: Callable[[], float] = time.monotonic
     seconds: float = HEAD_SECONDS
     _durations: HeadDurations = field(init=False)

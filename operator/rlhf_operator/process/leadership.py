@@ -45,7 +45,7 @@ class Leadership:
     _observed: tuple[str, str] = ("", "")
     """Last observed holder and time of renewal."""
     _observed_since: float = field(default=float("-inf"))
-    """When they were first observed."""
+    """Time when they were first observed."""
 
     def acquire(self) -> bool:
         """Acquire or renew the Lease. Returns True if this replica holds it now.

@@ -21,7 +21,7 @@ from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 10.0
-"""From the request to the last byte of its answer."""
+"""Time limit from the request to the last byte of its answer."""
 EXCERPT_CHARACTERS: Final = 300
 _READ_FACTOR: Final = 20
 """An excerpt reads this many times its length, since removing spaces shortens it."""
