@@ -33,6 +33,7 @@ class FlowError(RlhfError):
     exit_code = ExitCode.USER
 
 
+# AttributeError, too: hasattr and getattr with a default expect it.
 class UnknownRole(FlowError, AttributeError):
     """The algorithm has no such role."""
 

@@ -14,18 +14,19 @@ RlhfError
     ├── UserCodeFailed        a custom operation or protocol raised                  exit 3
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
     ├── RayFailed             Ray did not start on this machine, or has died         exit 4
+    ├── ForkServerFailed      the workers' libraries cannot be kept in memory        exit 4
     ├── RayUnreachable        the Ray cluster does not answer, or refuses the token  exit 4
     ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
     ├── DirtyCluster          an earlier driver's workers are still there            exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
-    ├── FolderUnusable        the output folder cannot be made or written            exit 2
+    ├── FolderUnusable        the output folder cannot be created or written         exit 2
     ├── CheckpointFailed      a checkpoint could not be written                      exit 4
-    ├── StorageUnusable       checkpoints cannot be kept at the address given        exit 2
+    ├── StorageUnusable       checkpoints cannot be stored at the manifest's address exit 2
     ├── ModelNotSaved         the trained model could not be written                 exit 4
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
     ├── StorageInUse          another run saves its checkpoints there                exit 2
-    ├── CannotResume          the manifest changed in a way that forbids going on    exit 2
-    ├── CannotExport          no model can be made of a checkpoint, or not there     exit 2
+    ├── CannotResume          a fixed field of the manifest has changed              exit 2
+    ├── CannotExport          a checkpoint's model cannot be exported                exit 2
     ├── ProfilingFailed       layers could not be measured on this machine           exit 4
     └── UnknownCall           a call that is not in the plan                         exit 1
 """
@@ -210,6 +211,7 @@ class StorageFailed(RuntimeFailure):
 class StorageInUse(RuntimeFailure):
     """Another run saves its checkpoints at the same address."""
 
+    # Users match on reasons: this one does not follow the name of the class.
     reason = "StorageTaken"
     exit_code = ExitCode.MANIFEST
 

@@ -1,8 +1,9 @@
 """Ends a process with its parent, by the kernel: even if it hangs or is frozen.
 
-As a program it idles until its raylet ends. It uses the standard library only and starts without
-site packages, because a start of Ray waits for it.
+As a program it idles until its raylet ends.
 """
+
+# Standard library only: a start of Ray waits for the program.
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ import os
 import signal
 import sys
 
+# Environment variable with the raylet's process number, which Ray sets.
 RAYLET = "RAY_RAYLET_PID"
-"""Environment variable with the raylet's process number, which Ray sets."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -25,6 +27,7 @@ def end_with(owner_pid: int) -> None:
     # Only Linux supports this; elsewhere only an owner that has already ended is noticed.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The owner may have ended before the kernel knew of the request.
     if os.getppid() != owner_pid:
         os._exit(0)
 
@@ -44,12 +47,13 @@ def _lives(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
+        pass  # it lives and belongs to another user
     return True
 
 
 def idle_command() -> list[str]:
     """The command line of a process that idles until its raylet ends."""
+    # Without site packages Python starts faster.
     return [sys.executable, "-I", "-S", __file__]
 
 

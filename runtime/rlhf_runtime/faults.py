@@ -1,7 +1,7 @@
 """Fault injection: `rlhf run --inject kill:rank=1,phase=train,step=3`.
 
-A fault happens once in the life of a run's folder, when a process enters its phase. Processes find
-each other by files with process numbers, so it works on one machine only.
+A fault happens once in the life of a run's folder, when a process enters its phase. All processes
+must be on one machine.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class FaultAction(StrEnum):
     """Out of memory. Only a process with that phase can be the target."""
 
 
+# Actions on any process.
 BY_SIGNAL = (FaultAction.KILL, FaultAction.FREEZE)
-"""Actions on any process."""
 
 
 class Phase(StrEnum):
@@ -79,6 +79,7 @@ def parse_fault(text: str) -> Fault:
     """
     action, _, rest = text.partition(":")
     options = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    # A rank has a number; `driver` and `reward` are words without a value.
     target = options.pop("rank", None)
     for name in (DRIVER, REWARD):
         if options.get(name) == "":
@@ -89,6 +90,7 @@ def parse_fault(text: str) -> Fault:
         fault = Fault(FaultAction(action), "" if target is None else target, phase, step)
         is_valid = fault.target in (DRIVER, REWARD) or fault.target.isdigit()
         is_valid = is_valid and (fault.action in BY_SIGNAL or fault.is_own_phase)
+        # Only a start-up and a save may happen at step 0.
         is_valid = is_valid and (step > 0 or phase in (Phase.START, Phase.SAVE))
     except (KeyError, ValueError):
         is_valid = False
@@ -146,6 +148,7 @@ def _mark_path(fault: Fault, folder: Path) -> Path:
 
 def announce(folder: Path, process: str) -> None:
     """Write this process's number to a file, so that others can send it signals."""
+    # Signals need process numbers, which other processes can only learn from files.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{process}.pid").write_text(str(os.getpid()))
 
@@ -180,6 +183,7 @@ class Faults:
         if self._process != (fault.target if fault.is_own_phase else other):
             return False
         try:
+            # Creating the file decides: of several processes and starts only one injects the fault.
             _mark_path(fault, self._folder).touch(exist_ok=False)
         except FileExistsError:
             return False
@@ -187,11 +191,13 @@ class Faults:
 
     def _inject(self, fault: Fault) -> None:
         if fault.action is FaultAction.RAISE:
+            # Stands for a bug of this software, so it is no RlhfError.
             raise ZeroDivisionError(f"injected: {fault.name}")
         if fault.action is FaultAction.EXHAUST:
             raise MemoryError(f"injected: {fault.name}")
         while fault.action is FaultAction.HANG:
             time.sleep(3600.0)
+        # Every other fault is a signal.
         number = int((self._folder / f"{fault.target}.pid").read_text())
         os.kill(number, signal.SIGKILL if fault.action is FaultAction.KILL else signal.SIGSTOP)
 

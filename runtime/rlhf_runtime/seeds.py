@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORD = np.uint64
+# Increment and multipliers of SplitMix64.
 _GOLDEN = _WORD(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = _WORD(0xBF58476D1CE4E5B9), _WORD(0x94D049BB133111EB)
 
@@ -22,6 +23,7 @@ def mix(*parts: int | NDArray[np.integer]) -> NDArray[np.uint64]:
     """
     state = np.zeros(1, dtype=_WORD)
     for part in parts:
+        # `view` accepts negative parts: their bits count.
         state = state + np.asarray(part).astype(np.int64).view(_WORD) + _GOLDEN
         state = (state ^ (state >> _WORD(30))) * _FIRST
         state = (state ^ (state >> _WORD(27))) * _SECOND
@@ -44,6 +46,7 @@ def sample_seeds(
         call: id of the call and its graph; two calls of a step draw different responses.
     """
     # Neither the rank nor the order of requests may matter: results are equal on any placement.
+    # Seven bytes of the digest, and the shift below, keep the numbers within 63 bits.
     digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7])
     mixed = mix(job_seed, digest, step, prompt_ids, sample_indexes) >> _WORD(1)
     seeds: list[int] = mixed.tolist()

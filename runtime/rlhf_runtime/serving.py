@@ -6,13 +6,14 @@ import threading
 from functools import partial
 from socketserver import BaseServer
 
+# Interval in which a server checks for its close: the maximum time of a close.
 CLOSE_SECONDS = 0.05
-"""Interval in which a server checks for its close: the maximum time of a close."""
 
 
 def serve_in_thread(server: BaseServer, name: str) -> None:
     """Serve until `stop_serving`, or until the process ends."""
     serve = partial(server.serve_forever, CLOSE_SECONDS)
+    # A daemon thread does not keep an ending process alive.
     threading.Thread(target=serve, name=name, daemon=True).start()
 
 

@@ -25,7 +25,7 @@ def load(label: str, entrypoint: str) -> Any:
     module, _, name = entrypoint.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except Exception as error:  # an import runs the user's code
         raise UserCodeFailed(
             f"{label} {entrypoint} cannot be imported: got {type(error).__name__}: {error}; "
             f"correct it\n{traceback.format_exc()}"
@@ -47,7 +47,7 @@ def call(label: str, function: Callable[..., T], *arguments: Any, **parameters: 
     try:
         return function(*arguments, **parameters)
     except Exception as error:  # a user's code may raise anything
-        # The first frame is this one.
+        # The message has the traceback, without its first frame, which is this one.
         raised = error.__traceback__.tb_next if error.__traceback__ else None
         text = "".join(traceback.format_exception(type(error), error, raised))
         raise UserCodeFailed(

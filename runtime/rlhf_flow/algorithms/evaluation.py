@@ -37,6 +37,7 @@ class Evaluation(Algorithm):
         self.rewards = tuple(rewards)
         self.samples = samples
         self.temperature = temperature
+        # The threshold is of one reward's scale; all operations would write one column, passed.
         self.passing = tuple(
             PassAtK(scores_column(reward), valid_column(reward), tuple(pass_at_k), pass_score)
             for reward in self.rewards[:1]
@@ -53,6 +54,7 @@ class Evaluation(Algorithm):
         batch = getattr(flow, self.policy).generate(
             prompts,
             samples=self.samples,
+            # A generate call refuses a temperature beside greedy=True.
             temperature=None if greedy else self.temperature,
             greedy=greedy,
         )

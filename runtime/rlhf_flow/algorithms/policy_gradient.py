@@ -1,23 +1,137 @@
-"""GRPO, RLOO, OPO and REINFORCE++: a policy gradient without a critic."""
+"""Policy-gradient algorithms: what they share, and GRPO, RLOO, OPO and REINFORCE++.
+
+GRPO from preset to formula: `GrpoSettings` of `rlhf_api.spec.presets` -> `PolicyGradient.step` ->
+the advantages of `estimator` -> `rlhf_runtime.roles.operations` -> `rlhf_runtime.numerics.groups`.
+"""
 
 from __future__ import annotations
 
-from rlhf_api.spec.policy_loss import PolicyLossSettings
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from rlhf_api.spec.policy_loss import KlEstimator, PolicyLossSettings
 from rlhf_api.spec.presets import (
     GrpoSettings,
     OpoSettings,
     ReinforcePlusPlusSettings,
     RlooSettings,
 )
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings, KlPenalty, PolicyAlgorithm
+from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.columns import scores_column, valid_column
+from rlhf_flow.step.columns import (
+    ROLLOUT_LOG_PROBS,
+    log_probs_column,
+    scores_column,
+    valid_column,
+)
 from rlhf_flow.step.flow import Flow
-from rlhf_flow.step.operations import GroupAdvantages, GroupBaseline, Operation, RewardsToGo, Whiten
+from rlhf_flow.step.losses import ClippedLoss
+from rlhf_flow.step.operations import (
+    GroupAdvantages,
+    GroupBaseline,
+    Operation,
+    PenalizedScores,
+    RewardsToGo,
+    TokenRewards,
+    Whiten,
+)
+from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles
+
+ACTOR, REFERENCE, REWARD = "actor", "reference", "reward"
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings of a job that algorithms use in addition to their own."""
+
+    needs_old_log_probs: bool
+    """True if the generation engine's log-probabilities cannot serve as the old ones."""
+    prompts_per_step: int
+    max_response_tokens: int
+    prompt_field: str
+    """Name of the prompt in a row of data.train."""
+
+
+@dataclass(frozen=True)
+class KlPenalty:
+    """A KL penalty on rewards, against the reference."""
+
+    coefficient: float
+    """Weight; 0: no penalty."""
+    estimator: KlEstimator
+    policy_log_probs: str
+    """The column of the policy's log-probabilities."""
+    reference_log_probs: str = log_probs_column(REFERENCE)
+
+    def on_tokens(self, scores: str) -> TokenRewards:
+        """Token rewards: the score on the last token, minus the penalty on every token.
+
+        Args:
+            scores: the column of scores.
+        """
+        own, reference = self.policy_log_probs, self.reference_log_probs
+        return TokenRewards(scores, self.coefficient, self.estimator, own, reference)
+
+    def on_scores(self, scores: str) -> tuple[PenalizedScores, ...]:
+        """Scores minus the penalty of the complete response; nothing without a penalty.
+
+        Args:
+            scores: the column of scores.
+        """
+        # Unlike TokenRewards the operation has no purpose but the penalty and refuses weight 0.
+        if self.coefficient == 0:
+            return ()
+        own, reference = self.policy_log_probs, self.reference_log_probs
+        return (PenalizedScores(scores, self.coefficient, reference, self.estimator, own),)
+
+
+class PolicyAlgorithm(Algorithm):
+    """An actor that samples and is trained, a reward, and a reference for a KL penalty.
+
+    Args:
+        settings: of the manifest.
+        job: other settings of the job.
+        valid: the column that is true for the rows that count.
+    """
+
+    def __init__(
+        self, settings: PolicyLossSettings, job: JobSettings, valid: str = valid_column(REWARD)
+    ) -> None:
+        self.uses_reference = settings.kl_coefficient > 0
+        self.uses_old_log_probs = job.needs_old_log_probs
+        # With a single update per step in float32 the generation engine's log-probabilities agree
+        # with the training engine's within the tolerance that every step reports, which saves a
+        # forward pass. Otherwise the actor computes its own before the first update. The ratio and
+        # the KL penalty use the same ones.
+        old = log_probs_column(ACTOR) if job.needs_old_log_probs else ROLLOUT_LOG_PROBS
+        self.penalty = KlPenalty(settings.kl_reward_coefficient, settings.estimator, old)
+        self.loss = ClippedLoss.from_settings(
+            settings,
+            valid=valid,
+            old_log_probs=old,
+            reference_log_probs=log_probs_column(REFERENCE) if settings.has_kl_loss else None,
+        )
+
+    def roles(self) -> Roles:
+        """Actor and reward, and a reference for a KL penalty."""
+        reference = {REFERENCE: LanguageModel} if self.uses_reference else {}
+        return {ACTOR: LanguageModel, **reference, REWARD: RewardSource}
+
+    @abstractmethod
+    def step(self, flow: Flow, prompts: BatchValue) -> None:
+        """One training step."""
+
+    def with_log_probs(self, flow: Flow, batch: BatchValue) -> BatchValue:
+        """Add the log-probabilities of actor and reference that the loss and a penalty need."""
+        if self.uses_old_log_probs:
+            batch |= flow.actor.log_probs(batch)
+        if self.uses_reference:
+            batch |= flow.reference.log_probs(batch)
+        return batch
 
 
 class PolicyGradient(PolicyAlgorithm):
-    """Advantages from scores alone, by the estimator of the algorithm.
+    """GRPO, RLOO, OPO and REINFORCE++: advantages from scores alone, without a critic.
 
     Sources: GRPO, DeepSeekMath (arXiv 2402.03300), section 4.1; Dr.GRPO (arXiv 2503.20783); RLOO
     (arXiv 2402.14740); OPO (arXiv 2505.23585); REINFORCE++ (arXiv 2501.03262).
@@ -57,22 +171,24 @@ def estimator(
         valid: the column that is true for the rows that count.
         penalty: the KL penalty on rewards.
     """
-    match settings:
-        case ReinforcePlusPlusSettings(group_baseline=False):
-            rewards = penalty.on_tokens(scores)
-            return rewards, RewardsToGo(settings.gamma), Whiten(valid)
+    # Without a group each token is credited with the rewards from it on, so the penalty counts per
+    # token. Comparisons within a group are of complete responses, so there it changes the scores.
+    if isinstance(settings, ReinforcePlusPlusSettings) and not settings.group_baseline:
+        return penalty.on_tokens(scores), RewardsToGo(settings.gamma), Whiten(valid)
     penalties = penalty.on_scores(scores)
-    return *penalties, *_compared(settings, penalties[-1].penalized if penalties else scores, valid)
-
-
-def _compared(settings: PolicyLossSettings, scores: str, valid: str) -> tuple[Operation, ...]:
+    if penalties:
+        scores = penalties[-1].penalized
     match settings:
+        # Dr.GRPO is GRPO without the division by the deviation. DAPO's settings are GRPO's.
         case GrpoSettings():
-            return (GroupAdvantages(scores, valid, settings.normalize_by_std),)
+            return *penalties, GroupAdvantages(scores, valid, settings.normalize_by_std)
         case RlooSettings():
-            return (GroupAdvantages(scores, valid, False, GroupBaseline.LEAVE_ONE_OUT),)
+            baseline = GroupBaseline.LEAVE_ONE_OUT
+            return *penalties, GroupAdvantages(scores, valid, False, baseline)
         case OpoSettings():
-            return (GroupAdvantages(scores, valid, False, GroupBaseline.LENGTH_WEIGHTED),)
-        case ReinforcePlusPlusSettings(group_baseline=True):
-            return (GroupAdvantages(scores, valid, False), Whiten(valid))
+            baseline = GroupBaseline.LENGTH_WEIGHTED
+            return *penalties, GroupAdvantages(scores, valid, False, baseline)
+        # REINFORCE++ scales by the batch's standard deviation instead of each group's.
+        case ReinforcePlusPlusSettings():
+            return *penalties, GroupAdvantages(scores, valid, False), Whiten(valid)
     raise AssertionError(f"{type(settings).__name__} has another step")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.presets import PpoSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings, PolicyAlgorithm
+from rlhf_flow.algorithms.policy_gradient import REWARD, JobSettings, PolicyAlgorithm
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.columns import RETURNS, scores_column, valid_column, values_column
 from rlhf_flow.step.flow import Flow
@@ -32,6 +32,7 @@ class Ppo(PolicyAlgorithm):
         self.settings = settings
         self.valid = valid
         self.value_loss = self.critic_loss(CRITIC)
+        # Apart from the whitening, because Safe-RLHF inserts operations between the two.
         self.estimates = (
             self.penalty.on_tokens(scores_column(REWARD)),
             Gae(settings.gamma, settings.gae_lambda, values=values_column(CRITIC)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.presets import OnlineDpoSettings, PreferenceSettings, RewardModelSettings
-from rlhf_flow.algorithms.policy_algorithm import REFERENCE, REWARD, JobSettings
+from rlhf_flow.algorithms.policy_gradient import REFERENCE, REWARD, JobSettings
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.columns import log_probs_column, scores_column, valid_column
@@ -69,9 +69,12 @@ class OnlineDpo(Dpo):
         batch |= flow.compute(batch, self.pairs)
         batch |= flow.reference.log_probs(batch)
         flow.actor.train(batch, self.loss)
+        # A condition on settings: the trace sees the same calls as every step.
         if self.saves_pairs:
             flow.save(flow.compute(batch, self.lines), "pairs")
         if every := self.reference_every_steps:
+            # After the training, so that an iteration starts from the policy that the last one
+            # ended with.
             flow.every(every, lambda: flow.reference.copy_weights_from(flow.actor))
 
 

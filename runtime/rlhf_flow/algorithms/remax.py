@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.presets import ReMaxSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings, PolicyAlgorithm
+from rlhf_flow.algorithms.policy_gradient import REWARD, JobSettings, PolicyAlgorithm
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.columns import scores_column, valid_column
 from rlhf_flow.step.flow import Flow
@@ -26,8 +26,11 @@ class ReMax(PolicyAlgorithm):
         super().__init__(settings, job, VALID)
         self.advantages = (
             self.penalty.on_tokens(scores_column(REWARD)),
+            # The baseline is a score per response, so it is subtracted from the returns of tokens,
+            # not from their rewards.
             RewardsToGo(),
             AboveBaseline("baseline", "has_baseline"),
+            # A sample without a baseline would train with advantage 0, but count in the mean.
             BothValid(valid_column(REWARD), "has_baseline", VALID),
         )
 
@@ -37,6 +40,7 @@ class ReMax(PolicyAlgorithm):
         batch |= flow.reward.score(batch)
         greedy = flow.actor.generate(prompts, samples=1, greedy=True)
         scored = flow.reward.score(greedy)
+        # Renamed, else a join would overwrite the scores of the samples.
         names = {scores_column(REWARD): "baseline", valid_column(REWARD): "has_baseline"}
         baseline = scored.select(*names).rename(**names)
         batch |= baseline.broadcast(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.presets import SafeRlhfSettings
-from rlhf_flow.algorithms.policy_algorithm import REWARD, JobSettings
+from rlhf_flow.algorithms.policy_gradient import REWARD, JobSettings
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.columns import scores_column, valid_column, values_column
@@ -39,6 +39,7 @@ class SafeRlhf(Ppo):
         self.advantages = (
             BothValid(valid_column(REWARD), valid_column(COST), VALID),
             *self.estimates,
+            # Without a KL penalty: the rewards have it, and it must not count twice.
             TokenRewards(scores_column(COST), rewards="costs"),
             Gae(
                 settings.gamma,
@@ -48,6 +49,7 @@ class SafeRlhf(Ppo):
                 advantages="cost_advantages",
                 returns="cost_returns",
             ),
+            # Before the advantages that it weights, so that they use this step's value.
             LagrangeMultiplier(
                 scores_column(COST),
                 valid_column(COST),
@@ -57,6 +59,7 @@ class SafeRlhf(Ppo):
                 settings.max_multiplier,
             ),
             PenalizedAdvantages("cost_advantages"),
+            # Last, so that the weighted difference has variance 1, whatever the multiplier is.
             *self.whitening,
         )
 

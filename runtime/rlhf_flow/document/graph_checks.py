@@ -16,11 +16,12 @@ from rlhf_flow.step.flow import RESERVED
 from rlhf_flow.step.roles import Model, Roles, find_primitive
 from rlhf_flow.trace.graph import PRETRAINING, PROMPTS
 
+# Calls by their ids.
 Calls = Mapping[str, ModelCall]
-"""Calls by their ids."""
 
+# Methods of the flow itself.
 WITHOUT_ROLE = {"compute": CallKind.COMPUTE, "save": CallKind.SAVE}
-"""Methods of the flow itself."""
+# The field of a manifest with the options of each kind of call.
 OPTIONS = {
     CallKind.GENERATE: "generate",
     CallKind.TRAIN: "train",
@@ -28,7 +29,6 @@ OPTIONS = {
     CallKind.COPY: "weights_of",
     CallKind.SAVE: "folder",
 }
-"""The field of a manifest with the options of each kind of call."""
 
 
 def check_roles_and_regions(stored: AlgorithmGraph) -> None:
@@ -47,6 +47,7 @@ def check_roles_and_regions(stored: AlgorithmGraph) -> None:
     reserved = [role.name for role in stored.roles if role.name in RESERVED]
     _require(not reserved, "a role of a name that none may have", ", ".join(reserved), "another")
     for region in stored.regions:
+        # One of n steps, or at least the first round.
         is_every = region.kind is RegionKind.EVERY
         is_possible = region.expected_count <= 1 if is_every else region.expected_count >= 1
         _require(
@@ -96,6 +97,7 @@ def check_call(
     Raises:
         InvalidGraph: it is inconsistent.
     """
+    # The kind follows from role and method; options of another kind would be ignored.
     required = OPTIONS.get(call.kind)
     got = [name for name in OPTIONS.values() if getattr(entry, name)]
     expected = [] if required is None else [required]
@@ -134,8 +136,10 @@ def _check_columns(call: ModelCall, roles: Roles) -> None:
         reads |= set(call.options.loss.reads)
     if isinstance(call.options, ComputeOptions):
         for operation in call.options.operations:
+            # Columns of an earlier operation of the call are not read from the batch.
             reads |= set(operation.reads) - writes
             writes |= set(operation.writes)
+    # More reads are allowed: the response mask, if the batch has it.
     missing = sorted(reads - set(call.reads))
     _require(not missing, f"{call.id} does not read what it needs", "none", ", ".join(missing))
     other = sorted(writes - set(call.writes))
@@ -149,6 +153,7 @@ def _check_columns(call: ModelCall, roles: Roles) -> None:
 
 def _check_sources(entry: GraphCall, call: ModelCall, before: Calls) -> None:
     """Refuse columns that nothing before the call has written."""
+    # The widest data: `read_manifest_graph` compares with those of the job.
     data = {PROMPTS: PAIR_COLUMNS, PRETRAINING: PRETRAINING_COLUMNS}
     names = [source.source for source in entry.sources]
     _require(len(set(names)) == len(names), f"{call.id} has a source twice", ", ".join(names), "")
@@ -175,6 +180,7 @@ def _check_sources(entry: GraphCall, call: ModelCall, before: Calls) -> None:
 def _check_rows(entry: GraphCall, call: ModelCall, before: Calls) -> None:
     """Refuse impossible numbers of rows, and responses of calls that sample none."""
     rows = entry.rows
+    # Only a copy has no batch.
     is_some = rows.expected > 0 and rows.most >= 1
     shown = f"{rows.expected:g} expected and {rows.most} at most"
     _require(
@@ -185,6 +191,7 @@ def _check_rows(entry: GraphCall, call: ModelCall, before: Calls) -> None:
     _require(is_bounded, f"{call.id} expects more rows than it may have", shown, "no more")
     if entry.generate is not None:
         samples = entry.generate.samples
+        # The maximum is exact; the expected number may be a fraction.
         is_multiple = rows.most % samples == 0
         _require(
             is_multiple, f"{call.id} makes parts of a prompt's samples", shown, f"{samples} each"

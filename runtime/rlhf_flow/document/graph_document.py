@@ -51,6 +51,7 @@ ROLE_KINDS: Mapping[RoleKind, type[Role]] = {
     RoleKind.SCALAR_MODEL: ScalarModel,
     RoleKind.REWARD_SOURCE: RewardSource,
 }
+# Inverse of ROLE_KINDS.
 _NAMES = {kind: name for name, kind in ROLE_KINDS.items()}
 _REGIONS = {"every": RegionKind.EVERY, "repeat": RegionKind.REPEAT}
 
@@ -96,6 +97,7 @@ def read_graph(stored: AlgorithmGraph) -> Graph:
     except FlowError as error:
         raise InvalidGraph(str(error)).at("spec", "algorithm", "graph") from error
     except InvalidGraph as error:
+        # It is the same error with its path, so the cause stays the same.
         raise error.at("spec", "algorithm", "graph") from error.__cause__
 
 
@@ -106,6 +108,7 @@ def _read_graph(stored: AlgorithmGraph) -> Graph:
     rows: dict[str, RowCount] = {}
     for entry in stored.calls:
         call = _read_call(entry, call_kind(entry, roles))
+        # One by one: each check may rely on the earlier calls.
         check_call(entry, call, roles, {before.id: before for before in calls}, stored.regions)
         calls.append(call)
         rows[call.id] = RowCount(entry.rows.expected, entry.rows.most)
@@ -114,6 +117,8 @@ def _read_graph(stored: AlgorithmGraph) -> Graph:
         for entry in stored.calls
         for source in entry.sources
     )
+    # Only what a trace decides is stored; a stored value that follows from others could contradict
+    # them.
     return Graph(
         roles=roles,
         inputs=GraphInputs(
@@ -139,6 +144,7 @@ def _read_graph(stored: AlgorithmGraph) -> Graph:
 
 def _kind_name(role: str, kind: type[Role]) -> RoleKind:
     """The name of a role's class, or of its nearest named base class."""
+    # A user may derive a role's class, of which a manifest knows nothing.
     for base in kind.__mro__:
         if base in _NAMES:
             return _NAMES[base]
@@ -200,6 +206,7 @@ def _read_call(entry: GraphCall, kind: CallKind) -> ModelCall:
         kind=kind,
         reads=entry.reads,
         writes=entry.writes,
+        # As Flow.call derives it.
         carries=entry.reads if kind is CallKind.GENERATE else (),
         options=_read_options(entry),
         auxiliary_reads=() if entry.train is None else entry.train.auxiliary_reads,

@@ -48,6 +48,7 @@ def pretraining_rows(job: RLHFJob) -> RowCount | None:
     if rows is None:
         return None
     prompts = job.spec.schedule.prompts_per_step
+    # The maximum is rounded up: it decides on memory.
     return RowCount(rows / prompts, -(-rows // prompts))
 
 
@@ -73,10 +74,12 @@ def code_digest(algorithm: Algorithm) -> str:
     files: dict[str, bytes] = {}
     for kind in type(algorithm).__mro__:
         name = kind.__module__
+        # A release of this package is no change of the user's code.
         if name in ("builtins", "abc") or name.partition(".")[0] == "rlhf_flow":
             continue
         source = Path(getattr(sys.modules.get(name), "__file__", None) or "")
         files[name] = source.read_bytes() if source.is_file() else b""
+    # Names and contents are separated by NUL, which no source contains.
     return _digest(b"\0".join(name.encode() + b"\0" + files[name] for name in sorted(files)))
 
 
@@ -118,6 +121,7 @@ def check_up_to_date(job: RLHFJob, algorithm: Algorithm, graph: Graph) -> None:
         read_graph(stored), code_digest=stored.code_digest, settings_digest=stored.settings_digest
     )
     traced = build_manifest_graph(job, algorithm, graph)
+    # Changed code with the same graph, such as a comment, is up to date: digests only name causes.
     digests = {"code_digest", "settings_digest"}
     written, expected = (
         graph_.model_dump(mode="json", by_alias=True, exclude=digests) for graph_ in (read, traced)
@@ -159,6 +163,7 @@ def lacks_code(job: RLHFJob) -> bool:
     settings = job.spec.algorithm.settings
     if not isinstance(settings, CustomSettings) or not matches_settings(job):
         return False
+    # find_spec of a submodule would import its package, so only the top package is looked up.
     package = settings.entrypoint.partition(":")[0].partition(".")[0]
     return package not in sys.modules and find_spec(package) is None
 

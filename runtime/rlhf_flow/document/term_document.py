@@ -19,6 +19,8 @@ from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.losses import Loss
 from rlhf_flow.step.operations import Operation
 
+# A manifest may come from anybody, so nothing is imported by its name: these are all classes that
+# reading can build.
 LOSSES: Mapping[str, type[Loss]] = {kind.__name__: kind for kind in get_args(Loss)}
 OPERATIONS: Mapping[str, type[Operation]] = {kind.__name__: kind for kind in get_args(Operation)}
 
@@ -30,6 +32,7 @@ def write_term(term: Loss | Operation) -> GraphTerm:
         InvalidGraph: a setting that a manifest cannot hold.
     """
     name = type(term).__name__
+    # Defaults are left out, which keeps manifests short.
     changed = {
         setting.name: value
         for setting in fields(term)
@@ -78,6 +81,7 @@ def _build(label: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
             f"no such {label}: got {term.type}, allowed {', '.join(kinds)}; "
             f"{suggest(term.type, kinds, 'run `rlhf fill FILE` with this release')}"
         )
+    # By setting: its plain values, by index or key. A single value has the key "".
     stored: dict[str, dict[str, Setting]] = {}
     for path, value in term.settings.items():
         name, _, inner = path.partition(".")
@@ -101,6 +105,7 @@ def _build(label: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
 def _flat(owner: str, name: str, value: object) -> Iterator[tuple[str, Setting]]:
     """A setting as plain values: entries of lists and maps get the names NAME.INDEX, NAME.KEY."""
     if isinstance(value, Enum):
+        # By the member's name, since its value is a wording for messages.
         yield name, value.name
     elif isinstance(value, bool | int | float | str):
         yield name, value
@@ -125,6 +130,7 @@ def _value(term: GraphTerm, name: str, hint: Any, plain: Mapping[str, Setting]) 
     if origin is not None and issubclass(origin, Mapping):
         return {key: _plain(term, name, get_args(kind)[1], item) for key, item in plain.items()}
     if origin is not None and issubclass(origin, Sequence):
+        # Indices without a gap, in any order.
         numbers = [str(index) for index in range(len(plain))]
         if set(numbers) != set(plain):
             raise _invalid(term, name, ", ".join(plain), f"entries {name}.0 and so on")
@@ -142,8 +148,10 @@ def _plain(term: GraphTerm, name: str, kind: Any, value: Setting) -> object:
         if value in kind.__members__:
             return kind[str(value)]
         raise _invalid(term, name, repr(value), ", ".join(kind.__members__))
+    # Not isinstance: True is an int, too.
     if type(value) in kinds:
         return value
+    # Kubernetes stores 1.0 as 1.
     if float in kinds and type(value) is int:
         return float(value)
     raise _invalid(term, name, repr(value), " or ".join(allowed.__name__ for allowed in kinds))
@@ -182,6 +190,7 @@ def _is_required(setting: Field[Any]) -> bool:
 
 def _empty(term: GraphTerm, name: str, hint: Any) -> dict[str, object]:
     """The empty list or map of a setting without plain values."""
+    # Any other required setting would have left a value.
     origin = get_origin(_without_none(hint))
     if origin in (None, Union, UnionType):
         raise _invalid(term, name, "nothing", "a value")

@@ -72,12 +72,14 @@ def trace_algorithms(
     """
     step = build_algorithm(job, device)
     graph = _traced(job, step, data_columns(job), pretraining_rows(job))
+    # These errors are about a user's class, but about no call: name the line of its method.
     with errors_located_at(type(step).step):
         check_step(graph)
     with errors_located_at(type(step).roles):
         check_models(job, graph)
     _check_job(job, graph)
     check_up_to_date(job, step, graph)
+    # Traced first, since the others need its policy, but run after a warm start.
     steps = {GraphName.STEP: TracedAlgorithm(step, graph)}
     graphs = _warm_start_and_evaluation(job, graph) | steps
     _check_use_of_rewards(job, [traced.graph for traced in graphs.values()])
@@ -99,6 +101,7 @@ def graphs_without_code(job: RLHFJob, device: Device = Device.CPU) -> Mapping[Gr
         InvalidGraph: the manifest's graph is malformed.
         ManifestError: rewards that do not fit its roles.
     """
+    # Built-in algorithms run no user's code.
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return trace_job(job, device)
     graph = read_manifest_graph(job)
@@ -138,8 +141,10 @@ def _check_job(job: RLHFJob, graph: Graph) -> None:
 
 def _warm_start_and_evaluation(job: RLHFJob, graph: Graph) -> dict[GraphName, TracedAlgorithm]:
     policy = policy_role(graph)
+    # A reward model neither learns from answers nor generates.
     if graph.roles[policy].head is not ModelHead.LM:
         return {}
+    # Without rewards in the step, as in DPO, those of the manifest score the evaluation.
     rewards = reward_roles(graph) or tuple(
         dict.fromkeys(reward.role for reward in job.spec.rewards)
     )
@@ -162,6 +167,7 @@ def trace_job(job: RLHFJob, device: Device = Device.CPU) -> Mapping[GraphName, G
 def job_roles(graphs: Mapping[GraphName, Graph]) -> dict[str, JobRole]:
     """The roles of all graphs, the step's first."""
     named = {GraphName.STEP: graphs[GraphName.STEP], **graphs}
+    # Reversed, so that the step's kind wins over that of warm start and evaluation.
     kinds = {role: kind for graph in reversed(named.values()) for role, kind in graph.roles.items()}
     ordered = dict.fromkeys(role for graph in named.values() for role in graph.roles)
     trained = _roles_with(graphs, CallKind.TRAIN)
@@ -202,6 +208,7 @@ def check_models(job: RLHFJob, graph: Graph) -> None:
     for role, kind in graph.roles.items():
         if kind.head is None or job.spec.has_model_for(role):
             continue
+        # Only names that the algorithm does not use: the model of another role is not misspelled.
         near = get_close_matches(role, set(models) - set(graph.roles), n=1)
         meant = f", or rename models.{near[0]} (did you mean {role}?)" if near else ""
         others = ", or models.actor, from whose weights roles start that are left out"
@@ -266,6 +273,7 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
         for index, role in enumerate(rewarded)
         if role not in roles and (roles or role in graph.roles)
     ]
+    # `<role>_<reward>_scores` may equal another role's `<role>_scores`.
     terms = reward_terms(job.spec.rewards)
     problems += [
         Problem(
@@ -280,6 +288,7 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
         if (column := term_scores_column(reward.role, reward.name))
         in map(scores_column, graph.roles)
     ]
+    # A misspelled role leaves the right one without a reward: one message is enough.
     if not problems:
         problems = [
             Problem(

@@ -35,11 +35,11 @@ from rlhf_flow.step.operations import (
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
 
+# Operations with metrics, which are of use even if nothing reads their columns.
 _MEASURING = (PassAtK, WeightedSum)
-"""Operations with metrics, which are of use even if nothing reads their columns."""
 
+# Operations that need several responses to a prompt.
 _COMPARING = (GroupAdvantages, MixedGroups, BestAgainstWorst)
-"""Operations that need several responses to a prompt."""
 
 
 def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) -> tuple[str, ...]:
@@ -73,6 +73,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
 
 def _unused_models(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
     roles = job_roles(graphs)
+    # A role without a model of its own starts from another role's: that one is used, too.
     used = {*roles, *(job.spec.origin_role(name) for name, role in roles.items() if role.head)}
     for name in sorted(set(job.spec.models) - used):
         yield (
@@ -99,6 +100,7 @@ def _unused_roles(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[s
 def _unread_results(graph: Graph) -> Iterator[str]:
     read = {(edge.source, column) for edge in graph.data_edges for column in edge.columns}
     for number, call in enumerate(graph.calls):
+        # Each operation for itself: others of the same call may be read.
         if call.kind is CallKind.COMPUTE:
             yield from _unread_operations(graph, number, read)
         is_read = any((call.id, column) in read for column in (*call.writes, *call.carries))
@@ -123,11 +125,13 @@ def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) ->
                 f"{', '.join(operation.writes)}{_overwriting(graph, number, operation.writes)}; "
                 "remove it, or join its result with the batch"
             )
+        # The mask counts as read: without it the writer of a mask would be reported.
         needed = needed - set(operation.writes) | columns_read_by(operation, {RESPONSE_MASK})
 
 
 def _overwriting(graph: Graph, number: int, columns: Sequence[str]) -> str:
     """Name a later call that overwrites one of these columns, for a message."""
+    # The usual cause: two calls write one column, and the second one wins the join.
     later = (call.id for call in graph.calls[number + 1 :] if set(columns) & set(call.writes))
     return next((f", which {call} overwrites" for call in later), "")
 
@@ -135,6 +139,7 @@ def _overwriting(graph: Graph, number: int, columns: Sequence[str]) -> str:
 def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]:
     for call, loss in _policy_losses(graph):
         assert call.role is not None
+        # Rounding makes the ratio differ from 1 before any update.
         if loss.old_log_probs != ROLLOUT_LOG_PROBS:
             continue
         if reason := needs_old_log_probs(job, loss.epochs_per_batch, device, call.role):
@@ -149,6 +154,7 @@ def _rounded_ratios(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]
 def _rounded_penalties(job: RLHFJob, graph: Graph, device: Device) -> Iterator[str]:
     policy = policy_role(graph)
     precision = resolve_precision(job.spec.model_for(policy).training.precision, device)
+    # In float32 the engines agree within the tolerance that every step reports.
     if precision is not Precision.BFLOAT16:
         return
     own = log_probs_column(policy)
@@ -171,6 +177,7 @@ def _unfrozen_references(graph: Graph) -> Iterator[str]:
         if loss.kl_coefficient == 0 or column is None:
             continue
         for writer in _writers(graph, call, column):
+            # Against itself, or a policy that is trained as well, the penalty has no fixed target.
             if writer.role == call.role or writer.role in graph.roles_with(CallKind.TRAIN):
                 yield (
                     f"{call.id} penalizes KL against a policy that is trained itself: got "
@@ -203,6 +210,7 @@ def _late_log_probs(graph: Graph) -> Iterator[str]:
         sampled = [position[writer.id] for writer in _writers(graph, call, RESPONSE_TOKENS)]
         changes = graph.changes(str(call.role))
         for writer in _writers(graph, call, loss.old_log_probs):
+            # Changes after the sampling and before the log-probabilities.
             between = range(max(sampled, default=0), position[writer.id])
             changed = [change for change in changes if position[change.id] in between]
             if writer.kind is CallKind.INFER and changed:
@@ -216,6 +224,7 @@ def _late_log_probs(graph: Graph) -> Iterator[str]:
 
 def _partial_masks(graph: Graph) -> Iterator[str]:
     """Warn of calls without a mask on responses that other calls mask."""
+    # Per generate call: a call that reads a mask of its responses.
     readers: dict[str, str] = {}
     for reader in (call for call in graph.calls if RESPONSE_MASK in call.reads):
         for writer in _writers(graph, reader, RESPONSE_MASK):
@@ -243,6 +252,7 @@ def _counts_tokens(call: ModelCall) -> bool:
 
 def _sampled_by(graph: Graph, call_id: str) -> set[str]:
     """The generate calls, or else the data, from which the inputs of a call come."""
+    # Backwards along the edges; a generate call starts new rows, so the search ends there.
     later = {call.id for call in graph.calls if call.kind is not CallKind.GENERATE}
     seen: set[str] = set()
     waiting = {call_id}
@@ -258,6 +268,7 @@ def _single_responses(graph: Graph) -> Iterator[str]:
     for call in graph.calls_of_kind(CallKind.COMPUTE):
         assert isinstance(call.options, ComputeOptions)
         for operation in call.options.operations:
+            # A single response has no others as its baseline, and no partner in a pair.
             if isinstance(operation, _COMPARING) and graph.rows[call.id].maximum == 1:
                 yield (
                     f"{call.id} compares the responses to a prompt, and there is one: got "
@@ -267,7 +278,8 @@ def _single_responses(graph: Graph) -> Iterator[str]:
 
 
 def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iterator[str]:
-    """Warn of evaluateEverySteps without evaluation data, unless it is the default."""
+    """Warn of evaluateEverySteps without evaluation data."""
+    # The default is no request of the user, and 0 turns evaluation off.
     requested = job.spec.schedule.evaluate_every_steps
     default = type(job.spec.schedule).model_fields["evaluate_every_steps"].default
     if requested not in (0, default) and GraphName.EVALUATION not in graphs:
@@ -295,6 +307,7 @@ def _small_micro_batches(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Ite
 
 def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     """Warn of miniBatchPrompts if all losses make one update of a step's batch."""
+    # Such as cross entropy, which is never cut into mini-batches.
     requested, losses = job.spec.schedule.mini_batch_prompts, _losses(graph)
     if job.spec.schedule.updates_per_epoch > 1 and not _makes_several_updates(losses):
         yield (
@@ -312,6 +325,7 @@ def _uneven_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     if requested is None or prompts % requested == 0 or not _makes_several_updates(_losses(graph)):
         return
     count = schedule.updates_per_epoch
+    # Sizes differ by at most one prompt: `larger` mini-batches have one more.
     smallest, larger = divmod(prompts, count)
     sizes = f"{smallest} prompts" if not larger else f"{smallest + 1} or {smallest} prompts"
     divisors = [size for size in range(1, prompts + 1) if prompts % size == 0]
@@ -331,6 +345,7 @@ def _losses(graph: Graph) -> list[Loss]:
 
 def _makes_several_updates(losses: Sequence[Loss]) -> bool:
     """True if a loss makes an update per mini-batch."""
+    # Two mini-batches stand for any number above one.
     return any(loss.updates(2) > 1 for loss in losses)
 
 

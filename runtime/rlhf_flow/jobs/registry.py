@@ -12,8 +12,7 @@ from rlhf_api.spec.policy_loss import PolicyLossSettings
 from rlhf_api.spec.resources import Device
 from rlhf_flow.algorithms.dapo import Dapo
 from rlhf_flow.algorithms.evaluation import Evaluation
-from rlhf_flow.algorithms.policy_algorithm import JobSettings
-from rlhf_flow.algorithms.policy_gradient import PolicyGradient
+from rlhf_flow.algorithms.policy_gradient import JobSettings, PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
 from rlhf_flow.algorithms.preferences import Dpo, OnlineDpo, RewardModel
 from rlhf_flow.algorithms.remax import ReMax
@@ -22,9 +21,10 @@ from rlhf_flow.algorithms.supervised import Supervised
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.trace.entrypoints import build_custom
 
+# Builds an algorithm from the settings of its type and from the job.
 Builder = Callable[[Any, JobSettings], Algorithm]
-"""Builds an algorithm from the settings of its type and from the job."""
 
+# Types with one class differ in the settings only, by which it chooses operations.
 ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.PPO: Ppo,
     AlgorithmType.GRPO: PolicyGradient,
@@ -60,6 +60,7 @@ def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
 
 def _job_settings(job: RLHFJob, device: Device) -> JobSettings:
     settings = job.spec.algorithm.settings
+    # Only policy losses compare with old log-probabilities.
     reason = ""
     if isinstance(settings, PolicyLossSettings):
         policy, *_ = settings.roles
@@ -86,6 +87,8 @@ def needs_old_log_probs(job: RLHFJob, epochs: int, device: Device, policy: str) 
         the generation engine's log-probabilities serve.
     """
     updates = job.spec.schedule.updates_per_epoch * epochs
+    # From the second update on the weights are not those that sampled: the ratio compares with the
+    # weights before the first, by one engine.
     if updates > 1:
         return f"a batch has {updates} updates"
     precision = resolve_precision(job.spec.model_for(policy).training.precision, device)

@@ -14,8 +14,8 @@ from rlhf_flow.step.columns import ALLOWED_NAMES, is_name
 from rlhf_flow.step.losses import BradleyTerry, Dpo, Loss
 from rlhf_flow.step.operations import Custom, Operation, Scope, widest
 
+# Primitives by which a model scores responses.
 SCORING = frozenset({"scores", "scores_of_texts"})
-"""Primitives by which a model scores responses."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class GenerateOptions:
 
     def __post_init__(self) -> None:
         check("generate", "samples", self.samples, is_count(self.samples), "a number of at least 1")
+        # Temperature 0 would divide logits by 0; greedy=True says the same exactly.
         is_set = self.temperature is not None
         is_warm = is_number(self.temperature) and self.temperature != 0
         allowed = "a number above 0 (greedy=True for greedy answers)"
         check("generate", "temperature", self.temperature, is_warm or not is_set, allowed)
         check("generate", "greedy", self.greedy, isinstance(self.greedy, bool), "true or false")
+        # Greedy decoding has no temperature: one of the two would be ignored.
         is_clear = not (self.greedy and is_set)
         check("generate", "temperature", self.temperature, is_clear, "none beside greedy=True")
 
@@ -75,6 +77,7 @@ class ComputeOptions:
     """In the order of execution."""
 
     def __post_init__(self) -> None:
+        # A protocol assigns the rows of a complete call, so all operations must share one.
         used = {_protocol_of(operation): operation for operation in self.operations}
         if len(used) > 1:
             got = ", ".join(
@@ -130,10 +133,9 @@ Options = GenerateOptions | TrainOptions | ComputeOptions | CopyOptions | SaveOp
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A primitive of a role, with the columns it reads and writes and its options.
+    """A primitive of a role, with the columns it reads and writes and its options."""
 
-    It is plain data: it pickles, and two traces of one step compare equal.
-    """
+    # Plain data: a call is pickled to workers, and two traces of one step are compared.
 
     id: str
     """Call site in the step: `actor.generate`, `actor.generate#2`, `every-10/actor.log_probs`."""
@@ -154,6 +156,7 @@ class ModelCall:
 
     def uses(self, role: str) -> bool:
         """True if it reads or changes the weights of a role."""
+        # The source of a copy has no call of its own, but its weights are read.
         return self.role == role or self.copied_role == role
 
     def changes(self, role: str) -> bool:
@@ -193,11 +196,13 @@ class CallSites:
     """Ids of call sites: stable over steps, over rounds of a region, and between trace and run.
 
     The first call of a kind is `actor.generate`, the second `actor.generate#2`. Inside a region ids
-    are prefixed and counted from 1 at every entry, so all rounds of a region have the same ids.
+    are prefixed and counted from 1.
     """
 
     def __init__(self) -> None:
+        # Ids of the enclosing regions, with a slash behind each.
         self._prefix = ""
+        # Calls so far of each site, in the current region only.
         self._seen: Counter[str] = Counter()
 
     def number(self, site: str) -> str:
@@ -210,6 +215,7 @@ class CallSites:
     def inside(self, region: str) -> Iterator[None]:
         """Enter a region, by its id, for one round."""
         prefix, seen = self._prefix, self._seen
+        # Counted anew at every entry, else the second round would have other ids than the trace.
         self._prefix, self._seen = f"{region}/", Counter()
         try:
             yield

@@ -66,6 +66,7 @@ def suggest(word: str, names: Iterable[str], otherwise: str) -> str:
         if no name is near.
     """
     ordered = sorted(names, key=lambda name: (len(name), name))
+    # One or two letters begin too many names.
     begun = (name for name in ordered if len(word) > 2 and name.startswith(word))
     near = nearest(word, ordered) or next(begun, "")
     return f"did you mean {near}?" if near else otherwise
@@ -73,6 +74,7 @@ def suggest(word: str, names: Iterable[str], otherwise: str) -> str:
 
 def checked_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a method to refuse wrong arguments as a FlowError."""
+    # A TypeError would reach the user as a fault of the step, without what is allowed.
     expected = signature(function)
 
     @wraps(function)
@@ -85,6 +87,7 @@ def checked_call(function: Callable[P, R]) -> Callable[P, R]:
 
 def checked_settings(kind: type[T]) -> type[T]:
     """Decorate a dataclass whose constructor is to refuse wrong arguments as a FlowError."""
+    # Dataclasses generate the constructor, so it is replaced afterwards.
     build = kind.__init__
     expected = signature(build)
 

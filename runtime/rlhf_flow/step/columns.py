@@ -38,25 +38,26 @@ class Kind(Enum):
     IDENTITY = "a whole number that names a row or its prompt"
 
 
+# Kinds with a number for each token of a row's response.
 PER_TOKEN = frozenset(
     {
         *(Kind.LOG_PROBS, Kind.VALUES, Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS),
         Kind.MASK,
     }
 )
-"""Kinds with a number for each token of a row's response."""
 
+# Kinds with a number for each row.
 PER_ROW = frozenset({Kind.SCORES, Kind.MULTIPLIER, Kind.TRUTH, Kind.PREFERENCE, Kind.IDENTITY})
-"""Kinds with a number for each row."""
 
+# Characters of a name.
 MAX_NAME_LENGTH = 63
-"""Characters of a name."""
 
 ALLOWED_NAMES = f"letters of ASCII, digits and _, no digit first, at most {MAX_NAME_LENGTH}"
 
 
 def is_name(text: object) -> bool:
-    """True if a column or a role may have this name, which plans and metrics can hold."""
+    """True if a column or a role may have this name."""
+    # Plans and metrics store names; their schema limits characters and length.
     if not isinstance(text, str) or len(text) > MAX_NAME_LENGTH:
         return False
     return re.fullmatch(IDENTIFIER_PATTERN, text) is not None
@@ -74,26 +75,26 @@ PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
+# Read implicitly wherever tokens count, if the batch has it (`column_inputs`).
 RESPONSE_MASK = "response_mask"
-"""Read implicitly wherever tokens count, if the batch has it (`column_inputs`)."""
+# The answer of the condition of `flow.repeat`.
 ENOUGH = "enough"
-"""The answer of the condition of `flow.repeat`."""
+# The lines that `flow.save` writes.
 LINES = "lines"
-"""The lines that `flow.save` writes."""
 
+# Columns of a data set of prompts.
 PROMPT_COLUMNS = frozenset({PROMPT_TOKENS, PROMPT_ID, RECORD})
-"""Columns of a data set of prompts."""
 
+# Columns of data with reference answers: the response is the answer.
 ANSWER_COLUMNS = PROMPT_COLUMNS | {RESPONSE_TOKENS}
-"""Columns of data with reference answers: the response is the answer."""
 
+# Columns of preference pairs: each prompt has one row with the chosen response and one with the
+# rejected.
 PAIR_COLUMNS = ANSWER_COLUMNS | {PREFERENCE}
-"""Columns of preference pairs: each prompt has one row with the chosen response and one with the
-rejected."""
 
 
+# Columns of data.pretraining. The prompt of a complete text is its first token.
 PRETRAINING_COLUMNS = frozenset({PROMPT_TOKENS, PROMPT_ID, RESPONSE_TOKENS})
-"""Columns of data.pretraining. The prompt of a complete text is its first token."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,9 @@ _LOG_PROBS = frozenset({Kind.LOG_PROBS})
 # Numbers that credit a token. One may stand for another, as a return for an advantage.
 _CREDITS = frozenset({Kind.REWARDS, Kind.ADVANTAGES, Kind.RETURNS})
 
+# Types of settings that name columns. `New...` are written, `Changed...` read and written again.
+# `Own...` must come from the role that is trained: a ratio or a clip against another model's column
+# would be meaningless. `Maybe...` may be None.
 Scores = Annotated[str, Reads(frozenset({Kind.SCORES}))]
 Valid = Annotated[str, Reads(frozenset({Kind.TRUTH}))]
 MaybeValid = Annotated[str | None, Reads(frozenset({Kind.TRUTH}))]
@@ -302,9 +306,11 @@ class ColumnSettings:
 
     always: ClassVar[tuple[str, ...]] = ()
     """Columns that it reads under fixed names."""
+    # Per setting that names a column: its name, and how it is used.
     _columns: ClassVar[tuple[tuple[str, Reads | None, Writes | None], ...]]
 
     def __init_subclass__(cls) -> None:
+        # Once per class: resolving annotations is slow, and every call reads them.
         cls._columns = tuple(_named_columns(cls))
 
     def __post_init__(self) -> None:
@@ -315,6 +321,7 @@ class ColumnSettings:
         """
         for setting, _, _ in self._columns:
             column = getattr(self, setting)
+            # Only a setting that is not used may be None.
             if column is not None or setting not in self.unused():
                 check(type(self).__name__, setting, column, is_name(column), ALLOWED_NAMES)
 
@@ -338,8 +345,8 @@ class ColumnSettings:
 
     @property
     def counts_tokens(self) -> bool:
-        """True if it reads or writes a number per response token, so that the response mask
-        applies."""
+        """True if it reads or writes a number per response token."""
+        # Masked tokens must not count in such numbers, so the response mask applies.
         inputs = (kind for column in self.inputs() if column.reads for kind in column.reads.kinds)
         outputs = (column.kind for column in self.outputs())
         return not PER_TOKEN.isdisjoint({*inputs, *outputs})
@@ -347,6 +354,7 @@ class ColumnSettings:
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the columns that it reads."""
+        # Two settings may name one column.
         return tuple(dict.fromkeys(column.column for column in self.inputs()))
 
     @property
@@ -357,6 +365,7 @@ class ColumnSettings:
 
 def _named_columns(kind: type) -> Iterator[tuple[str, Reads | None, Writes | None]]:
     """The settings of a class that name columns, in order."""
+    # include_extras keeps the marks of Annotated.
     for name, hint in get_type_hints(kind, include_extras=True).items():
         marks = get_args(hint)[1:]
         reads = next((mark for mark in marks if isinstance(mark, Reads)), None)

@@ -3,8 +3,7 @@
     step function -> flow.actor.generate(batch) -> ModelCall -> Backend.run(call, batch) -> batch
                      checks roles, options, columns; gives every call site its id
 
-The backend of a trace records the call, the backend of the runtime sends it to workers. A step
-sees no other difference, so exactly the traced calls run.
+The backend of a trace records the call, the backend of the runtime sends it to workers.
 """
 
 from __future__ import annotations
@@ -35,9 +34,11 @@ from rlhf_flow.step.roles import Primitive, Roles
 
 T = TypeVar("T")
 
+# Methods of the flow that a step calls.
 METHODS = ("compute", "every", "pretraining", "repeat", "save")
-"""Methods of the flow that a step calls."""
 
+# Names that no role may have: attributes of the flow would hide the role, families of metrics would
+# contain its metrics, and `rollout_log_probs` would be its column.
 RESERVED = frozenset(
     {
         *(*METHODS, "call", "roles", "samples_per_prompt", "step"),
@@ -45,8 +46,6 @@ RESERVED = frozenset(
         "rollout",
     }
 )
-"""Names that no role may have: attributes of the flow, families of metrics, and the prefix of the
-generation engine's column."""
 
 
 class Backend(Protocol):
@@ -82,8 +81,8 @@ class Backend(Protocol):
         """
 
 
+# The region of a step's first `flow.repeat`.
 REPEAT = "repeat"
-"""The region of a step's first `flow.repeat`."""
 
 
 class Flow:
@@ -114,15 +113,19 @@ class Flow:
                 "role"
             )
         self.roles: Roles = dict(roles)
+        # Of `Caller`: the default of `generate`.
         self.samples_per_prompt = samples_per_prompt
         self._rewards = rewards
         self._backend = backend
+        # None outside of a step.
         self._sites: CallSites | None = None
 
     def __getattr__(self, name: str) -> Any:
         """A role by its name, of the class that roles() names."""
+        # Copying and pickling probe for such methods, and expect this error.
         if name.startswith("_"):
             raise AttributeError(name)
+        # self.roles would recurse before the constructor sets it.
         roles: Roles = self.__dict__["roles"]
         if name not in roles:
             advice = suggest(name, {*roles, *METHODS}, "add it to roles()")
@@ -137,6 +140,7 @@ class Flow:
         """One pass of a step function; ids of call sites are counted from 1."""
         if self._sites is not None:
             raise FlowError("flow.step() inside a step: a step is one pass; remove the inner one")
+        # New in every step, so that ids are the same as in the trace.
         self._sites = CallSites()
         try:
             yield
@@ -250,6 +254,8 @@ class Flow:
         condition = until if isinstance(until, Operation) else None
         sees_all = condition is not None and condition.scope is Scope.BATCH
         if condition is None or not sees_all or tuple(condition.writes) != (ENOUGH,):
+            # An operation on fewer rows could answer differently on each rank, which would then run
+            # different rounds.
             raise FlowError(
                 f"flow.repeat cannot decide when to end: got until={until!r}, allowed an "
                 f"operation over all rows that writes only the column {ENOUGH}; use EnoughGroups "
@@ -277,6 +283,7 @@ class Flow:
         reads: set[str] = set()
         writes: set[str] = set()
         for operation in operations:
+            # The batch needs no column that an earlier operation of the call writes.
             reads |= columns_read_by(operation, writes | _columns_of(batch)) - writes
             writes |= set(operation.writes)
         return self._send(
@@ -309,6 +316,7 @@ class Flow:
         Raises:
             FlowError: a column that nothing has written, or a call outside of a step.
         """
+        # The first loss reads of the batch, each auxiliary one of its own batch.
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
         available = map(_columns_of, (batch, *auxiliary)) if losses else ()
         own, *others = list(map(columns_read_by, losses, available)) or [set()]
@@ -321,6 +329,7 @@ class Flow:
                 kind=primitive.kind,
                 reads=reads,
                 writes=tuple(sorted((*primitive.columns_written(role), *writes))),
+                # Generated rows are new: only a copy brings a prompt's columns to its responses.
                 carries=reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
                 auxiliary_reads=tuple(tuple(sorted(names)) for names in others),
@@ -334,8 +343,8 @@ class Flow:
         return self._rewards.get(role, RewardTerms())
 
     def sum_terms(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
-        """Sum the terms of a role's score, in a call that is named after the role, like its
-        metrics."""
+        """Sum the terms of a role's score."""
+        # Named after the role, as its metrics are.
         return self._compute(f"{role}.sum", batch, (operation,))
 
     def _send(
@@ -365,11 +374,8 @@ def _columns_of(batch: object) -> frozenset[str]:
 
 
 def _check_takes_prompts(body: object) -> None:
-    """Refuse a body of `repeat` that is no function of one batch.
-
-    Raises:
-        FlowError: it is none.
-    """
+    """Refuse a body of `repeat` that is no function of one batch."""
+    # Checked here: a TypeError of the call could also come from inside the body.
     try:
         parameters = signature(body) if callable(body) else None
         if parameters is not None:

@@ -43,6 +43,8 @@ class ClippedLoss(ColumnSettings):
         FlowError: a KL term without a reference, or by an estimator without a gradient.
     """
 
+    # The generation engine's log-probabilities are read even if the old ones are the trainer's: the
+    # importance weights, the rejection and the report of both engines' difference need them.
     always: ClassVar[tuple[str, ...]] = (*_SEQUENCES, columns.ROLLOUT_LOG_PROBS)
 
     valid: Valid
@@ -75,9 +77,11 @@ class ClippedLoss(ColumnSettings):
 
     def __post_init__(self) -> None:
         self._check()
+        # Before the names of columns, whose check would refuse a missing reference less clearly.
         if self.kl_coefficient > 0:
             check_kl_penalty("ClippedLoss", self.reference_log_probs, self.kl_estimator)
         super().__post_init__()
+        # The gradient of log p has mean 0 under p, so K1 adds only noise.
         if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
             raise FlowError(
                 "a KL term without effect: got the estimator K1, whose gradient is zero on average "
@@ -98,10 +102,12 @@ class ClippedLoss(ColumnSettings):
         for name in ("clip_range", "clip_range_high", "entropy_coefficient", "kl_coefficient"):
             value = getattr(self, name)
             check(owner, name, value, is_number(value), "a number of at least 0")
+        # Below 1 it would bound ratios that the clip range allows.
         is_clip = self.dual_clip is None or (is_number(self.dual_clip) and self.dual_clip > 1)
         check(owner, "dual_clip", self.dual_clip, is_clip, "a number above 1, or None")
-        is_plain = self.dual_clip is None or self.objective is PolicyObjective.CLIPPED
-        check(owner, "dual_clip", self.dual_clip, is_plain, "none but for the objective CLIPPED")
+        is_used = self.dual_clip is None or self.objective is PolicyObjective.CLIPPED
+        check(owner, "dual_clip", self.dual_clip, is_used, "none but for the objective CLIPPED")
+        # Weights are about 1 where the engines agree; a cap below would scale every gradient down.
         cap = self.importance_cap
         check(owner, "importance_cap", cap, is_number(cap, minimum=1), "a number of at least 1")
         threshold = self.rejection_threshold
@@ -136,6 +142,8 @@ class ClippedLoss(ColumnSettings):
             importance_cap=settings.importance_cap,
             rejection_threshold=settings.rejection_threshold,
             entropy_coefficient=settings.entropy_coefficient,
+            # The same coefficient is in force for a penalty in the rewards, which the loss must not
+            # repeat.
             kl_coefficient=0.0 if reference_log_probs is None else settings.kl_coefficient,
             kl_estimator=settings.estimator,
             aggregation=settings.aggregation,
@@ -210,15 +218,13 @@ class CrossEntropy(ColumnSettings):
 
     @property
     def counts_tokens(self) -> bool:
-        """True: it is a mean over tokens, although it reads no number per token."""
+        """True: it is a mean over tokens."""
+        # The base class would derive False, as no column that it reads has a number per token.
         return True
 
     def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch: one, as it is never cut into mini-batches.
-
-        Args:
-            per_epoch: mini-batches of a batch, for other losses.
-        """
+        """Optimizer steps on one batch: one."""
+        # It is never cut into mini-batches.
         return 1
 
 
@@ -285,6 +291,7 @@ class Dpo(ColumnSettings):
         super().__post_init__()
         owner, beta, smoothing = type(self).__name__, self.beta, self.label_smoothing
         check(owner, "beta", beta, is_number(beta) and beta > 0, "a number above 0")
+        # At 0.5 a preference says nothing; above, its inverse.
         is_doubt = is_number(smoothing) and smoothing < 0.5
         check(owner, "label_smoothing", smoothing, is_doubt, "a number from 0 to below 0.5")
         _check_epochs(owner, self.epochs_per_batch)

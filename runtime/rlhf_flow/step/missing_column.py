@@ -20,8 +20,8 @@ from rlhf_flow.step.columns import (
 from rlhf_flow.step.operations import BUILT_IN_OPERATIONS, Operation
 from rlhf_flow.step.roles import Roles
 
+# Kinds of columns that models and verifiers write.
 ROLE_KINDS = frozenset({Kind.LOG_PROBS, Kind.VALUES, Kind.SCORES})
-"""Kinds of columns that models and verifiers write."""
 
 
 def missing_column_message(
@@ -41,6 +41,7 @@ def missing_column_message(
         message += (
             f"; {column} comes from {' or '.join(sources)}: join its result with `batch |= ...`"
         )
+    # A standard column of a role, such as critic_values: the algorithm lacks the role.
     elif (spec := column_spec(column)) and column_role(column) != column:
         message += f"; no role of this algorithm writes {column} ({spec.meaning}): add one"
     elif spec:
@@ -50,6 +51,7 @@ def missing_column_message(
         )
     else:
         message += "; write it by an operation before, or read another column"
+    # Of the batch first: that column is written, and a slip of spelling is the usual cause.
     nearest = get_close_matches(column, available, n=1, cutoff=0.6)
     if not sources and not nearest:
         nearest = get_close_matches(column, sorted(COLUMNS), n=1, cutoff=0.6)
@@ -70,11 +72,13 @@ def column_sources(fits: Callable[[str, Kind | None], bool], roles: Roles) -> li
         for role, kind in roles.items()
         for primitive in kind.primitives
         if any(fits(name, _kind_of(name)) for name in primitive.columns_written(role))
+        # Responses come from one role: see _generating_role.
         and (primitive.kind is not CallKind.GENERATE or role == _generating_role(roles))
     ]
     sources += [
         f"flow.compute(batch, {type(operation).__name__}(...))"
         for operation in BUILT_IN_OPERATIONS
+        # One that keeps a column's kind needs the column first.
         if any(fits(out.column, out.kind) for out in operation.outputs() if not out.keeps_kind)
         and _has_inputs(operation, roles)
     ]
@@ -84,8 +88,8 @@ def column_sources(fits: Callable[[str, Kind | None], bool], roles: Roles) -> li
 
 
 def _has_inputs(operation: Operation, roles: Roles) -> bool:
-    """True if these roles write every kind of column that an operation reads and only roles write:
-    without a critic there are no values."""
+    """True if these roles write the columns that an operation needs of roles."""
+    # Without a critic there are no values, and so Gae is no source of advantages.
     written = {
         _kind_of(name)
         for role, kind in roles.items()

@@ -37,6 +37,7 @@ class RewardTerms:
     def columns(self) -> tuple[str, ...]:
         """Names of the terms that get their own column: all, if there are several."""
         names = (*self.hosted, *(term.name for term in self.models))
+        # A single term is the role's score itself.
         return names if len(names) > 1 else ()
 
 
@@ -45,6 +46,7 @@ def reward_terms(rewards: Sequence[RewardSpec]) -> Mapping[str, RewardTerms]:
     roles: dict[str, RewardTerms] = {}
     for reward in rewards:
         terms = roles.get(reward.role, RewardTerms())
+        # A reward host computes verifiers and services; a model is a role of its own.
         if reward.model is None:
             roles[reward.role] = RewardTerms((*terms.hosted, reward.name), terms.models)
             continue

@@ -67,6 +67,7 @@ _SCORES_OF_TEXTS = Primitive(
     (columns.RECORD, columns.RESPONSE_TEXT, columns.FINISHED),
     own=(columns.scores_column,),
 )
+# It reads the columns of its loss only.
 _TRAIN = Primitive("train", CallKind.TRAIN)
 _COPY = Primitive("copy_weights_from", CallKind.COPY)
 _SCORE = Primitive(
@@ -116,10 +117,12 @@ class Role:
     """ModelHead of its model. None: it has no model."""
 
     def __init__(self, name: str, flow: Caller) -> None:
+        # Private, because public names are primitives; __getattr__ refuses all others.
         self._name = name
         self._flow = flow
 
     def __getattr__(self, method: str) -> NoReturn:
+        # Copying and pickling probe for such methods, and expect this error.
         if method.startswith("_"):
             raise AttributeError(method)
         methods = [primitive.method for primitive in self.primitives]
@@ -183,6 +186,7 @@ class Model(Role):
         Raises:
             FlowError: another kind of role, or this one itself.
         """
+        # With another head there would be no source for some of the weights.
         is_model = isinstance(other, Model) and other.head is self.head
         if not is_model or other._name == self._name:
             raise FlowError(
@@ -193,11 +197,7 @@ class Model(Role):
         self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
 
     def _check_auxiliary(self, auxiliary: object) -> tuple[BatchValue, Loss]:
-        """Check a pair of a batch and an auxiliary loss.
-
-        Raises:
-            FlowError: it is something else.
-        """
+        """Check a pair of a batch and an auxiliary loss."""
         if isinstance(auxiliary, tuple) and len(auxiliary) == 2:
             rows, loss = auxiliary
             if isinstance(loss, self.auxiliary_losses):
@@ -281,10 +281,13 @@ class RewardSource(Role):
 
         Verifiers and services score in one call, each reward model in one of its own.
         """
+        # If several terms contribute, each keeps its scores in a column, for metrics and for steps
+        # that treat them apart.
         name, terms = self._name, self._flow.role_terms(self._name)
         term_columns = {term: columns.term_scores_column(name, term) for term in terms.columns}
         scored: list[BatchValue] = []
         weights: dict[str, float] = {}
+        # A reward host sums its terms itself, with their weights, so the sum has weight 1 below.
         if terms.hosted or not terms.models:
             hosted = [term_columns[term] for term in terms.hosted if term in term_columns]
             scored.append(self._flow.call(name, _SCORE, batch, writes=hosted))
@@ -300,23 +303,24 @@ class RewardSource(Role):
             weights,
             scores=columns.scores_column(name),
             valid=columns.valid_column(name),
+            # A model scores every response; only verifiers and services may fail to.
             counted=columns.valid_column(name) if terms.hosted else None,
         )
         return joined.select(*term_columns.values()) | self._flow.sum_terms(name, joined, total)
 
     def _score_by(self, term: ModelTerm, batch: BatchValue, column: str) -> BatchValue:
-        """Scores of a reward model, as a column."""
         scores = self._flow.call(term.role, _SCORES_OF_TEXTS if term.reads_text else _SCORES, batch)
         own = columns.scores_column(term.role)
         return scores if column == own else scores.rename(**{own: column})
 
 
+# The kind of every role of an algorithm, by name.
 Roles = Mapping[str, type[Role]]
-"""The kind of every role of an algorithm, by name."""
 
 
 def find_primitive(kind: type[Role], method: str) -> Primitive | None:
     """The primitive of a method, internal ones included. None: the kind of role has no such."""
+    # A manifest's graph contains internal ones, although a step never names them.
     internal = (_SCORES_OF_TEXTS,) if issubclass(kind, ScalarModel) else ()
     primitives = (*kind.primitives, *internal)
     return next((primitive for primitive in primitives if primitive.method == method), None)

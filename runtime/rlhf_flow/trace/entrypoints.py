@@ -49,6 +49,7 @@ def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
             f"{OPERATION} {entrypoint} is no function: got {function!r}, allowed one of columns "
             "and the parameters; name a function"
         )
+    # Its call would return a coroutine or a generator instead of columns.
     if kind := deferred_kind(function):
         raise InvalidAlgorithm(
             f"{OPERATION} {entrypoint} is {kind}, whose result nobody waits for: got {function!r}, "
@@ -58,6 +59,7 @@ def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:
         expected = inspect.signature(function)
     except ValueError:
         return  # compiled code may have no signature
+    # The first argument is the columns.
     try:
         expected.bind({}, **parameters)
     except TypeError as error:
@@ -99,6 +101,7 @@ def build_custom(entrypoint: str, parameters: Mapping[str, object]) -> Algorithm
         kind = load_algorithm_class(entrypoint)
     except InvalidAlgorithm as error:
         raise error.at(*_CUSTOM, "entrypoint") from error.__cause__
+    # Checked before the constructor, whose TypeError would not say what to do.
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
     if missing:
         raise InvalidAlgorithm(
@@ -133,6 +136,7 @@ def _load(owner: str, entrypoint: str, advice: str) -> object:
         InvalidAlgorithm: the module or the name is missing, or the module raises.
     """
     module_name, _, name = entrypoint.partition(":")
+    # importlib would need a package for a relative name; it is often the path of a file.
     if module_name.startswith("."):
         raise InvalidAlgorithm(
             f"no name of a module for {owner}: got {entrypoint}, allowed package.module:name; "
@@ -164,6 +168,7 @@ def _load(owner: str, entrypoint: str, advice: str) -> object:
 def _missing_module(
     owner: str, entrypoint: str, module_name: str, error: ModuleNotFoundError, advice: str
 ) -> str:
+    # The module itself or one of its parents is missing.
     if error.name is not None and (module_name + ".").startswith(error.name + "."):
         if meant := entrypoint_from_file(entrypoint):
             return (
@@ -174,7 +179,8 @@ def _missing_module(
             f"no such module for {owner}: got {entrypoint}, but there is no module {error.name} on "
             f"the Python path; {advice}, or bring the code with spec.code"
         )
-    # The user's module exists, but imports something that does not.
+    # The user's module exists, but imports something that does not. In a package that exists the
+    # name is probably misspelled.
     parent, _, name = str(error.name).rpartition(".")
     siblings = [module.name for module in pkgutil.iter_modules(_package_folders(parent))]
     advice = suggest(name, siblings, "install it or remove the import")

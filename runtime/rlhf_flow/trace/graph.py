@@ -13,11 +13,11 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.roles import Roles
 
+# Source of the columns of a step's prompts.
 PROMPTS = "prompts"
-"""Source of the columns of a step's prompts."""
 
+# Source of the columns of data.pretraining.
 PRETRAINING = "pretraining"
-"""Source of the columns of data.pretraining."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,7 @@ class Graph:
 
     def expected_count(self, call_id: str) -> float:
         """Average number of runs of a call in one pass of the step."""
+        # The ids of all enclosing regions are prefixes of the call's.
         count = 1.0
         for region in self.regions:
             if call_id.startswith(f"{region.id}/"):
@@ -168,6 +169,7 @@ class Graph:
         unknown = sorted(set().union(*waiting.values()) - set(position)) if waiting else []
         if unknown:
             raise FlowError(f"an edge from a call that the graph does not have: got {unknown[0]}")
+        # A heap of positions breaks ties in program order, so that plans are reproducible.
         ready = [position[call_id] for call_id, before in waiting.items() if not before]
         heapq.heapify(ready)
         ordered: list[ModelCall] = []
@@ -179,6 +181,7 @@ class Graph:
                     before.remove(call.id)
                     if not before:
                         heapq.heappush(ready, position[call_id])
+        # Only a manifest's graph can have a circle: a trace reads what is written before.
         if len(ordered) < len(self.calls):
             circle = ", ".join(call_id for call_id, before in waiting.items() if before)
             raise FlowError(f"calls wait for each other in a circle: got {circle}")
@@ -206,6 +209,7 @@ def version_edges(calls: Sequence[ModelCall], roles: Iterable[str]) -> tuple[Ver
     edges: list[VersionEdge] = []
     for role in roles:
         uses = [call for call in calls if call.uses(role)]
+        # Calls of a frozen role may run in any order.
         if any(call.changes(role) for call in uses):
             edges += _edges_of_role(role, uses)
     return tuple(edges)
@@ -221,10 +225,12 @@ def _edges_of_role(role: str, uses: list[ModelCall]) -> list[VersionEdge]:
     for iteration in (0, 1):
         for call in uses:
             sources = [last_change] if last_change else []
+            # A change waits for all readers of the old weights, which wait for the change before.
             if call.changes(role):
                 sources = readers or sources
             for source in sources:
                 crosses = iteration - passes[source]
+                # Edges inside the second pass repeat those inside the first.
                 if iteration == 0 or crosses == 1:
                     edges.append(VersionEdge(source, call.id, role, crosses))
             passes[call.id] = iteration

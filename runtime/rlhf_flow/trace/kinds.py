@@ -69,6 +69,7 @@ class ColumnCheck:
         for operation in operations:
             self._check(call, operation, column_inputs(operation, current), current)
             for output in operation.outputs():
+                # Whitened returns, say, are still returns.
                 kind = current[output.column].kind if output.keeps_kind else output.kind
                 current[output.column] = Origin.single(call.id, output.column, kind)
         return {column: current[column] for column in call.writes}
@@ -82,6 +83,7 @@ class ColumnCheck:
     ) -> None:
         for read in inputs:
             origin = origins[read.column]
+            # A custom operation may read and write columns of unknown kind.
             if read.reads is None or origin.kind is None:
                 continue
             got = read.column
@@ -98,6 +100,7 @@ class ColumnCheck:
         responses = origins.get(RESPONSE_TOKENS)
         if responses is None or not responses.is_generated:
             return True
+        # None: data, or an operation, whose result may combine columns of several roles.
         own = {None, call.role, *self._writers(responses)}
         return self._writers(origin) <= own
 
@@ -112,6 +115,7 @@ class ColumnCheck:
         kinds, origin = read.reads.kinds, origins[read.column]
         assert origin.kind is not None
         allowed = sorted(name for name, other in origins.items() if other.kind in kinds)
+        # Of columns to join, if the batch has none that fits.
         sources = column_sources(lambda _, kind: kind in kinds, self.roles)
         advice = (
             f"name one of the batch: {', '.join(allowed)}"

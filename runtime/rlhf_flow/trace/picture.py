@@ -45,6 +45,7 @@ def draw_text(graph: Graph) -> str:
 
 def draw_mermaid(graph: Graph) -> str:
     """A graph as a mermaid flowchart: solid arrows are columns, dotted ones weights."""
+    # Calls get short names: `#` and `/` of their ids are syntax in mermaid.
     data = {name: name for name, _ in _data(graph)}
     names = data | {call.id: f"c{i}" for i, call in enumerate(graph.calls)}
     lines = ["flowchart TD", *(f"  {name}([{name}])" for name in data)]
@@ -70,7 +71,8 @@ def _effect(call: ModelCall) -> str:
 
 
 def _data(graph: Graph) -> list[tuple[str, tuple[str, ...]]]:
-    """The data of a step with the columns that it reads. Prompts come first, even unread."""
+    """The data of a step with the columns that it reads, prompts first."""
+    # Even unread prompts are drawn: every step gets them.
     inputs = graph.inputs
     others = [(PRETRAINING, inputs.pretraining)] if inputs.pretraining else []
     return [(PROMPTS, inputs.prompts), *others]

@@ -24,6 +24,7 @@ def errors_located() -> Iterator[None]:
     try:
         yield
     except FlowError as error:
+        # Of the same class: callers tell errors apart by it.
         raise type(error)(prefix_location(error, str(error))) from error
 
 
@@ -54,6 +55,7 @@ def calling_location(outermost: CodeType) -> str | None:
     Args:
         outermost: of the function that called the user's code; frames outside of it do not count.
     """
+    # inspect.stack() would read the source of every frame.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not outermost:
         if not _is_own(frame.f_globals.get("__name__")):
@@ -78,6 +80,7 @@ def error_location(error: BaseException) -> str | None:
 
 def _is_own(module: object) -> bool:
     """True for modules of this package and of the standard library."""
+    # The user wrote neither; contextlib, for one, lies between a step and the flow.
     package = str(module).partition(".")[0]
     return package == OWN_PACKAGE or package in sys.stdlib_module_names
 

@@ -11,8 +11,8 @@ from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.columns import ALLOWED_NAMES, RESPONSE_TOKENS, Kind, is_name
 from rlhf_flow.trace.graph import RowCount
 
+# Attributes of a batch that a step may use, in addition to `|`.
 METHODS = ("broadcast", "column_names", "concat", "rename", "select")
-"""Attributes of a batch that a step may use, in addition to `|`."""
 
 _INSTEAD = (
     "decide with flow.repeat(..., until=...) or flow.every(n, ...), with a condition on the "
@@ -34,6 +34,7 @@ class Rows:
 
     def times(self, samples: int) -> Rows:
         """The rows after a generate call with this many samples."""
+        # One response per row leaves the rows as they are, so prompts and responses can be joined.
         if samples == 1:
             return self
         count = self.count.times(samples, samples)
@@ -45,6 +46,7 @@ class Rows:
         Args:
             root: source of both, in words.
         """
+        # A new root: of rows of two sources neither batch is the source.
         return Rows(root, self.count.plus(others.count), (), self.per_group)
 
     def is_source_of(self, others: Rows) -> bool:
@@ -91,14 +93,13 @@ class Origin:
         """The origin of a column after `concat`."""
         versions = tuple(dict.fromkeys((*self.versions, *other.versions)))
         responses = tuple(dict.fromkeys((*self.responses, *other.responses)))
+        # Responses of the data next to sampled ones are not all sampled.
         is_generated = self.is_generated and other.is_generated
         return Origin(versions, self.kind, is_generated, responses)
 
 
 class SymbolicBatch:
-    """The origins of columns, and the identity of the rows.
-
-    Every use of values is refused: there are none during a trace.
+    """The origins of columns, and the identity of the rows. Every use of values is refused.
 
     Args:
         origins: of each column, by its name.
@@ -136,6 +137,7 @@ class SymbolicBatch:
             )
         self._check_generated(other)
         joined = {**self.origins, **other.origins}
+        # After the join, because either side may bring the responses.
         _check_responses(joined)
         return SymbolicBatch(joined, self.rows, self.regions | other.regions)
 
@@ -186,6 +188,7 @@ class SymbolicBatch:
                 f"{', '.join(sorted(self.column_names ^ other.column_names))} in one of them only, "
                 "allowed the same columns in both; choose those by select"
             )
+        # Adjacent rows form a group: with unequal numbers nothing could tell where one ends.
         if self.rows.per_group != other.rows.per_group:
             raise FlowError(
                 "batches with unequal numbers of rows for a prompt are put one after the other: "
@@ -215,6 +218,7 @@ class SymbolicBatch:
         """Refuse a join that overwrites what a generate call sampled."""
         for name, new in other.origins.items():
             old = self.origins.get(name, new)
+            # Computed columns may be replaced, as by a second estimate of advantages.
             if old == new or not old.is_generated:
                 continue
             if new.is_generated:
@@ -248,6 +252,8 @@ class SymbolicBatch:
     def __repr__(self) -> str:
         return f"<batch of {', '.join(sorted(self.origins)) or 'no columns'}>"
 
+    # There are no values during a trace, and in a run they are on the ranks. Python's defaults
+    # would let some uses pass: `if batch` would be true, `batch == other` false.
     def _refuse(self, use: str) -> NoReturn:
         raise FlowError(
             f"a step uses a batch's values: got {use}, allowed only calls of the flow, because "
@@ -297,9 +303,11 @@ class SymbolicBatch:
     def __ge__(self, other: object) -> NoReturn:
         self._refuse("a comparison (>=)")
 
+    # A class with __eq__ loses its hash, and the identity of a batch is safe to hash.
     __hash__ = object.__hash__
 
     def __getattr__(self, name: str) -> NoReturn:
+        # Copying and pickling probe for such methods, and expect this error.
         if name.startswith("_"):
             raise AttributeError(name)
         otherwise = "compute on its values by flow.compute(batch, Custom(...))"

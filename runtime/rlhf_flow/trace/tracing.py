@@ -72,11 +72,15 @@ class TracingBackend:
         self.calls: list[ModelCall] = []
         self.data_edges: list[DataEdge] = []
         self.regions: list[Region] = []
+        # By the id of each call: as in `Graph`.
         self.rows: dict[str, RowCount] = {}
         self.responses: dict[str, tuple[str, ...]] = {}
         self.locations: dict[str, str] = {}
+        # Batches of prompts that a step reads at most: one, and one more for every further round.
         self.prompt_batches = 1
+        # Names of numbers that operations keep from step to step.
         self._kept: set[str] = set()
+        # Id of the innermost open region; empty outside of all.
         self._region = ""
 
     def run(
@@ -87,6 +91,7 @@ class TracingBackend:
         columns = ColumnCheck(self._roles, {earlier.id: earlier.role for earlier in self.calls})
         written = columns.check_call(call, source.origins, [other.origins for other in others])
         responses = _responses_read(call, source)
+        # A generate call reads no responses, but its rows belong to those that it samples.
         sampled = [version.call for version in responses]
         if call.kind is CallKind.GENERATE:
             sampled = [call.id]
@@ -99,6 +104,7 @@ class TracingBackend:
         if location := calling_location(_trace_once.__code__):
             self.locations[call.id] = location
         reads = zip((source, *others), (call.reads, *call.auxiliary_reads), strict=True)
+        # One edge for each writer, with all columns that the call reads of it.
         by_writer: dict[str, set[str]] = {}
         for read, names in reads:
             for version in read.versions(names):
@@ -147,6 +153,7 @@ class TracingBackend:
                 f"flow.repeat inside of another one: got {region}, allowed one at a time; move it "
                 f"behind {outer}"
             )
+        # Before the body, so that outer regions come before inner ones.
         self.regions.append(Region(region, "repeat", float(expected_rounds)))
         self.prompt_batches += max_rounds - 1
         # Rows of a round have their own identity: they are not the rows of the step's prompts.
@@ -171,6 +178,7 @@ class TracingBackend:
                 batch.rows.count.times(expected_rounds, max_rounds),
                 per_group=batch.rows.per_group,
             )
+            # Traced after the body: it reads the rows of all rounds so far.
             until(SymbolicBatch(batch.origins, rows, self._regions()))
         return SymbolicBatch(batch.origins, rows, self._regions())
 
@@ -191,6 +199,7 @@ class TracingBackend:
         """Refuse a loss on rollout log-probabilities of another sampling distribution."""
         if not isinstance(call.options, TrainOptions):
             return
+        # By the writer, not by the name: a join may bring the column of an earlier generate call.
         versions = source.versions(call.reads)
         samplers = {version.call for version in versions if version.column == ROLLOUT_LOG_PROBS}
         for sampler in (earlier for earlier in self.calls if earlier.id in samplers):
@@ -209,6 +218,7 @@ class TracingBackend:
 
     def _check_operations(self, call: ModelCall) -> None:
         """Refuse missing functions, and state that two operations would share."""
+        # Kept numbers are stored in checkpoints by name, so a second one would overwrite the first.
         if not isinstance(call.options, ComputeOptions):
             return
         for operation in call.options.operations:
@@ -245,6 +255,7 @@ class TracingBackend:
                 "the prompts or what a call of this step returned; a step keeps no batch for the "
                 "next one"
             )
+        # Outside of its region a batch exists in some steps only.
         for inner in sorted(batch.regions):
             if self._region != inner and not self._region.startswith(f"{inner}/"):
                 raise FlowError(
@@ -279,6 +290,7 @@ def trace(
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
     _require_plain(algorithm)
+    # One trace cannot show that a step depends on time, chance or its own state.
     first, second = (
         _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards) for _ in range(2)
     )
@@ -297,7 +309,8 @@ def trace(
 
 
 def _require_plain(algorithm: Algorithm) -> None:
-    """Refuse a coroutine or a generator, whose body a call does not run."""
+    """Refuse a coroutine or a generator."""
+    # A call of one runs nothing of its body, so the trace would be empty.
     step = type(algorithm).step
     if kind := deferred_kind(step):
         text = (
@@ -315,6 +328,7 @@ def _trace_once(
     rewards: Mapping[str, RewardTerms],
 ) -> Graph:
     name = type(algorithm).__qualname__
+    # Each preference pair is two adjacent rows of one prompt.
     per_prompt = 2 if PREFERENCE in inputs else 1
     rows = Rows("the prompts", RowCount(float(per_prompt), per_prompt), per_group=per_prompt)
     prompts = _data(PROMPTS, inputs, rows)
@@ -325,10 +339,12 @@ def _trace_once(
     try:
         with errors_located():
             declared = algorithm.roles()
+            # These errors have no frame in the user's code: it has returned already.
             with errors_located_at(type(algorithm).roles):
                 own = checked_roles(name, declared)
                 roles = {**own, **reward_models(name, own, rewards)}
                 backend = TracingBackend(roles, prompts, others)
+                # Without the reward models, which a step reaches by score() only.
                 flow = Flow(own, backend, samples_per_prompt, rewards)
             with flow.step():
                 algorithm.step(flow, prompts)

@@ -42,10 +42,12 @@ def check_job(
     """
     spec = job.spec
     policy, models, data = _uses(spec, graphs)
+    # A verifier may read variables when it is imported: an import without them proves nothing.
     imports = has_code and (one_machine or not _has_other_variables(job))
     if has_code and not imports:
         findings.unchecked.append("verifiers: pods of node pools have variables of their own")
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
+    # Verifiers import while models and data are checked.
     with (
         start_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
         tempfile.TemporaryDirectory() as workdir,
@@ -67,6 +69,7 @@ def _has_other_variables(job: RLHFJob) -> bool:
 def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, DataUse]:
     """The policy, and the job's use of models and data."""
     if graphs is None:
+        # The tokenizer of the policy reads the data; only graphs tell its role for certain.
         names = list(spec.manifest_models)
         return ("actor" if "actor" in names else names[0]), ModelUse(names, ()), PROMPTS_ONLY
     roles = {name: role for name, role in job_roles(graphs).items() if role.head is not None}

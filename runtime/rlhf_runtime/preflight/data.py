@@ -1,8 +1,4 @@
-"""Checks the rows of a job: reads and tokenizes them as the data host does.
-
-The fields that a user's verifier reads are unknown before it is called; only those of built-in
-verifiers are checked.
-"""
+"""Checks the rows of a job: reads and tokenizes them as the data host does."""
 
 from __future__ import annotations
 
@@ -77,13 +73,14 @@ def _check_source(
         findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
         if _is_scored(split, spec, use):
             check_fields(spec, table, findings)
-        if not limit.is_late:
+        if not limit.is_late:  # all rows are there to be counted
             check_rows(spec, table, use)
     except EmptyDataset:
         if not limit.is_late:  # later rows may be valid
             raise
     finally:
         if limit.is_late:
+            # Also after an error, which concerns only the rows before the limit.
             text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
 
@@ -131,7 +128,8 @@ def check_reward_tokenizers(
 def _enough(
     spec: RLHFJobSpec, split: Split, source: DataSource, use: DataUse, seconds: float | None
 ) -> int | None:
-    """Number of rows to check of a builtin task, whose rows are all alike. None: all."""
+    """Number of rows to check. None: all."""
+    # The rows of a builtin task are all alike: as many as a run needs are enough.
     if source.builtin is None or seconds is None:
         return None
     return max(CHUNK_ROWS, rows_needed(spec, split, use))
@@ -156,8 +154,9 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     )
 
 
+# Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
+# user's verifier reads are unknown before it is called.
 READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
-"""Verifiers that compare with a field of the row, by default `answer`."""
 
 
 def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
@@ -170,6 +169,7 @@ def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> N
     """
     if not table.records:
         return
+    # The first row stands for all: rows of one source usually have equal fields.
     names = list(json.loads(table.records[0]))
     for number, reward in enumerate(spec.rewards):
         function = reward.function

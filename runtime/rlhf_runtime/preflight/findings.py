@@ -31,6 +31,7 @@ class Findings:
             try:
                 yield
             except RlhfError as error:
+                # Users see several errors at once, each with its own field.
                 for single in error.errors if isinstance(error, SeveralErrors) else [error]:
                     single.at(*location)
                 raise
@@ -47,14 +48,14 @@ class Limits:
     """Limit for the import of a verifier's module."""
 
 
-MAX_UNSTREAMED_BYTES = 64 << 20
-"""Maximum size of a file that must be read completely before its first row, under a time limit."""
+# Maximum size of a file that must be read completely before its first row, under a time limit.
 # Parsing such a file takes several times its size in memory, and cannot be interrupted.
+MAX_UNSTREAMED_BYTES = 64 << 20
 
+# Limits before a run.
 QUICK = Limits(rows_seconds=2.0, verifier_seconds=10.0)
-"""Limits before a run."""
+# Limits of an explicit check.
 THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS)
-"""Limits of an explicit check."""
 
 
 class RowLimit:
@@ -75,10 +76,10 @@ class RowLimit:
         self._clock = clock
         self._seconds = seconds
         self._enough = enough
+        # Rows so far.
         self.num_read = 0
-        """Rows so far."""
+        # True if the time limit left rows out.
         self.is_late = False
-        """True if the time limit left rows out."""
 
     def __call__(self, batches: Iterable[list[Row]]) -> Iterator[list[Row]]:
         """The batches within the limits; always the first one."""
@@ -87,6 +88,7 @@ class RowLimit:
             if self._enough is not None and self.num_read >= self._enough:
                 return
             is_over = self._seconds is not None and self._clock() >= begun + self._seconds
+            # Without any row there would be nothing to check.
             if is_over and self.num_read:
                 self.is_late = True
                 return

@@ -62,9 +62,11 @@ def check_models(
     origins = {role: spec.origin_role(role) for role in use.roles}
     fields = {origin: _field_of(spec, origin) for origin in origins.values()}
     resolved: dict[str, Path] = {}
+    # Roles with weights of the same origin share a folder.
     for origin in dict.fromkeys(origins.values()):
         model = spec.model_for(origin)
         with findings.about(*fields[origin]):
+            # Without a shape in the manifest the planner reads the config on this machine.
             if reason := _reason_unchecked(model.source, one_machine or model.shape is None):
                 findings.unchecked.append(f"the model of {origin}: {reason}")
             else:
@@ -99,6 +101,7 @@ def _check_heads(
     for role, head in heads.items():
         if role in folders:
             first.setdefault((folders[role], head), role)
+    # A damaged folder fails once for each kind of head that is required of it.
     reported: set[str] = set()
     for (folder, head), role in first.items():
         with findings.about(*fields[role]):
@@ -119,6 +122,8 @@ def _check_contents(folder: Path, head: RequiredHead) -> None:
     """
     config = read_object(folder / CONFIG_FILE)
     labels = config.get("id2label")
+    # `check_head` reads attributes of a config; a namespace has them without the import of
+    # transformers, whose default is 2 labels.
     described = SimpleNamespace(
         architectures=config.get("architectures"),
         num_labels=len(labels) if isinstance(labels, dict) else config.get("num_labels", 2),
@@ -128,7 +133,8 @@ def _check_contents(folder: Path, head: RequiredHead) -> None:
 
 
 def _folder(source: ModelSource, seed: int, workdir: Path) -> Path:
-    """The folder of a model. Unlike `resolve_model` it sends no request about cached models."""
+    """The folder of a model, complete."""
+    # `resolve_model` would send a request to the hub even if the model is cached.
     cached = _cached(source)
     if cached is None:
         return resolve_model(source, seed, workdir)
@@ -148,6 +154,7 @@ def _reason_unchecked(source: ModelSource, is_here: bool) -> str:
     """
     if source.hugging_face is not None:
         cached = _cached(source)
+        # Offline a missing model is an error: workers cannot download it either.
         if _is_offline() or (cached is not None and not missing_files(cached)):
             return ""
         return f"workers download {source.hugging_face} when they start"

@@ -16,9 +16,9 @@ from rlhf_sizing.machine import machine_memory_bytes
 
 Started = Sequence[tuple[RewardSpec, VerifierPool]]
 
-HEAD_SHARE = 4
-"""Divisor of a head's memory for the imports of all verifiers together."""
+# Divisor of a head's memory for the imports of all verifiers together.
 # A pod that exceeds its limit is killed, and Ray and the driver need the rest.
+HEAD_SHARE = 4
 
 
 @contextmanager
@@ -64,6 +64,7 @@ def check_verifiers(
                 if one_machine:
                     raise
                 findings.unchecked.append(f"the reward {reward.name}: {_failure_text(error)}")
+    # A verifier without an answer may declare the metric that seems to be missing.
     if len(metrics) == len(started):
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
         with findings.about("spec", "rewards"):
@@ -85,5 +86,6 @@ def _failure_text(error: LoadCrashed | LoadRaised) -> str:
 def _single(reward: RewardSpec) -> RewardSpec:
     """A reward with one process."""
     assert reward.function is not None
+    # One import proves as much as several.
     function = reward.function.model_copy(update={"processes": 1})
     return reward.model_copy(update={"function": function})

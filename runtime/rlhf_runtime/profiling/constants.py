@@ -11,10 +11,10 @@ import torch.distributed as dist
 from rlhf_runtime.profiling.timed_model import Clock
 from rlhf_runtime.profiling.training import repeated
 
+# Bytes of the measured copy; larger than caches.
 COPIED_BYTES = 1 << 28
-"""Bytes of the measured copy; larger than caches."""
+# Bytes of the measured collectives.
 LARGE, SMALL = 1 << 26, 1 << 10
-"""Bytes of the measured collectives."""
 
 
 class LinkSeconds(NamedTuple):
@@ -37,6 +37,8 @@ def memory_bytes_per_second(clock: Clock, device: torch.device) -> float:
         clock.mark()
         return clock.read()[0]
 
+    # Each byte is read and written. Other processes only add time: the minimum is the best
+    # estimate.
     return 2 * COPIED_BYTES / min(repeated(copy))
 
 
@@ -45,11 +47,13 @@ def link_seconds(clock: Clock, device: torch.device) -> LinkSeconds:
     small = min(_collectives(SMALL, clock, device))
     large = min(_collectives(LARGE, clock, device))
     size = dist.get_world_size()
+    # The difference excludes latency. A rank receives the shares of all others, not its own.
     return LinkSeconds((size - 1) / size * LARGE / max(large - small, 1e-9), small)
 
 
 def _collectives(num_bytes: int, clock: Clock, device: torch.device) -> list[float]:
     size = dist.get_world_size()
+    # A multiple of the number of ranks.
     gathered = torch.zeros(num_bytes // 4 // size * size, device=device)
     own = torch.zeros(gathered.numel() // size, device=device)
     collectives: list[Callable[[], object]] = [
@@ -60,6 +64,7 @@ def _collectives(num_bytes: int, clock: Clock, device: torch.device) -> list[flo
     for _ in range(6):
         total = 0.0
         for collective in collectives:
+            # Otherwise the time would include the wait for slower ranks.
             dist.barrier()
             clock.mark()
             collective()

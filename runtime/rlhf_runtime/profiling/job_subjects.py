@@ -18,10 +18,10 @@ from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
 from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
+# Limit of sequences of a measured decoding step.
 MAX_SEQUENCES = 256
-"""Limit of sequences of a measured decoding step."""
+# Positions of a model whose config has none.
 POSITIONS = 2048
-"""Positions of a model whose config has none."""
 
 
 def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, ...]:
@@ -64,6 +64,7 @@ def _role_subjects(
             tensor=tensor,
             computes=computes,
             generates=generates,
+            # A sequence is never split: the longest one may exceed the limit.
             micro_batch_tokens=max(tokens, longest),
             max_sequences=min(rollout.max_concurrent_sequences, MAX_SEQUENCES),
             max_positions=max_positions(read_object(folder / CONFIG_FILE)) or POSITIONS,

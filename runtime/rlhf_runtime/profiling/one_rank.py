@@ -51,11 +51,13 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
     """
     torch.set_num_threads(setup.threads)
     if setup.device is Device.CPU:
+        # As ranks of a job do: page faults would change the times.
         keep_free_pages()
     device = torch.device("cuda", 0) if setup.device is Device.GPU else torch.device("cpu")
     store = FileStore(str(setup.folder / "store"), setup.ranks)
     world = World.join(rank, setup.ranks, store, device, COLLECTIVE_SECONDS)
     measuring = _Measuring(setup, world, say)
+    # All ranks measure in the same order: every measurement is collective.
     constants = measuring.constants()
     models = tuple(
         measuring.model(subject, setup.folder / f"model{number}-rank{rank}")
@@ -65,6 +67,7 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
     # Only now: otherwise others fail in a collective and report before the rank that failed.
     world.close()
     curves = [model.generation for model in models if model.generation is not None]
+    # The engine's own work per step takes at most as long as the fastest step.
     steps = [min(generation.step.seconds) for generation in curves]
     return Profile(
         measured=Measured(
@@ -132,7 +135,9 @@ class _Measuring:
     def _generation(self, subject: Subject, folder: Path) -> GenerationCurves:
         number_bytes = 2 if subject.precision is Precision.BFLOAT16 else 4
         heads = key_value_heads_per_rank(subject.shape, subject.tensor)
+        # Keys and values.
         token_bytes = 2 * heads * subject.shape.head_dim * number_bytes
+        # The difference of the two depths gives the time of blocks without the engine's own.
         few, many = (
             EngineConfig(
                 write_part(subject, count, folder / f"generation-{count}"), count, token_bytes
@@ -148,8 +153,9 @@ class _Measuring:
         return lambda text: self._begin(f"{subject.name}: {text}")
 
     def _begin(self, text: str) -> None:
-        """Report the next measurement, and wait for all ranks, so that they measure together."""
+        """Report the next measurement, and wait for all ranks."""
         self._say(text)
+        # Ranks of a job compute at the same time, and share the memory's bandwidth.
         dist.barrier()
 
 

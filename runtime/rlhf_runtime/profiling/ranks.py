@@ -1,8 +1,4 @@
-"""The processes that measure, one per rank, and the profile that they return.
-
-All measure the same at the same time, so that they share the machine like the ranks of a job; the
-times of rank 0 count.
-"""
+"""The processes that measure, one per rank, and the profile that they return."""
 
 from __future__ import annotations
 
@@ -28,8 +24,9 @@ from rlhf_runtime.workers.process import usable_cores
 
 Say = Callable[[str], None]
 LOG_LINES = 15
+# Interval of checks that the ranks are alive.
 POLL_SECONDS = 1.0
-"""Interval of checks that the ranks are alive."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -57,6 +54,7 @@ def measure(
         ProfilingFailed: a process has ended, or raised.
     """
     if device is Device.GPU:
+        # Fail before any process starts.
         visible_gpus(ranks, os.environ)
     share = threads or max(1, usable_cores() // ranks)
     with tempfile.TemporaryDirectory(prefix="rlhf-profile-") as folder:
@@ -68,8 +66,9 @@ def measure(
 @contextmanager
 def _processes(setup: Setup) -> Iterator[tuple[list[Any], Any]]:
     """Start all processes, with a queue for their answers; end them at exit."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")  # CUDA does not work in forked processes
     answers = context.Queue()
+    # All ranks measure the same at the same time: they share the machine as the ranks of a job do.
     processes = [
         context.Process(target=_run_rank, args=(rank, os.getpid(), setup, answers), daemon=True)
         for rank in range(setup.ranks)
@@ -149,8 +148,10 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all
     end_with(parent)
     log = os.open(setup.folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    # Native libraries write to file descriptors, not to sys.stdout.
     os.dup2(log, 1)
     os.dup2(log, 2)
+    # Libraries read the environment when they are imported.
     os.environ["OMP_NUM_THREADS"] = str(setup.threads)
     if setup.device is Device.GPU:
         os.environ[VISIBLE] = visible_gpus(setup.ranks, os.environ)[rank]
@@ -162,6 +163,7 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
     try:
         say("importing libraries")
         _import_libraries(setup)
+        # Not before: it imports torch and vLLM.
         from rlhf_runtime.profiling.one_rank import measure_all
 
         profile = measure_all(rank, setup, say)
@@ -171,7 +173,7 @@ def _run_rank(rank: int, parent: int, setup: Setup, answers: Any) -> None:
         traceback.print_exc()
         answers.put(("failed", f"{type(error).__name__}: {error}"))
         raise
-    if rank == 0:
+    if rank == 0:  # its times count
         answers.put(("profile", profile.to_json()))
 
 

@@ -17,8 +17,8 @@ from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch
 from rlhf_runtime.engines.training import ReadLogProbs
 
+# Seconds since a fixed moment.
 Now = Callable[[], float]
-"""Seconds since a fixed moment."""
 
 
 class Parts(NamedTuple):
@@ -54,6 +54,7 @@ class Clock:
         if self._device.type == "cpu":
             self._marks.append(self._now())
         else:
+            # The host only enqueues work; an event has the time when the GPU reaches it.
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)
@@ -109,6 +110,7 @@ class TimedModel:
 
     def blocks(self) -> list[nn.Module]:
         """The transformer blocks."""
+        # transformers lists the classes of its blocks there, for sharding.
         kinds = set(self.module._no_split_modules or ())
         return [module for module in self.module.modules() if type(module).__name__ in kinds]
 
@@ -126,6 +128,7 @@ class TimedModel:
         torch.autograd.backward(loss)
         self.clock.mark()
         self._has_gradients = False
+        # The backward pass begins at the head.
         embedding, blocks, head, *backward = self.clock.read()
         return Parts(embedding, blocks, head), Parts(*reversed(backward))
 

@@ -24,15 +24,16 @@ from rlhf_sizing.costs import SequenceCost
 
 T = TypeVar("T")
 
+# Arbitrary: they do not change the time of a step.
 SETTINGS = OptimizerSettings(1e-6, 0.9, 0.95, 1e-8, 0.0, 1.0, LearningRateDecay.NONE, 0, 1_000_000)
-"""Arbitrary: they do not change the time of a step."""
+# Tokens of a short sequence, and of the smallest pass.
 SHORT, FEWEST = 32, 16
-"""Tokens of a short sequence, and of the smallest pass."""
+# Tokens of passes that compare lengths.
 COMPARED = 1024
-"""Tokens of passes that compare lengths."""
+# Minimum repetitions and seconds of a measurement; one that takes longer than `LONG` is repeated
+# once at most.
 REPEATS, SECONDS = 3, 0.25
-"""Minimum repetitions and seconds of a measurement; one that takes longer than `LONG` is repeated
-once at most."""
+
 LONG = 0.5
 
 
@@ -44,12 +45,10 @@ class Point(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro-batch."""
         return self.sequences * self.length
 
     @property
     def pairs(self) -> float:
-        """Attention pairs."""
         return self.tokens * self.length / 2
 
     @property
@@ -80,6 +79,7 @@ def points(max_tokens: int, longest: int) -> list[Point]:
     while sizes[-1] < max_tokens:
         sizes.append(min(4 * sizes[-1], max_tokens))
     if len(sizes) > 2 and sizes[-1] < 2 * sizes[-2]:
+        # Noise would dominate the slope between two sizes that are close together.
         del sizes[-2]
     short = [Point(max(1, size // shortest), min(size, shortest)) for size in sizes]
     return list(dict.fromkeys([*short, *(Point(COMPARED // n, n) for n in lengths)]))
@@ -97,6 +97,7 @@ def _lengths(longest: int) -> list[int]:
 
 def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
     """Random prompts, with responses of equal length."""
+    # A fixed seed: all ranks and repetitions compute the same.
     random = np.random.default_rng(at.tokens)
     halves = [
         pack([random.integers(0, vocab_size, size) for _ in range(at.sequences)], np.int32)
@@ -174,13 +175,15 @@ def _samples(
         begin(f"training {text}")
         best = min(repeated(partial(model.train, part)), key=lambda both: sum(map(sum, both)))
         more = (there + back - alone for there, back, alone in zip(*best, forward, strict=True))
+        # Noise may make a difference negative.
         samples.append(Sample(at, forward, Parts(*(max(0.0, seconds) for seconds in more))))
     return samples
 
 
 def repeated(measure: Callable[[], T]) -> list[T]:
-    """Repeat a measurement. The first one allocates memory: it only counts if it takes long."""
+    """Repeat a measurement: fast ones for a while, slow ones once or not at all."""
     begin = time.perf_counter()
+    # The first one also allocates memory: of a fast measurement it does not count.
     first = measure()
     if (seconds := time.perf_counter() - begin) > LONG:
         return [first, measure()] if seconds < 4 * LONG else [first]
@@ -203,6 +206,7 @@ def _curves(measured: Iterable[tuple[Point, Parts]], num_layers: int) -> PassCur
 def measure_optimizer(model: TimedModel) -> Curve:
     """Measure clipping and a step, for a block's parameters and for all."""
     samples = []
+    # Two sizes determine a line: time over parameters.
     for module in (model.blocks()[0], model.module):
         optimizer = TimedOptimizer(module, model.clock)
         samples.append((float(optimizer.num_parameters), min(repeated(optimizer.step))))
@@ -223,7 +227,6 @@ class TimedOptimizer:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters of the step."""
         return sum(parameter.numel() for parameter in self._stepped.values())
 
     def step(self) -> float:

@@ -31,10 +31,10 @@ from rlhf_runtime.telemetry.plots import (
     tick_label,
 )
 
+# Minimum points of a series that is drawn faintly, with its running mean on top.
 SMOOTH_FROM = 30
-"""Minimum points of a series that is drawn faintly, with its running mean on top."""
+# Maximum points of a series with dots; more would overlap.
 MAX_DOTS = 60
-"""Maximum points of a series with dots; more would overlap."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ def columns_chart(chart: Columns) -> Piece:
     count = len(chart.ranges)
     sums = [math.fsum(layer[i] for layer in chart.layers.values()) for i in range(count)]
     y = fit_scale(sums, 0.0)
+    # A column spans its steps: the axis ends after the last one.
     x = step_scale(chart.ranges[0][0], chart.ranges[-1][1] + 1)
     marks = "".join(_column(chart, index, count, y) for index in range(count))
     entries = [
@@ -148,6 +149,7 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, limit: in
         style = "raw" if smoothed else "line"
         marks.append(f'<path class="{style} k{series.colour}" d="{_path(run, x, y)}"/>')
     if smoothed:
+        # A smooth curve needs fewer points.
         curve = thin(smooth(series.points), max(40, limit // 3))
         marks.append(f'<path class="line k{series.colour}" d="{_path(curve, x, y)}"/>')
     if (series.dots and len(points) <= MAX_DOTS) or len(finite(points)) == 1:
@@ -159,7 +161,9 @@ def _line(series: Series, points: Sequence[Point], x: Scale, y: Scale, limit: in
 
 
 def _path(points: Sequence[Point], x: Scale, y: Scale) -> str:
+    # SVG's y axis points down.
     pairs = [f"{x.at(step):.1f} {EXTENT - y.at(value):.1f}" for step, value in points]
+    # A single point is a segment without length, which round line caps make visible.
     return "M" + pairs[0] + ("L" + " ".join(pairs[1:]) if len(pairs) > 1 else "h0")
 
 
@@ -167,6 +171,7 @@ def _gap_marks(points: Sequence[Point], x: Scale) -> str:
     marks = "".join(
         f"M{x.at(step):.1f} {EXTENT:.0f}v-60" for step, v in points if not math.isfinite(v)
     )
+    # A short mark on the axis at every step without a number.
     return f'<path class="gap" d="{marks}"/>' if marks else ""
 
 
@@ -265,6 +270,7 @@ def _spoken(chart: LineChart) -> str:
 def _line_data(chart: LineChart, kept: Sequence[Sequence[Point]], x: Scale) -> dict[str, Any]:
     series = [
         {
+            # Short keys, as they repeat for every series; report.js reads them.
             "n": line.name,
             "c": line.colour,
             "x": [step for step, _ in points],
@@ -277,4 +283,5 @@ def _line_data(chart: LineChart, kept: Sequence[Sequence[Point]], x: Scale) -> d
 
 def _short(value: float) -> float | None:
     """The value with five significant digits. None: it is not finite."""
+    # Fewer digits keep the page small.
     return float(f"{value:.5g}") if math.isfinite(value) else None

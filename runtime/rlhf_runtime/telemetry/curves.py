@@ -22,6 +22,7 @@ from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH
 from rlhf_runtime.telemetry.timeline_chart import process_order
 
+# Drawn first, in this order, even if constant; `*` is any role.
 FIRST = (
     "*/kl",
     "*/entropy",
@@ -33,7 +34,8 @@ FIRST = (
     "throughput/tokens_per_second",
     "time/step",
 )
-"""Drawn first, in this order, even if constant; `*` is any role."""
+
+# Metrics whose axis always includes 0.
 FLOOR_AT_ZERO = (
     "*/kl",
     "*/log_prob_difference_mean",
@@ -42,10 +44,11 @@ FLOOR_AT_ZERO = (
     "throughput/tokens_per_second",
     "time/step",
 )
+# Maximum numbers of columns of a chart, and of its lines: one for each colour.
 MAX_COLUMNS = 60
 MAX_PROCESSES = 8
+# Families of metrics with separate charts.
 OWN_CHARTS = ("time/", "memory/")
-"""Families of metrics with separate charts."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,11 @@ def phase_columns(records: RunRecords, phase_seconds: Mapping[str, float]) -> Co
     rest = [max(0.0, step.seconds - math.fsum(step.phases.values())) for step in steps]
     total = math.fsum(step.seconds for step in steps)
     totals = dict(phase_seconds)
+    # Less than half a percent would be an invisible layer.
     if math.fsum(rest) > 0.005 * total:
         totals[OTHER] = math.fsum(rest)
     count = min(MAX_COLUMNS, len(steps))
+    # Ranges of nearly equal numbers of steps, none of them empty.
     bounds = [index * len(steps) // count for index in range(count + 1)]
     buckets = [range(bounds[index], bounds[index + 1]) for index in range(count)]
 
@@ -179,6 +184,7 @@ def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[Line
     charts = []
     for name in shown:
         points = [(r.step, r.metrics[name]) for r in records.evaluations if name in r.metrics]
+        # A constant curve shows nothing, unless it is the main or the only one.
         if name != EXACT_MATCH and len(shown) > 1 and _is_constant(points):
             continue
         charts.append(_chart(name, points, steps, dots=True))
@@ -195,6 +201,7 @@ def _chart(
     metric = describe(name)
     return LineChart(
         title=metric.title,
+        # Fractions have no unit, and formatted seconds include theirs.
         unit="" if metric.unit in ("fraction", "s") else metric.unit,
         description=metric.description,
         format=metric.format,
@@ -213,6 +220,7 @@ def _step_range(records: RunRecords) -> tuple[int, int]:
 
 
 def _is_constant(points: list[Point]) -> bool:
+    # A metric that is never a number is drawn, so that readers notice its gaps.
     first = points[0][1]
     return math.isfinite(first) and all(value == first for _, value in points)
 
@@ -220,6 +228,7 @@ def _is_constant(points: list[Point]) -> bool:
 def _phase_reader(
     steps: tuple[StepRecord, ...], rest: list[float], name: str
 ) -> Callable[[int], float]:
+    # A phase of the run may also have the name `other`.
     if name == OTHER and all(OTHER not in step.phases for step in steps):
         return lambda index: rest[index]
     return lambda index: steps[index].phases.get(name, 0.0)

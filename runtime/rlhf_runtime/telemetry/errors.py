@@ -46,18 +46,20 @@ class CannotRecord(TelemetryError):
 class RunFolderLost(CannotRecord):
     """The run's folder, or the records in it, were deleted, moved or replaced while it ran."""
 
+    # Users match on reasons: this one does not follow the name of the class.
     reason = "RunFolderGone"
 
 
 class ReportPortInUse(TelemetryError):
     """The port of the report is in use by another process, or not allowed."""
 
+    # Another name than the class, as above.
     reason = "ReportPortTaken"
     exit_code = ExitCode.RETRIABLE
 
 
 class NotARun(TelemetryError):
-    """The given folder contains no run."""
+    """The folder contains no run."""
 
     reason = "NotARun"
     exit_code = ExitCode.MANIFEST

@@ -25,10 +25,10 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
+# Maximum number of UnscoredRecords per start. Metrics count all.
 MAX_UNSCORED = 100
-"""Maximum number of UnscoredRecords per start. Metrics count all."""
+# Maximum wait of a thread for another one that records the end of the run.
 END_SECONDS = 10.0
-"""Maximum wait of a thread for another one that records the end of the run."""
 
 
 class Journal:
@@ -39,12 +39,15 @@ class Journal:
         self._progress = progress
         self._trackers = trackers
         self._startup: dict[str, float] = {}
+        # Texts of `notice_once`.
         self._noticed: set[str] = set()
+        # Rewards and kinds of their failures that were shown.
         self._reported: set[tuple[str, str]] = set()
+        # The same, with the row: failures that were recorded.
         self._unscored: set[tuple[str, str, str]] = set()
         self._ending = threading.Lock()
+        # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
-        """Outcome of the run. None: not ended."""
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""
@@ -55,6 +58,7 @@ class Journal:
         """A start-up phase is over."""
         self._startup[phase] = seconds
         self._progress.startup(phase, seconds)
+        # Each record repeats all phases: the last one counts.
         self.folder.append(StartupRecord(dict(self._startup)))
 
     def require_folder(self) -> None:
@@ -94,16 +98,14 @@ class Journal:
             self._progress.notice(text)
 
     def unscored(self, step: int, reward: str, failure: Failure) -> None:
-        """A verifier could not score a response: show it once per kind, record it once per row.
-
-        The number of records is limited. A response that was scored at last is not recorded.
-        """
+        """A verifier could not score a response: show it once per kind, record it once per row."""
         kind = (reward, failure.kind)
         if kind not in self._reported:
             self._reported.add(kind)
             self._progress.notice(f"reward {reward}: {failure}")
         row = (*kind, failure.row)
         is_recorded = row in self._unscored or len(self._unscored) >= MAX_UNSCORED
+        # A failure of the batch only: its responses were scored one by one.
         if failure.only_together or is_recorded:
             return
         self._unscored.add(row)
@@ -125,6 +127,7 @@ class Journal:
 
     def step(self, record: StepRecord) -> None:
         """A training step is over."""
+        # The file comes first: it must not miss a step that was shown.
         self.folder.append(record)
         self._trackers.log(record.step, record.metrics)
         self._progress.step(record)
@@ -159,6 +162,7 @@ class Journal:
             self._trackers.close()
             self.folder.append(EndRecord(outcome, time.time(), reason, message))
             self.outcome = outcome
+            # From the files: records of earlier starts count, too.
             summary = summarize(self.folder.read())
             self.folder.write_summary(summary.to_json())
             write_report(self.folder)

@@ -35,14 +35,15 @@ from rlhf_runtime.telemetry.records import (
 from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH, Summary
 from rlhf_runtime.telemetry.summary_table import summary_table
 
+# Widths in characters.
 LABEL_WIDTH = 11
 BAR_WIDTH = 28
 SPARKLINE_WIDTH = 24
+# Further metrics of the last step, by their labels.
 SHOWN = {
     "length": "response/length_mean",
     "tokens/s": "throughput/tokens_per_second",
 }
-"""Further metrics of the last step, by their labels."""
 
 
 class LiveView:
@@ -53,6 +54,7 @@ class LiveView:
         self._phases: list[tuple[str, float]] = []
         self._warm_start: WarmStartRecord | None = None
         self._step: StepRecord | None = None
+        # Sum of step times.
         self._elapsed = 0.0
         self._rewards: list[float] = []
         self._evaluations: dict[int, EvaluationRecord] = {}
@@ -131,6 +133,7 @@ class LiveView:
             text.append(f"{label} ", style="dim")
             text.append(f"{format_value(value, describe(name).format)}  ")
         done = self._step is not None or bool(self._evaluations)
+        # A warm start may end early: its last step completes the bar.
         total = record.step if done else run.warm_start_steps
         return _row("warm start", _bar(record.step, total), text)
 
@@ -207,6 +210,7 @@ class LiveProgress:
         self._console = console or Console(file=stream, highlight=False)
         self._view = LiveView()
         self._live = Live(
+            # rich calls this in a thread of its own.
             get_renderable=self._view.render,
             console=self._console,
             refresh_per_second=4,
@@ -251,6 +255,7 @@ class LiveProgress:
 
     def notice(self, text: str) -> None:
         """Print a text above the lines."""
+        # As Text: brackets in messages are no markup.
         self._console.print(Text(text, style="yellow"))
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
@@ -263,5 +268,6 @@ class LiveProgress:
         """Draw once more and release the terminal."""
         if self._open:
             self._open = False
+            # `Live.stop` draws once more, without spinner and remaining time.
             self._view.stop()
             self._live.stop()

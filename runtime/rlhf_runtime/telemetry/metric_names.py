@@ -108,6 +108,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# Metrics `<role>/<name>`, in the order of charts.
 ROLE_METRICS: dict[str, Metric] = {
     "mean": Metric("Mean", "", "Mean score of a step's responses", True, Format.FRACTION),
     "std": Metric("Spread", "", "Standard deviation of the scores", None, Format.FRACTION),
@@ -216,13 +217,12 @@ ROLE_METRICS: dict[str, Metric] = {
         Format.FRACTION,
     ),
 }
-"""Metrics `<role>/<name>`, in the order of charts."""
 
 
+# A metric's name between an optional region of the step and an optional call.
 _AROUND = re.compile(
     r"(?:((?:(?:every-\d+|repeat|until)(?:\.\d+)?/)+))?(.*/[^.]*)\.?(.*)", re.DOTALL
 )
-"""A metric's name between an optional region of the step and an optional call."""
 
 
 class NameParts(NamedTuple):
@@ -266,6 +266,7 @@ def _describe(name: str) -> Metric:
     plain = (rest or name).replace("_", " ")
     title = plain[:1].upper() + plain[1:] + (f" ({group})" if rest else "")
     for pattern, metric in METRICS.items():
+        # The family of a name, such as time/<phase>.
         if pattern.startswith(f"{group}/<"):
             return Metric(
                 f"{metric.title}: {rest}",
@@ -307,6 +308,7 @@ def format_number(value: float) -> str:
     if size == 0:
         return "0"
     if size >= 1e6 or size < 1e-3:
+        # Python writes e-05 and e+06; shorter is e-5 and e6.
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     decimals = max(0, 3 - math.floor(math.log10(size)))
@@ -315,6 +317,7 @@ def format_number(value: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """A duration: 340 ms, 1.25 s, 48 s, 3 min 20 s, 2 h 5 min."""
+    # Each limit is half a digit early: 999.7 ms is written as 1.00 s, not as 1000 ms.
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.995:

@@ -9,8 +9,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+# Content security policy: the page may load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Content security policy: the page may load nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Section:
 def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping[str, Any]]) -> str:
     """Build the page; `data` is the data of the charts' read-outs, in order of the charts."""
     folder = files("rlhf_runtime.telemetry")
+    # Style and script are part of the page: it is one file, and works offline.
     style = folder.joinpath("report.css").read_text(encoding="utf-8")
     script = folder.joinpath("report.js").read_text(encoding="utf-8")
     links = "".join(f'<a href="#{s.anchor}">{escape(s.title)}</a>' for s in sections)
@@ -100,5 +101,6 @@ def _section(section: Section) -> str:
 
 def _embedded(data: Sequence[Mapping[str, Any]]) -> str:
     # An unescaped "</script>" in the data would end the script element.
+    # JSON has no NaN: charts contain None instead.
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

@@ -1,8 +1,9 @@
 """Progress as plain lines for logs: a word for the kind, then name=value fields.
 
-The fields of a kind keep their names and order, so that logs can be searched and cut by machines.
 Step lines come at most once a second, and always for the last step; everything else always comes.
 """
+
+# The fields of a kind keep their names and order: programs search and cut these logs.
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.summary import Summary
 
+# Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
+# that the step lacks is left out.
 STEP_METRICS = {
     "reward": REWARD_MEAN,
     "kl": None,
@@ -29,10 +32,8 @@ STEP_METRICS = {
     "rounds": "repeat/rounds",
     "tokens_per_second": "throughput/tokens_per_second",
 }
-"""Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
-that the step lacks is left out."""
+# STEP_METRICS of a step without a reward.
 WITHOUT_REWARD = {"loss": None, "accuracy": None, **STEP_METRICS}
-"""STEP_METRICS of a step without a reward."""
 
 
 class PlainProgress:
@@ -47,9 +48,11 @@ class PlainProgress:
         self._stream = stream
         self._clock = clock
         self._between = seconds_between_steps
+        # Clock time before which no further step is written.
         self._next = float("-inf")
         self._pace = Pace()
         self._total_steps = 0
+        # The last step, if it was not written.
         self._skipped: StepRecord | None = None
 
     def begin(self, run: RunRecord) -> None:
@@ -108,6 +111,7 @@ class PlainProgress:
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
         """Write the last step if it was skipped, the outcome, and each file."""
+        # Otherwise the log of a run that ended early would lack its last step.
         if self._skipped is not None:
             self._write_step(self._skipped)
         fields: dict[str, object] = {"outcome": summary.outcome.value}
@@ -162,6 +166,7 @@ class PlainProgress:
         self._write(" ".join([kind, *(f"{name}={value}" for name, value in fields.items())]))
 
     def _write(self, line: str) -> None:
+        # A pipe is buffered: without a flush its reader would see lines late.
         self._stream.write(line + "\n")
         self._stream.flush()
 

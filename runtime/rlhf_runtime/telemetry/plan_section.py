@@ -105,13 +105,15 @@ def _reasons(plan: Plan) -> str:
     return f'<h3>Why</h3><ul class="reasons">{items}</ul>'
 
 
+# Tolerated ratio of measured and expected time, or its inverse.
 MAX_FACTOR = 1.5
-"""Tolerated ratio of measured and expected time, or its inverse."""
+
+# Name of the complete step among the calls.
 STEP = "a step"
 ROUGH = "On CPUs expected times are no more than orders of magnitude."
 
+# A role, or "", and a primitive, by which a span names its call.
 _Site = tuple[str, str]
-"""A role, or "", and a primitive, by which a span names its call."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ def _measured(steps: Iterable[Sequence[Span]]) -> dict[_Site, float]:
         for span in spans:
             by_process[span.role, span.call][span.process] += span.seconds
         for site, seconds in by_process.items():
+            # A call has ended when its slowest process has.
             by_site[site].append(max(seconds.values()))
     return {site: median(seconds) for site, seconds in by_site.items()}
 

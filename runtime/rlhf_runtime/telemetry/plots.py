@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+# Width and height of every plot in its own units; the page stretches it to any size.
 EXTENT = 1000.0
-"""Width and height of every plot in its own units; the page stretches it to any size."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def fit_scale(values: Iterable[float], floor: float | None = None) -> Scale:
     if not finite:
         return Scale(0.0, 1.0)
     low, high = min(finite), max(finite)
+    # Equal values: the scale still needs a height.
     if high - low <= abs(high) * 1e-9:
         margin = abs(high) * 0.1 or 1.0
         return Scale(low - margin if floor is None else low, high + margin)
@@ -53,6 +54,7 @@ def nice_ticks(scale: Scale, limit: int = 5) -> tuple[float, ...]:
     unit = 10.0 ** math.floor(math.log10(span / limit))
     for factor in (1, 2, 5, 10, 20):
         gap = unit * factor
+        # Rounding errors must not drop a tick at the edge.
         first = math.ceil(scale.low / gap - 1e-9)
         last = math.floor(scale.high / gap + 1e-9)
         if last - first + 1 <= limit:
@@ -69,6 +71,7 @@ def integer_ticks(scale: Scale, limit: int = 6) -> tuple[int, ...]:
 def byte_ticks(scale: Scale, limit: int = 5) -> tuple[float, ...]:
     """Round sizes inside a scale of bytes, in the unit of the largest."""
     unit, _ = _byte_unit(scale.high)
+    # Multiples of 1024 are round only in their own unit.
     ticks = nice_ticks(Scale(scale.low / unit, scale.high / unit), limit)
     return tuple(tick * unit for tick in ticks)
 
@@ -94,6 +97,7 @@ def tick_label(value: float, ticks: tuple[float, ...]) -> str:
     largest = max(abs(tick) for tick in ticks)
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if largest >= size:
+            # Thousands are abbreviated only from 10k on: four digits are easy to read.
             unit = 1e3 if suffix == "k" else size
             return f"{value / unit:.{_decimals(gap / unit)}f}{suffix}" if value else "0"
     if largest < 1e-3:
@@ -107,8 +111,8 @@ def _decimals(gap: float) -> int:
     return max(0, -math.floor(math.log10(gap) + 1e-9))
 
 
+# A step and a value.
 Point = tuple[int, float]
-"""A step and a value."""
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
@@ -119,8 +123,8 @@ def finite(points: Sequence[Point]) -> list[Point]:
 def thin(points: Sequence[Point], limit: int) -> list[Point]:
     """At most about `limit` points that keep every peak: each bucket's smallest and largest.
 
-    A bucket with a value that is not finite also keeps one such point, so that gaps stay
-    visible. The first and the last point are kept.
+    A bucket with a value that is not finite also keeps one such point. The first and the last
+    point are kept.
     """
     if len(points) <= limit:
         return list(points)
@@ -130,6 +134,7 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
         part = range(bucket * len(points) // buckets, (bucket + 1) * len(points) // buckets)
         numbers = [index for index in part if math.isfinite(points[index][1])]
         if len(numbers) < len(part):
+            # Otherwise gaps would disappear.
             kept.add(next(index for index in part if not math.isfinite(points[index][1])))
         if numbers:
             kept.add(min(numbers, key=lambda index: points[index][1]))
@@ -154,6 +159,7 @@ def smooth(points: Sequence[Point]) -> list[Point]:
     Its window is a tenth of the series, at least five points, and is cut off at both ends.
     """
     numbers = finite(points)
+    # With prefix sums each mean takes constant time.
     sums = list(accumulate((value for _, value in numbers), initial=0.0))
     reach = max(2, len(numbers) // 20)
     smoothed: list[Point] = []
@@ -163,12 +169,13 @@ def smooth(points: Sequence[Point]) -> list[Point]:
     return smoothed
 
 
+# Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7.
 NUM_COLOURS = 8
-"""Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7."""
 
+# The rest of a step, outside of its phases.
 OTHER = "other"
-"""The rest of a step, outside of its phases."""
 
+# Calls and phases with a fixed colour.
 FIXED_COLOURS = {
     "generate": 0,
     "train": 1,
@@ -187,13 +194,13 @@ FIXED_COLOURS = {
     "evaluate": 6,
     OTHER: 6,
 }
-"""Calls and phases with a fixed colour."""
 
 
 def colours(names: Iterable[str]) -> dict[str, int]:
     """A colour for each name: its fixed one, else the unused ones in turn, in order of names."""
     ordered = list(dict.fromkeys(names))
     used = {FIXED_COLOURS[name] for name in ordered if name in FIXED_COLOURS}
+    # All colours may be used: then names share the last one.
     free = [colour for colour in range(NUM_COLOURS) if colour not in used] or [7]
     chosen: dict[str, int] = {}
     unknown = 0

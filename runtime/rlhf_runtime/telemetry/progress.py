@@ -1,7 +1,4 @@
-"""Progress: the protocol of displays of a run, and the choice of one.
-
-The controller calls these methods from its loop: they must not block.
-"""
+"""Progress: the protocol of displays of a run, and the choice of one."""
 
 from __future__ import annotations
 
@@ -22,6 +19,8 @@ from rlhf_runtime.telemetry.summary import Summary
 
 class Progress(Protocol):
     """Displays the progress of a run."""
+
+    # The controller calls these methods from its loop: they must not block.
 
     def begin(self, run: RunRecord) -> None:
         """The run starts; called first."""
@@ -58,63 +57,52 @@ class Progress(Protocol):
 
 
 class ProgressGroup:
-    """Two displays as one."""
+    """Two displays as one; see `Progress` for the methods."""
 
     def __init__(self, first: Progress, second: Progress) -> None:
         self._displays = (first, second)
 
     def begin(self, run: RunRecord) -> None:
-        """The run starts."""
         for display in self._displays:
             display.begin(run)
 
     def startup(self, phase: str, seconds: float) -> None:
-        """A start-up phase is over."""
         for display in self._displays:
             display.startup(phase, seconds)
 
     def warm_start(self, record: WarmStartRecord) -> None:
-        """A step of the supervised warm start is over."""
         for display in self._displays:
             display.warm_start(record)
 
     def step(self, record: StepRecord) -> None:
-        """A training step is over."""
         for display in self._displays:
             display.step(record)
 
     def evaluation(self, record: EvaluationRecord) -> None:
-        """An evaluation is over."""
         for display in self._displays:
             display.evaluation(record)
 
     def saved(self, step: int, address: str) -> None:
-        """A checkpoint of a step was written."""
         for display in self._displays:
             display.saved(step, address)
 
     def resumed(self, step: int, address: str) -> None:
-        """Workers resume from the checkpoint of a step."""
         for display in self._displays:
             display.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
-        """The workers are restarted."""
         for display in self._displays:
             display.restarting(number, seconds, reason, message)
 
     def notice(self, text: str) -> None:
-        """Show a text."""
         for display in self._displays:
             display.notice(text)
 
     def finish(self, summary: Summary, files: Sequence[Path] = ()) -> None:
-        """The run is over."""
         for display in self._displays:
             display.finish(summary, files)
 
     def close(self) -> None:
-        """Close both displays."""
         for display in self._displays:
             display.close()
 

@@ -37,6 +37,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         part = finite[bar * len(finite) // count : (bar + 1) * len(finite) // count]
         means.append(math.fsum(part) / len(part))
     low, high = min(means), max(means)
+    # Equal means become the lowest bar.
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 

@@ -44,7 +44,9 @@ class JsonLinesWriter:
         self.path = path
         self._lock = threading.RLock()  # one thread may check while another writes
         with path.open("ab") as file:
+            # Size of the file after the last complete line.
             self._end = file.tell()
+        # False while a write is in progress.
         self._knows_size = True
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -121,6 +123,7 @@ def _drop_partial_line(path: Path) -> None:
         return
     with path.open("rb+") as file:
         end = file.seek(0, 2)
+        # Search backwards: the file may be large, and its last line long.
         position = end
         while position > 0:
             start = max(0, position - 65536)
@@ -130,9 +133,11 @@ def _drop_partial_line(path: Path) -> None:
                 file.truncate(start + newline + 1)
                 return
             position = start
+        # No line is complete.
         file.truncate(0)
 
 
+# The record of every `kind` of line in metrics.jsonl.
 KINDS: dict[str, type[Record]] = {
     "run": RunRecord,
     "resumed": ResumedRecord,
@@ -143,7 +148,6 @@ KINDS: dict[str, type[Record]] = {
     "unscored": UnscoredRecord,
     "end": EndRecord,
 }
-"""The record of every `kind` of line in metrics.jsonl."""
 
 _KIND_NAMES = {record: kind for kind, record in KINDS.items()}
 
@@ -165,6 +169,7 @@ def from_json(line: Mapping[str, Any]) -> Record:
         KeyError, TypeError, ValueError: the object is no record.
     """
     kind = KINDS[line["kind"]]
+    # Fields of newer releases are ignored.
     fields = {field.name for field in dataclasses.fields(kind)}
     values = {key: value for key, value in line.items() if key in fields}
     for key in ("metrics", "phases"):
@@ -173,6 +178,7 @@ def from_json(line: Mapping[str, Any]) -> Record:
             values[key] = {intern(name): float(value) for name, value in values[key].items()}
     for key in ("seconds", "started", "finished"):
         if key in values:
+            # `float` also reads "NaN" and "Infinity".
             values[key] = float(values[key])
     if "step" in values:
         values["step"] = int(values["step"])

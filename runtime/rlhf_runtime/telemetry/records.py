@@ -38,7 +38,6 @@ class RunRecord:
     """The start of a run, or of its continuation."""
 
     job: str
-    """The job's name."""
     algorithm: str
     """The algorithm's type, such as `GRPO`."""
     devices: str
@@ -85,7 +84,7 @@ class StepRecord:
     """A training step."""
 
     step: int
-    """From 1."""
+    """Number of the step, from 1."""
     metrics: Mapping[str, float]
     """By metric name."""
     phases: Mapping[str, float]
@@ -116,7 +115,6 @@ class UnscoredRecord:
     step: int
     """The training step; for an evaluation, the number of steps before it."""
     reward: str
-    """The reward's name."""
     fault: str
     """A Fault of the rewards, by its value."""
     what: str
@@ -128,7 +126,7 @@ class UnscoredRecord:
 
 
 class Outcome(StrEnum):
-    """How a run ended."""
+    """The result of a run."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -202,6 +200,7 @@ class RecordLog:
         self._evaluations: dict[int, EvaluationRecord] = {}
         self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
+        # Time at which a command was last alive, by its start.
         self._ended: dict[float, float] = {}
         self._resumed_from = 0
         self._repeated = 0
@@ -225,7 +224,9 @@ class RecordLog:
             case WarmStartRecord():
                 self._warm_start[record.step] = record
             case StepRecord():
+                # A run that resumed repeats the steps after its checkpoint.
                 self._repeated += record.step in self._steps
+                # Spans of a long run would take too much memory.
                 self._steps[record.step] = dataclasses.replace(record, spans=())
                 self._last_start_steps.add(record.step)
                 self._extend_command(record.finished)

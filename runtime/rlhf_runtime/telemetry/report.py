@@ -33,10 +33,10 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
 from rlhf_runtime.telemetry.timeline_chart import sample_steps, timeline
 
+# Points of all lines together: keeps the page of the longest run below 2 MB.
 POINT_BUDGET = 18_000
-"""Points of all lines together: keeps the page of the longest run below 2 MB."""
+# Bars of all timelines together.
 SPAN_BUDGET = 4_800
-"""Bars of all timelines together."""
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -95,6 +95,7 @@ class _Builder:
         self._records = records
         self._curves = curves(records)
         self._warm_start = warm_start_charts(records)
+        # 8: at most so many lines are in the memory chart.
         lines = len(self._curves.large) + len(self._curves.small) + len(self._warm_start) + 8
         self._limit = max(60, min(800, POINT_BUDGET // lines))
 
@@ -127,6 +128,7 @@ class _Builder:
         return "".join(self._keep(line_chart(chart, self._limit)) for chart in charts)
 
     def _keep(self, piece: Piece) -> str:
+        # The page's script finds the data of a chart by its position.
         self.data.append(piece.data)
         return piece.html
 
@@ -208,6 +210,7 @@ def _timelines(spans: Mapping[int, Sequence[Span]], records: RunRecords) -> str:
     slowest = max(records.steps, key=lambda record: record.seconds).step
     seconds = {record.step: record.seconds for record in records.steps}
     limit = SPAN_BUDGET // len(spans)
+    # A step in the middle is typical: it is shown first.
     chosen = sorted(spans)[len(spans) // 2]
     buttons, charts = [], []
     for step in sorted(spans):
@@ -242,6 +245,7 @@ def _unscored(records: RunRecords) -> str:
             record.fault,
             record.row,
             record.what,
+            # The last line of a traceback is the error.
             (record.detail.splitlines() or [""])[-1],
         ]
         for record in records.unscored

@@ -27,6 +27,7 @@ class Spread:
         """The spread of an array; all 0 for an empty one."""
         if not len(values):
             return Spread(0, 0.0, 0.0)
+        # Sums in float32 would lose digits.
         exact = values.astype(np.float64)
         mean = exact.mean()
         return Spread(len(exact), float(mean), float(np.square(exact - mean).sum()))

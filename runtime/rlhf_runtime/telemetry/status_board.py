@@ -21,9 +21,10 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.summary import Summary
 
+# Limit of StatusReport.message, in characters.
 LONGEST_MESSAGE = 4096
+# Maximum seconds between reports without news.
 HEARTBEAT_SECONDS = 30
-"""Maximum seconds between reports without news."""
 
 
 class StatusBoard:
@@ -64,6 +65,7 @@ class StatusBoard:
             if self._latest.final:
                 return
             self._updated_at = self._clock()
+            # A constructor validates the changes; `model_copy` would not.
             before = {name: getattr(self._latest, name) for name in StatusReport.model_fields}
             sequence = self._latest.sequence + 1
             self._latest = StatusReport(**before | changes | {"sequence": sequence})
@@ -103,6 +105,7 @@ def _as_line(text: str) -> str:
 
 
 TOKENS_PER_SECOND = "throughput/tokens_per_second"
+# Limits of the fields of StatusReport, which rejects other values.
 MAX_METRICS = 256
 LONGEST_SECONDS = 2**31 - 1
 METRIC_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")
@@ -115,6 +118,7 @@ class StatusProgress:
         self._board = board
         self._pace = Pace()
         self._total_steps = 0
+        # Last step that was trained, and number of steps that were trained again.
         self._reached = 0
         self._repeated = 0
         self._evaluated: Mapping[str, float] = {}
@@ -155,6 +159,7 @@ class StatusProgress:
 
     def evaluation(self, record: EvaluationRecord) -> None:
         """Report evaluation metrics, also with the following steps."""
+        # The steps until the next evaluation report it, too.
         self._evaluated = record.metrics
         self._board.update(metrics=reportable({**self._trained, **self._evaluated}))
 

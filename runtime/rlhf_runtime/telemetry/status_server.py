@@ -13,16 +13,18 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlhf_runtime.patience import Patience
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.serving import serve_in_thread, stop_serving
 from rlhf_runtime.telemetry.errors import ReportPortInUse
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
+# Time limit of a client's request.
 REQUEST_SECONDS = 10.0
-"""Time limit of a client's request."""
+
+# Maximum bytes of a request's body; an acknowledgement is much shorter.
 LONGEST_BODY = 4096
+# Either one: the proxy of the API server does not pass the first on.
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
-"""Either one: the proxy of the API server does not pass the first on."""
 
 
 class StatusServer:
@@ -39,17 +41,17 @@ class StatusServer:
         self._token = token
         self._server: ThreadingHTTPServer | None = None
 
-    def open(self, host: str, port: int, patience: Patience) -> int:
+    def open(self, host: str, port: int, wait: BoundedWait) -> int:
         """Start to serve; returns the port.
 
         Raises:
             ReportPortInUse: the port is still in use at the end of the wait.
         """
         # A predecessor uses the port until its own final report is read.
-        obstacle = patience.until_free(lambda: self._bind(host, port))
+        obstacle = wait.until_free(lambda: self._bind(host, port))
         if obstacle:
             raise ReportPortInUse(
-                f"the report cannot be served: got {obstacle} for {patience.seconds:g} s; end the "
+                f"the report cannot be served: got {obstacle} for {wait.seconds:g} s; end the "
                 "process that uses it, or choose another with --report-port"
             )
         assert self._server is not None
@@ -63,6 +65,7 @@ class StatusServer:
             self._server = None
 
     def _bind(self, host: str, port: int) -> str:
+        # The server creates a handler per request: only its class can carry arguments.
         handler = type("Bound", (_Handler,), {"board": self._board, "token": self._token})
         try:
             self._server = _Server((host, port), handler)
@@ -89,6 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
     token: str
     timeout = REQUEST_SECONDS
     server_version = "rlhf"
+    # Clients need not know the version of Python.
     sys_version = ""
 
     def do_GET(self) -> None:
@@ -109,6 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _acknowledge(self) -> None:
         body = self._json_body()
         submission, sequence = body.get("submissionId"), body.get("sequence")
+        # isinstance(True, int) is true in Python.
         if not isinstance(submission, str) or type(sequence) is not int:
             self._answer(HTTPStatus.BAD_REQUEST)
         elif self.board.acknowledge(submission, sequence):
@@ -122,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         values = [self.headers.get(name, "").encode() for name in TOKEN_HEADERS]
         # Compare all values, in constant time.
         matches = [hmac.compare_digest(value, expected) for value in values]
+        # An empty token admits nobody.
         if any(matches) and self.token:
             return True
         self._answer(HTTPStatus.UNAUTHORIZED)
@@ -134,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {}
         try:
             value = json.loads(self.rfile.read(int(length)))
+        # Deeply nested JSON exceeds Python's recursion limit.
         except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}

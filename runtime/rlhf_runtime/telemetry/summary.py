@@ -82,6 +82,7 @@ def summarize(records: RunRecords) -> Summary:
     end = records.end
     steps = records.steps
     training_seconds = math.fsum(step.seconds for step in steps)
+    # Workers that one command starts again have equal `started`.
     starts = len({run.started for run in records.runs})
     tokens = sum(step.tokens for step in steps)
     return Summary(
@@ -90,6 +91,7 @@ def summarize(records: RunRecords) -> Summary:
         outcome=end.outcome if end else Outcome.UNFINISHED,
         reason=end.reason if end else "",
         message=end.message if end else "",
+        # A run that resumed may end before its first step.
         steps=max(steps[-1].step if steps else 0, records.resumed_from),
         total_steps=run.total_steps if run else 0,
         reward=_change(REWARD_MEAN, steps),

@@ -26,6 +26,7 @@ def summary_table(summary: Summary, files: Sequence[Path] = ()) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("outcome", _outcome(summary))
+    # Most important first: evaluation, then training.
     for change in (summary.exact_match, summary.evaluation_reward, summary.reward):
         if change is not None:
             table.add_row(describe(change.metric).title.lower(), _change(change))

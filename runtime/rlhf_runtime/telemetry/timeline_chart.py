@@ -10,10 +10,10 @@ from rlhf_runtime.telemetry.metric_names import format_seconds
 from rlhf_runtime.telemetry.plots import Scale, nice_ticks
 from rlhf_runtime.telemetry.records import Span, StepRecord
 
+# Maximum number of lanes for concurrent calls of a process.
 MAX_LANES = 4
-"""Maximum number of lanes for concurrent calls of a process."""
+# Minimum width of a bar with the name of its call.
 LABEL_FROM_PERCENT = 5.0
-"""Minimum width of a bar with the name of its call."""
 
 
 def sample_steps(steps: Sequence[StepRecord], count: int = 12) -> tuple[int, ...]:
@@ -34,6 +34,7 @@ def sample_steps(steps: Sequence[StepRecord], count: int = 12) -> tuple[int, ...
 def process_order(process: str) -> tuple[int, list[tuple[int, int, str]]]:
     """Sorting key: the driver, then ranks by number, then the others by name."""
     group = 0 if process == "driver" else 1 if process.startswith("rank") else 2
+    # Numbers compare by value: rank 10 comes after rank 9.
     parts = re.split(r"(\d+)", process)
     return group, [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts if p]
 
@@ -43,6 +44,7 @@ def lanes(spans: Iterable[Span]) -> list[list[Span]]:
     result: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         for lane in result:
+            # Times in the file are rounded to microseconds: neighbours may seem to overlap.
             if lane[-1].end <= span.start + 1e-6:
                 lane.append(span)
                 break
@@ -112,6 +114,7 @@ def _bar(span: Span, begin: float, length: float, colours: Mapping[str, int]) ->
 
 
 def _axis(length: float) -> str:
+    # Labels after 97 % would be cut off at the edge.
     scale = Scale(0.0, length)
     marks = "".join(
         f'<span style="left:{scale.percent(tick):.2f}%">{_time(tick)}</span>'

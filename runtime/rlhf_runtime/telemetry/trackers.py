@@ -1,7 +1,6 @@
 """Trackers of metrics besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
 
-Each tracker imports its own library when it is created. TensorBoard files
-are written without torch and TensorFlow, which would cost the driver hundreds of megabytes.
+Each tracker imports its own library when it is created.
 """
 
 from __future__ import annotations
@@ -34,9 +33,10 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Writes TensorBoard event files into a folder; no TensorFlow and no torch is imported."""
+    """Writes TensorBoard event files into a folder."""
 
     def __init__(self, folder: Path) -> None:
+        # torch's SummaryWriter, or TensorFlow, would cost the driver hundreds of megabytes.
         writer = _import("tensorboard.summary.writer.event_file_writer", "runtime")
         self._proto = _import("tensorboard.compat.proto.event_pb2", "runtime")
         self._summary = _import("tensorboard.compat.proto.summary_pb2", "runtime")
@@ -69,6 +69,7 @@ class WandbTracker:
                 "or set WANDB_MODE=offline, or remove telemetry.wandb"
             )
         folder.mkdir(parents=True, exist_ok=True)
+        # Its messages would interrupt the progress on the terminal.
         settings = self._wandb.Settings(silent=True, console="off")
         try:
             self._run = self._wandb.init(
@@ -91,6 +92,7 @@ class WandbTracker:
     def close(self) -> None:
         """End the run and its helper process."""
         self._run.finish()
+        # `finish` leaves the helper process running.
         self._wandb.teardown()
 
 
@@ -120,7 +122,8 @@ class MlflowTracker:
             ) from error
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the finite metrics of a step in one request; MLflow's servers refuse others."""
+        """Send the finite metrics of a step in one request."""
+        # MLflow counts milliseconds; its servers refuse NaN and infinities.
         now = int(time.time() * 1000)
         batch = [
             self._metric(name, value, now, step)
@@ -134,6 +137,7 @@ class MlflowTracker:
         self._client.set_terminated(self._run, "FINISHED")
 
 
+# Builds each tracker from the spec, the job's name and the run's folder.
 TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
     "tensorboard": lambda spec, _, folder: (
         TensorBoardTracker(folder / "tensorboard") if spec.tensorboard else None
@@ -143,7 +147,6 @@ TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
     ),
     "mlflow": lambda spec, name, _: MlflowTracker(spec.mlflow, name) if spec.mlflow else None,
 }
-"""Builds each tracker from the spec, the job's name and the run's folder."""
 
 
 class TrackerGroup:
@@ -151,8 +154,8 @@ class TrackerGroup:
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
+        # Failed calls of each tracker so far.
         self.failures: dict[str, int] = {name: 0 for name in self._trackers}
-        """Failed calls of each tracker so far."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Give the metrics of a step to every tracker."""
@@ -201,6 +204,7 @@ def make_trackers(spec: TelemetrySpec, name: str, folder: Path) -> TrackerGroup:
             if tracker is not None:
                 trackers[kind] = tracker
     except (TrackerMissing, TrackerUnavailable):
+        # End the runs that were started before the error.
         TrackerGroup(trackers).close()
         raise
     return TrackerGroup(trackers)

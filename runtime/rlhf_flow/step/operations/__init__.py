@@ -25,6 +25,8 @@ from rlhf_flow.step.operations.rewards import (
 )
 from rlhf_flow.step.operations.scope import Scope, widest
 
+# A union of classes: a new operation needs an entry here and a function in
+# rlhf_runtime.roles.operations.
 Operation = (
     TokenRewards
     | Gae
@@ -46,6 +48,7 @@ Operation = (
     | Custom
 )
 
+# Examples of operations, for messages about the source of a column.
 BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     TokenRewards("reward_scores"),
     Gae(1.0, 1.0, values="critic_values"),
@@ -57,7 +60,6 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
     PairLines("reward_scores"),
     LagrangeMultiplier("cost_scores", "cost_valid"),
 )
-"""Examples of operations, for messages about the source of a column."""
 
 __all__ = [
     "AboveBaseline",

@@ -45,8 +45,9 @@ class LagrangeMultiplier(ColumnSettings):
     learning_rate: float = 0.1
     initial: float = 1.0
     """Value before the first step."""
+    # m grows in proportion to itself: without a bound it diverges while a limit cannot be met.
     maximum: float = 10.0
-    """Upper bound of m: its growth is proportional to m, so it needs one."""
+    """Upper bound of m."""
     multiplier: NewMultiplier = "multiplier"
     """The column that it writes, the same number in each row; also its name in checkpoints."""
 
@@ -56,6 +57,7 @@ class LagrangeMultiplier(ColumnSettings):
         for name in ("learning_rate", "maximum"):
             value = getattr(self, name)
             check(owner, name, value, is_number(value), "a number of at least 0")
+        # 0 has no logarithm.
         is_between = is_number(self.initial) and 0 < self.initial <= self.maximum
         allowed = f"a number above 0 and at most maximum={self.maximum!r}"
         check(owner, "initial", self.initial, is_between, allowed)

@@ -16,8 +16,8 @@ from rlhf_flow.step.columns import (
 )
 from rlhf_flow.step.operations.scope import Scope
 
+# Name of the argument with the numbers that a function keeps.
 STATE = "state"
-"""Name of the argument with the numbers that a function keeps."""
 Parameter = bool | int | float | str
 
 
@@ -60,6 +60,7 @@ class Custom:
             )
         for label, names in (("reads", self.reads), ("writes", self.writes)):
             self._check_names(label, names)
+            # Copies: the user's list may change after the trace. The class is frozen.
             object.__setattr__(self, label, tuple(names))
         object.__setattr__(self, "parameters", dict(self.parameters))
         object.__setattr__(self, "keeps", dict(self.keeps))
@@ -78,6 +79,7 @@ class Custom:
 
     def inputs(self) -> Iterator[ColumnInput]:
         """The columns that it reads, of any kind."""
+        # Only the function knows what its columns mean.
         return (ColumnInput(name, None) for name in self.reads)
 
     def outputs(self) -> Iterator[ColumnOutput]:
@@ -103,6 +105,7 @@ class Custom:
                 f"keeps={dict(self.keeps)!r} and scope={self.scope}, allowed scope=Scope.BATCH, "
                 "where each rank sees all rows; set it"
             )
+        # Both are keyword arguments of the function.
         if self.keeps and STATE in self.parameters:
             raise FlowError(
                 f"{owner} has a parameter with the name of its kept numbers: got {STATE}, allowed "
@@ -117,6 +120,7 @@ class Custom:
                 f"the protocol of the operation {self.entrypoint} names no pair: got "
                 f"{self.protocol!r}, allowed package.module:NAME; write it so"
             )
+        # A protocol decides which rank computes which rows; here every rank computes all.
         if self.scope is Scope.BATCH:
             raise FlowError(
                 f"{owner} has a protocol, and sees all rows on every rank anyway: got "
@@ -125,6 +129,7 @@ class Custom:
             )
 
     def _check_names(self, label: str, names: Sequence[str]) -> None:
+        # A text is a sequence, too: each letter would become a column.
         if isinstance(names, str):
             raise FlowError(
                 f"{label} of the operation {self.entrypoint} is a text: got {names!r}, "

@@ -42,6 +42,7 @@ class GroupAdvantages(ColumnSettings):
     """
 
     scope: ClassVar[Scope] = Scope.GROUP
+    # Response tokens for the number of tokens that get an advantage, and for OPO's weights.
     always: ClassVar[tuple[str, ...]] = (columns.PROMPT_ID, columns.RESPONSE_TOKENS)
 
     scores: Scores

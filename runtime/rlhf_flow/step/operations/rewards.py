@@ -59,6 +59,7 @@ class TokenRewards(ColumnSettings):
         check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
         if self.kl_estimator is not None:
             check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        # Before the names of columns, whose check would refuse a missing reference less clearly.
         if coefficient > 0:
             check_kl_penalty(owner, self.reference_log_probs, self.kl_estimator)
         super().__post_init__()
@@ -100,6 +101,7 @@ class PenalizedScores(ColumnSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         owner, coefficient = type(self).__name__, self.kl_coefficient
+        # Without a penalty the step can read the scores themselves.
         is_weight = is_number(coefficient) and coefficient > 0
         check(owner, "kl_coefficient", coefficient, is_weight, "a number above 0")
         check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
@@ -167,8 +169,10 @@ class WeightedSum(ColumnSettings):
         are_terms = isinstance(terms, Mapping) and bool(terms) and all(map(is_name, terms))
         check(owner, "terms", terms, are_terms, "columns of scores, at least one")
         for name, weight in terms.items():
+            # A negative weight turns a score into a cost.
             is_weight = is_number(weight, minimum=-inf)
             check(owner, f"terms[{name!r}]", weight, is_weight, "a finite number")
+        # A copy: the user's mapping may change after the trace. The class is frozen.
         object.__setattr__(self, "terms", dict(terms))
 
     def unused(self) -> frozenset[str]:
@@ -177,6 +181,7 @@ class WeightedSum(ColumnSettings):
 
     def inputs(self) -> Iterator[ColumnInput]:
         """The columns that it reads."""
+        # The base class finds settings that are a name, not those that map names.
         for name in self.terms:
             yield ColumnInput(name, Reads(frozenset({Kind.SCORES})), "terms")
         yield from super().inputs()

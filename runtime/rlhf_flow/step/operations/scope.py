@@ -17,6 +17,7 @@ class Scope(Enum):
     """All rows: built-in operations sum over ranks, a custom function gets all rows."""
 
 
+# From narrow to wide: the order of the definition.
 _SCOPES = tuple(Scope)
 
 
