@@ -45,7 +45,7 @@ class EngineSettings:
 
 
 class StopReason(StrEnum):
-    """Why a sequence ended."""
+    """Reason for the end of a sequence."""
 
     END_TOKEN = "EndToken"
     """Its last token is one of the settings' stop tokens."""
@@ -68,7 +68,7 @@ class NewSequence:
     temperature: float
     """0 is greedy."""
     seed: int
-    """Of its own random numbers; unread if greedy."""
+    """Seed of its own random numbers; unread if greedy."""
     weight_version: int
     """Version of the weights that generate it."""
 
@@ -88,8 +88,9 @@ class SequenceEnded:
 class GenerationEngine(Protocol):
     """Weights and key-value cache of one engine, and the sequences that it generates.
 
-    A new engine has no weights. Results of a sequence depend on its own seed, not on the order in
-    which sequences were added.
+    A new engine has no weights. The tokens of a sequence depend on its own seed, not on the order
+    in which sequences were added. Weights are published, restored and released only while no
+    sequence runs.
     """
 
     @property
