@@ -31,17 +31,16 @@ from rlhf_cli.user_code import mounted_code
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.jobs.lint import lint_job
 from rlhf_planner.problem.devices import inventory_from_pools
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.controller.ray_cluster import CLEAN_SECONDS, NODES_SECONDS, RayCluster
 from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_own_phase, require_targets
-from rlhf_runtime.patience import Patience
-from rlhf_runtime.preflight.limits import QUICK
+from rlhf_runtime.preflight.findings import QUICK
 from rlhf_runtime.telemetry.progress import ProgressGroup, make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.status_board import StatusBoard
-from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
 from rlhf_runtime.telemetry.status_server import StatusServer
 
 LINGER_SECONDS = 60.0
@@ -88,7 +87,9 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
         # The port is opened before anything else, so that the operator learns of a refused
         # manifest, too.
         server.open(
-            EVERYWHERE, start.report_port, Patience(PORT_SECONDS, _notify, stop.raise_if_requested)
+            EVERYWHERE,
+            start.report_port,
+            BoundedWait(PORT_SECONDS, _notify, stop.raise_if_requested),
         )
         _drive(start, board, stop, log)
         # The job has ended: a signal must not interrupt the last report.
@@ -135,7 +136,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
         # Only from here on: a job that is refused writes nothing into the run's folder.
         log.keep_at(folder.path / DRIVER_LOG)
         with _locked(
-            folder.path, Patience(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
+            folder.path, BoundedWait(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
         ):
             store = open_store(job, folder, fresh=False)
             # A driver that is started again after the job's end only reports that end again.
@@ -176,7 +177,7 @@ def require_shared_storage(job: RLHFJob) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, patience: Patience) -> Iterator[None]:
+def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
     """Lock the run's folder; wait for a lost driver to release it.
 
     Raises:
@@ -192,10 +193,10 @@ def _locked(folder: Path, patience: Patience) -> Iterator[None]:
             return ""
 
         # The owner may be a driver whose end is not complete yet.
-        if owner := patience.until_free(locked_by):
+        if owner := wait.until_free(locked_by):
             raise DirtyCluster(
                 f"an earlier driver still writes to the run's folder: got {owner}; after "
-                f"{patience.seconds:g} s; end that driver; the job then resumes from its newest "
+                f"{wait.seconds:g} s; end that driver; the job then resumes from its newest "
                 "checkpoint"
             )
         yield

@@ -24,7 +24,7 @@ from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.faults import Fault, parse_fault, require_targets
 from rlhf_runtime.forkserver.standby import choose_fork_server
-from rlhf_runtime.preflight.limits import QUICK
+from rlhf_runtime.preflight.findings import QUICK
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 

@@ -20,8 +20,7 @@ from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import Limits
+from rlhf_runtime.preflight.findings import Findings, Limits
 
 UserCode = AbstractContextManager[tuple[str, ...]]
 

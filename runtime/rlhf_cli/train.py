@@ -110,11 +110,7 @@ def train(task: TrainingTask) -> None:
         if not finished:
             # Supervision ended before the job did: a signal has stopped it after a step.
             raise KeyboardInterrupt
-        for fault in pending_faults(task.faults, settings.logs):
-            journal.notice(
-                f"--inject {fault.name} did not happen: no process entered {fault.phase.value} in "
-                f"step {fault.step}"
-            )
+        _note_missed_faults(task, settings, journal)
         journal.end(Outcome.SUCCEEDED)
     except RunFolderLost as error:
         trackers.close()  # nothing else can be written
@@ -129,6 +125,14 @@ def train(task: TrainingTask) -> None:
         watch.stop_polling()
         task.site.close()
         watch.close()
+
+
+def _note_missed_faults(task: TrainingTask, settings: WorkerSettings, journal: Journal) -> None:
+    for fault in pending_faults(task.faults, settings.logs):
+        journal.notice(
+            f"--inject {fault.name} did not happen: no process entered {fault.phase.value} in "
+            f"step {fault.step}"
+        )
 
 
 def remaining_checkpoints_text(store: CheckpointStore) -> str:

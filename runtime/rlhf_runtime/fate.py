@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 
+# Environment variable with the raylet's process number, which Ray sets.
 RAYLET = "RAY_RAYLET_PID"
-"""Environment variable with the raylet's process number, which Ray sets."""
+
 _PR_SET_PDEATHSIG = 1
 
 

@@ -34,8 +34,8 @@ class FaultAction(StrEnum):
     """Out of memory. Only a process with that phase can be the target."""
 
 
+# Actions on any process.
 BY_SIGNAL = (FaultAction.KILL, FaultAction.FREEZE)
-"""Actions on any process."""
 
 
 class Phase(StrEnum):

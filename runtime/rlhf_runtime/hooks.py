@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+# Reports progress or checks workers; an exception ends the operation.
 Hook = Callable[[], None]
-"""Reports progress or checks workers; an exception ends the operation."""
 
 
 def noop() -> None:

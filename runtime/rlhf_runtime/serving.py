@@ -6,8 +6,8 @@ import threading
 from functools import partial
 from socketserver import BaseServer
 
+# Interval in which a server checks for its close: the maximum time of a close.
 CLOSE_SECONDS = 0.05
-"""Interval in which a server checks for its close: the maximum time of a close."""
 
 
 def serve_in_thread(server: BaseServer, name: str) -> None:

@@ -27,7 +27,7 @@ from rlhf_runtime.data.errors import DataNotFound, InvalidRow
 from rlhf_runtime.models.errors import ModelIncomplete
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
 from rlhf_runtime.preflight import rewards as preflight_rewards
-from rlhf_runtime.preflight.limits import THOROUGH, Limits
+from rlhf_runtime.preflight.findings import THOROUGH, Limits
 from rlhf_runtime.rewards.errors import InvalidReward
 
 from ..merging import merge

@@ -17,15 +17,15 @@ STEPS_TO_REST = 6
 """Decisions on the same observation after which nothing new follows from it."""
 
 
-def checked_reconcile(seen: Observed, settings: Settings, now: datetime) -> Decision:
+def checked_reconcile(observed: Observed, settings: Settings, now: datetime) -> Decision:
     """The operator's decision, which fails if it breaks a rule."""
-    decision = reconcile(seen, settings, now)
-    assert reconcile(seen, settings, now) == decision, "it depends on something else, too"
+    decision = reconcile(observed, settings, now)
+    assert reconcile(observed, settings, now) == decision, "it depends on something else, too"
     _check_form(decision.status)
-    _check_times(seen.job.status, decision.status)
-    _check_restarts(seen, decision.status, now)
-    _check_holdings(seen, decision, settings, now)
-    _check_rest(seen, settings, now)
+    _check_times(observed.job.status, decision.status)
+    _check_restarts(observed, decision.status, now)
+    _check_holdings(observed, decision, settings, now)
+    _check_rest(observed, settings, now)
     return decision
 
 
@@ -55,12 +55,12 @@ def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
         assert after.checkpoint and after.checkpoint.step >= before.checkpoint.step
 
 
-def _check_restarts(seen: Observed, status: RLHFJobStatus, now: datetime) -> None:
-    before, after = seen.job.status.restarts, status.restarts
+def _check_restarts(observed: Observed, status: RLHFJobStatus, now: datetime) -> None:
+    before, after = observed.job.status.restarts, status.restarts
     assert after.total == after.incarnations + after.drivers + after.clusters
     assert after.since_checkpoint <= after.in_a_row <= after.total, after
-    if _started_again(before, after) and seen.job.job is not None:
-        policy = seen.job.job.spec.failure_policy
+    if _started_again(before, after) and observed.job.job is not None:
+        policy = observed.job.job.spec.failure_policy
         own = after.incarnations - before.incarnations
         uncounted = before.since_checkpoint + own
         assert after.since_checkpoint <= max(policy.max_restarts, uncounted), after
@@ -73,31 +73,33 @@ def _started_again(before: RestartStatus, after: RestartStatus) -> bool:
     return after.drivers + after.clusters > before.drivers + before.clusters
 
 
-def _check_holdings(seen: Observed, decision: Decision, settings: Settings, now: datetime) -> None:
-    ours = [each for each in seen.clusters if each.is_owned]
+def _check_holdings(
+    observed: Observed, decision: Decision, settings: Settings, now: datetime
+) -> None:
+    ours = [each for each in observed.clusters if each.is_owned]
     assert ours or decision.status.gpus == 0, "it accounts for GPUs that nobody holds"
     kinds = [type(action) for action in decision.actions]
     assert not (RemoveFinalizer in kinds and ours), "its cluster would outlive it"
     if CreateCluster in kinds:
         assert AddFinalizer in kinds[: kinds.index(CreateCluster)]
-        assert not remaining_pods(Draft(seen, settings, now).snapshot, seen.own_pods), (
+        assert not remaining_pods(Draft(observed, settings, now).snapshot, observed.own_pods), (
             "another cluster's driver may live"
         )
     if SubmitDriver in kinds:
         driver = decision.status.driver
         assert driver is not None and not driver.has_ended
-        living = [each.id for each in seen.head.submissions if not each.state.has_ended]
+        living = [each.id for each in observed.head.submissions if not each.state.has_ended]
         assert not set(living) - {driver.submission_id}
 
 
-def _check_rest(seen: Observed, settings: Settings, now: datetime) -> None:
+def _check_rest(observed: Observed, settings: Settings, now: datetime) -> None:
     """Nothing new follows from the same observation for ever, and what is done is done alike."""
-    decision = reconcile(seen, settings, now)
+    decision = reconcile(observed, settings, now)
     for _ in range(STEPS_TO_REST):
-        seen = seen.with_status(decision.status)
-        last, decision = decision, reconcile(seen, settings, now)
+        observed = observed.with_status(decision.status)
+        last, decision = decision, reconcile(observed, settings, now)
         if decision.status == last.status:
-            again = reconcile(seen.with_status(decision.status), settings, now)
+            again = reconcile(observed.with_status(decision.status), settings, now)
             assert again.actions == decision.actions and not decision.events
             return
     raise AssertionError(f"it finds no rest: {decision.status}")

@@ -152,7 +152,7 @@ class Team:
 def a_team(
     kubectl: Kubectl, folder: Path, heads: FakeHeads | None = None, **settings: Any
 ) -> Iterator[Team]:
-    """A namespace with a claim, an operator that looks after it, and nothing of it afterwards. It
+    """A namespace with a claim, an operator that manages it, and nothing of it afterwards. It
     takes only pods that meet the restricted profile.
 
     Args:

@@ -18,7 +18,7 @@ from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
 from .fake_driver import FakeDriver
 
 CLOSE_SECONDS = 0.02
-"""How often a server looks whether it is to close: its close takes up to as long."""
+"""How often a server checks whether it is to close: its close takes up to as long."""
 
 
 @dataclass(frozen=True)

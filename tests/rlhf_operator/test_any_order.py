@@ -96,11 +96,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.wait(seconds)
 
     @rule()
-    def the_operator_looks(self) -> None:
+    def the_operator_reconciles(self) -> None:
         self.world.settle()
 
     @rule()
-    def one_look(self) -> None:
+    def one_reconcile(self) -> None:
         self.world.reconcile(KEY)
 
     @rule(are_late=st.booleans())
@@ -207,7 +207,7 @@ class AnyOrder(RuleBasedStateMachine):
     # Queues, KubeRay, kubelets
 
     @rule(holds=st.booleans())
-    def a_queue_looks_after_new_clusters(self, holds: bool) -> None:
+    def a_queue_suspends_new_clusters(self, holds: bool) -> None:
         self.world.queue_holds = holds
 
     @precondition(lambda self: self.world.clusters())

@@ -1,4 +1,4 @@
-"""Which events lead to looks at which jobs."""
+"""Events of watches, and the jobs that they add to the queue."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class QuietWatch(Watch):
         await self._stop.wait()
 
 
-def looks(app: App, *events: tuple[str | None, Any]) -> list[Key]:
-    """Which looks follow from the last of these events, as a watch tells of them."""
+def reconciles(app: App, *events: tuple[str | None, Any]) -> list[Key]:
+    """Return the jobs in the queue after the last of these events."""
     handlers: dict[str, Callable[..., Awaitable[None]]] = {
         "RLHFJob": app.on_job,
         "RayCluster": app.on_cluster,
@@ -68,15 +68,15 @@ def looks(app: App, *events: tuple[str | None, Any]) -> list[Key]:
     return asyncio.run(run())
 
 
-def test_a_job_that_is_there_already_and_a_new_one_are_looked_at(app: App) -> None:
-    assert looks(app, (None, job())) == [SORT]
-    assert looks(app, ("ADDED", job(name="other"))) == [(NAMESPACE, "other")]
+def test_an_existing_job_and_a_new_one_are_reconciled(app: App) -> None:
+    assert reconciles(app, (None, job())) == [SORT]
+    assert reconciles(app, ("ADDED", job(name="other"))) == [(NAMESPACE, "other")]
 
 
 def test_the_operators_own_writes_lead_to_nothing(app: App) -> None:
     written = job(resourceVersion="8", finalizers=["rlhf-operator.dev/cluster"], managedFields=[{}])
     written["status"] = {"phase": "Running"}
-    assert looks(app, ("ADDED", job()), ("MODIFIED", written)) == []
+    assert reconciles(app, ("ADDED", job()), ("MODIFIED", written)) == []
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_the_operators_own_writes_lead_to_nothing(app: App) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_others_change_is_looked_at(app: App, change: dict[str, Any]) -> None:
-    assert looks(app, ("ADDED", job()), ("MODIFIED", job(**change))) == [SORT]
-    assert looks(app, ("MODIFIED", job(**change, resourceVersion="9"))) == []
+def test_changes_of_others_are_reconciled(app: App, change: dict[str, Any]) -> None:
+    assert reconciles(app, ("ADDED", job()), ("MODIFIED", job(**change))) == [SORT]
+    assert reconciles(app, ("MODIFIED", job(**change, resourceVersion="9"))) == []
 
 
 def ended(**metadata: Any) -> dict[str, Any]:
@@ -103,23 +103,23 @@ def ended(**metadata: Any) -> dict[str, Any]:
 
 
 def test_jobs_that_have_ended_are_counted_and_cost_nothing_else(app: App) -> None:
-    assert looks(app, (None, ended())) == []
+    assert reconciles(app, (None, ended())) == []
     jobs = app.reconciler.metrics.registry.get_sample_value
     assert jobs("rlhf_operator_jobs", {"phase": "Succeeded"}) == 1
     assert app.kube.list(Kind.JOB, NAMESPACE) == () and app.kube._versions(Kind.JOB, None) == {}
-    assert looks(app, ("MODIFIED", ended(resourceVersion="8"))) == []
+    assert reconciles(app, ("MODIFIED", ended(resourceVersion="8"))) == []
     changed = ended(resourceVersion="9")
     changed["metadata"]["generation"] = 2
-    assert looks(app, ("MODIFIED", changed)) == [SORT], "somebody has edited it"
+    assert reconciles(app, ("MODIFIED", changed)) == [SORT], "somebody has edited it"
 
 
 def test_a_watch_that_begins_anew_may_have_missed_something(app: App) -> None:
-    assert looks(app, ("ADDED", job()), (None, job())) == [SORT]
+    assert reconciles(app, ("ADDED", job()), (None, job())) == [SORT]
 
 
-def test_a_job_that_is_gone_is_looked_at_and_forgotten(app: App) -> None:
-    assert looks(app, ("ADDED", job()), ("DELETED", job())) == [SORT]
-    assert looks(app, ("DELETED", job()), ("MODIFIED", job())) == [SORT]
+def test_a_deleted_job_is_reconciled_and_forgotten(app: App) -> None:
+    assert reconciles(app, ("ADDED", job()), ("DELETED", job())) == [SORT]
+    assert reconciles(app, ("DELETED", job()), ("MODIFIED", job())) == [SORT]
 
 
 def child(status: dict[str, Any] | None = None, kind: str = "Pod") -> dict[str, Any]:
@@ -149,17 +149,17 @@ def remembered(app: App, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Key, Pod
     return told
 
 
-def test_whatever_happens_to_a_jobs_cluster_is_looked_at(app: App) -> None:
+def test_every_change_of_a_jobs_cluster_is_reconciled(app: App) -> None:
     cluster = child(kind="RayCluster")
     for type in (None, "ADDED", "MODIFIED", "MODIFIED", "DELETED"):
-        assert looks(app, (type, cluster)) == [SORT]
+        assert reconciles(app, (type, cluster)) == [SORT]
 
 
 @pytest.mark.parametrize("type", [None, "ADDED", "MODIFIED"])
-def test_what_killed_a_pod_is_kept_for_the_look(
+def test_what_killed_a_pod_is_kept_for_the_reconcile(
     app: App, remembered: list[tuple[Key, PodProblem]], type: str | None
 ) -> None:
-    assert looks(app, (type, child(KILLED))) == [SORT]
+    assert reconciles(app, (type, child(KILLED))) == [SORT]
     ((key, problem),) = remembered
     assert key == SORT and problem.reason == "OutOfMemory"
     assert problem.message.startswith("sort-1-worker of pool critics: container ray used more")
@@ -168,10 +168,10 @@ def test_what_killed_a_pod_is_kept_for_the_look(
 @pytest.mark.parametrize(
     ("type", "status"), [("DELETED", KILLED), ("MODIFIED", WAITING), ("MODIFIED", {})]
 )
-def test_what_the_look_itself_will_see_is_not_kept(
+def test_what_the_reconcile_itself_observes_is_not_kept(
     app: App, remembered: list[tuple[Key, PodProblem]], type: str, status: dict[str, Any]
 ) -> None:
-    assert looks(app, (type, child(status))) == [SORT]
+    assert reconciles(app, (type, child(status))) == [SORT]
     assert remembered == []
 
 
@@ -219,7 +219,7 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
     assert "gone cannot be watched" in caplog.text and "here cannot" not in caplog.text
 
 
-def test_everything_that_jobs_have_is_known_before_the_first_look(
+def test_all_objects_of_jobs_are_cached_before_the_first_reconcile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator that knew a job, and not yet its head's pod, would take its driver for lost."""

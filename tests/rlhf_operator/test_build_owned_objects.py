@@ -44,7 +44,7 @@ def test_the_secret_holds_the_token_as_kuberay_wants_it() -> None:
     assert made["immutable"] is True
 
 
-def test_companions_belong_to_this_very_job() -> None:
+def test_owned_objects_belong_to_this_very_job() -> None:
     job = RLHFJob.model_validate(manifest())
     for made in (config_map(OWNER, job), secret(OWNER, "t"), network_policy(OWNER, None)):
         metadata = made["metadata"]

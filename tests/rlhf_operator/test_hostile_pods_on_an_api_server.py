@@ -54,9 +54,11 @@ def test_a_setting_of_a_pod_reaches_none(
     defined.send("apply", namespace, hostile, "--validate=ignore")
     stored = defined.get(namespace, "rlhfjob", "hostile")
     assert not SETTINGS.keys() & set(names(stored))
-    seen = parse_job(stored, JobDefaults())
-    assert seen.job is not None and seen.problem is None
-    made = ray_cluster(Owner(namespace, "hostile", seen.uid), seen.job, 1, "manifest", "token", {})
+    observed = parse_job(stored, JobDefaults())
+    assert observed.job is not None and observed.problem is None
+    made = ray_cluster(
+        Owner(namespace, "hostile", observed.uid), observed.job, 1, "manifest", "token", {}
+    )
     assert not [word for word in WORDS if word in json.dumps(made)]
 
     # An API server that drops nothing: the operator itself refuses it (Accepted=False).

@@ -78,7 +78,7 @@ def test_a_missing_claim_that_is_made_lets_the_job_begin(team: Team) -> None:
         },
     }
     team.kubectl.apply(team.namespace, claim)
-    # Claims are not watched: the next look comes by itself, or when the job is touched.
+    # Claims are not watched: the next reconcile comes by itself, or when the job is touched.
     place = (f"--namespace={team.namespace}", "rlhfjob", "late")
     team.kubectl("annotate", *place, "example.com/again=please")
     team.wait_for_condition("late", ConditionType.ACCEPTED, "True", "Accepted")

@@ -19,7 +19,7 @@ from .cluster import SECONDS, Team, a_team, small
 pytestmark = pytest.mark.cluster
 
 
-def test_the_others_are_looked_after_and_it_too_when_it_is_back(
+def test_the_others_are_watched_and_it_too_when_it_is_back(
     defined: Kubectl, tmp_path: Path
 ) -> None:
     lost = f"lost-{uuid.uuid4().hex[:8]}"

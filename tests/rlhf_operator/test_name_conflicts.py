@@ -25,8 +25,8 @@ def ray_cluster(name: str = "sort-1", **metadata: Any) -> dict[str, Any]:
 COMPANIONS = (Kind.CONFIG_MAP, Kind.POLICY, Kind.SECRET)
 
 
-def companions(world: World) -> set[tuple[Kind, str]]:
-    """What stands beside the clusters."""
+def owned_objects(world: World) -> set[tuple[Kind, str]]:
+    """ConfigMaps, Secrets and NetworkPolicies of clusters."""
     return {(kind, name) for kind, _, name in world.kube.objects if kind in COMPANIONS}
 
 
@@ -71,17 +71,17 @@ def test_a_cluster_of_the_job_that_lost_its_label_is_still_its_own(world: World)
 
 def test_what_stands_beside_a_cluster_is_named_by_its_content(world: World) -> None:
     world.run_to_training()
-    before = companions(world)
+    before = owned_objects(world)
     world.kill_pod("head")
     world.run_kuberay()
     world.wait(60)
-    assert companions(world) == before, "nothing is changed, nothing is made twice"
+    assert owned_objects(world) == before, "nothing is changed, nothing is made twice"
     schedule = {**world.job()["spec"]["schedule"], "steps": 20}
     world.edit_job(suspend=True)
     world.edit_job(schedule=schedule, suspend=False)
     world.wait(60)
     assert world.clusters() == ["sort-2"]
-    (new,) = companions(world) - before
+    (new,) = owned_objects(world) - before
     assert new[0] is Kind.CONFIG_MAP and new[1].startswith(f"{children(world)}-")
     assert world.manifest_of("sort-2")["spec"]["schedule"]["steps"] == 20
     assert all(verb == "create" for verb, kind in world.kube.writes if kind in COMPANIONS)

@@ -66,8 +66,8 @@ def delete_but_never_end(world: World, pod: str) -> None:
     world.kube.remove(Kind.POD, NAMESPACE, pod)
 
 
-def companions(world: World) -> set[Kind]:
-    """What stands beside the cluster."""
+def owned_objects(world: World) -> set[Kind]:
+    """ConfigMaps, Secrets and NetworkPolicies of clusters."""
     return {kind for kind, _, _ in world.kube.objects} & {
         Kind.CONFIG_MAP,
         Kind.SECRET,
@@ -85,23 +85,23 @@ def remove(world: World, kind: Kind) -> str:
 @pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY])
 def test_what_a_person_deletes_beside_a_cluster_is_made_again(world: World, kind: Kind) -> None:
     world.run_to_training()
-    before = companions(world)
+    before = owned_objects(world)
     name = remove(world, kind)
     world.wait(1000)
-    assert companions(world) == before and (kind, NAMESPACE, name) in world.kube.objects
+    assert owned_objects(world) == before and (kind, NAMESPACE, name) in world.kube.objects
     assert world.phase()[0] is JobPhase.RUNNING and world.clusters() == ["sort-1"]
 
 
 def test_what_could_not_be_made_again_is_tried_again_soon(world: World) -> None:
     world.run_to_training()
-    before = companions(world)
+    before = owned_objects(world)
     for kind in (Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY):
         remove(world, kind)
     world.kube.trouble = lambda verb, kind: (
         Forbidden("quota") if (verb, kind) == ("create", Kind.SECRET) else None
     )
     world.wait(1000)
-    assert companions(world) == before - {Kind.SECRET}, "one that is refused holds up no other"
+    assert owned_objects(world) == before - {Kind.SECRET}, "one that is refused holds up no other"
     assert world.phase()[0] is JobPhase.RUNNING
     assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
     counted = world.metrics.registry.get_sample_value
@@ -113,7 +113,7 @@ def test_what_could_not_be_made_again_is_tried_again_soon(world: World) -> None:
     assert progress is not None and progress.step == 2, "the job goes on"
     world.kube.trouble = lambda verb, kind: None
     world.wait(120)
-    assert companions(world) == before, "not a quarter of an hour later"
+    assert owned_objects(world) == before, "not a quarter of an hour later"
 
 
 @pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY])
@@ -190,13 +190,13 @@ def test_an_operator_with_another_key_makes_clusters_that_it_can_reach(world: Wo
 
 def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> None:
     world.submit(manifest())
-    seen = world.reconciler.observer.observe((NAMESPACE, "sort"), lambda: None)
-    assert seen is not None
+    observed = world.reconciler.observer.observe((NAMESPACE, "sort"), lambda: None)
+    assert observed is not None
     now = datetime.now(UTC)
     text = "ключ " * 300
-    note = event_manifest(seen.job, JobEvent("Reason", text), now)["note"]
+    note = event_manifest(observed.job, JobEvent("Reason", text), now)["note"]
     assert text.startswith(note) and MAX_EVENT_BYTES - 4 < len(note.encode()) <= MAX_EVENT_BYTES
-    assert event_manifest(seen.job, JobEvent("Reason", "short"), now)["note"] == "short"
+    assert event_manifest(observed.job, JobEvent("Reason", "short"), now)["note"] == "short"
 
 
 def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> None:

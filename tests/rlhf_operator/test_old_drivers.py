@@ -18,7 +18,7 @@ from .world import NAMESPACE, manifest
 
 @pytest.fixture
 def world() -> Iterator[TroubledWorld]:
-    """Its job is there; `look` fails when two drivers live."""
+    """Its job is there; `reconcile` fails when two drivers live."""
     with troubled_world() as world:
         yield world
 

@@ -51,7 +51,7 @@ def test_a_job_survives_an_operator_that_dies_at_every_step(team: Team) -> None:
 
 
 def test_a_driver_whose_start_nobody_saw_is_adopted(team: Team) -> None:
-    """The operator dies between Ray's answer and its next look."""
+    """The operator dies between Ray's answer and its next reconcile."""
     team.submit(small("orphan"))
     head = team.wait_for_driver("orphan-1-0")
     team.operator.kill()

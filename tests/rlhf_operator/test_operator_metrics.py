@@ -75,7 +75,7 @@ def test_a_job_that_ended_long_ago_is_only_counted() -> None:
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
     metrics.forget_ended(late)
-    metrics.set_job("team", "sort", ended, late)  # another look, for whatever reason
+    metrics.set_job("team", "sort", ended, late)  # another reconcile, for whatever reason
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) is None
     assert value("rlhf_job_restarts", SORT) is None
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 1

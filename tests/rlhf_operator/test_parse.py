@@ -176,8 +176,8 @@ def test_any_specification_is_refused_or_read(spec: Any) -> None:
         "metadata": METADATA,
         "spec": spec,
     }
-    seen = parse_job(document, JobDefaults())
-    assert (seen.job is None) == (seen.problem is not None)
+    observed = parse_job(document, JobDefaults())
+    assert (observed.job is None) == (observed.problem is not None)
 
 
 def test_a_refusal_names_some_problems_and_counts_the_others() -> None:
@@ -198,8 +198,8 @@ def test_what_others_have_put_on_a_job_is_no_reason_to_refuse_it() -> None:
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x" * 50_000},
         },
     }
-    seen = parse_job(raw, JobDefaults())
-    assert seen.problem is None and seen.job is not None
+    observed = parse_job(raw, JobDefaults())
+    assert observed.problem is None and observed.job is not None
 
 
 def test_only_jobs_of_this_operator_are_its_own() -> None:
@@ -222,8 +222,12 @@ def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
 
 def test_a_cluster_wants_the_workers_of_all_its_groups() -> None:
     groups = [{"replicas": 2}, {"replicas": 0}, {}]
-    seen = parse_cluster({"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0", "key")
-    assert seen.num_desired_workers == 3 and not seen.is_suspended and not seen.is_deleting
+    observed = parse_cluster(
+        {"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0", "key"
+    )
+    assert (
+        observed.num_desired_workers == 3 and not observed.is_suspended and not observed.is_deleting
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,10 +322,10 @@ def test_a_pod_on_its_way_has_no_problem(status: dict[str, Any]) -> None:
 
 
 def test_a_pod_is_ready_when_its_kubelet_says_so() -> None:
-    def seen(**status: Any) -> bool:
+    def is_ready(**status: Any) -> bool:
         return parse_pod({"metadata": METADATA, "status": status}).is_ready
 
-    assert seen(conditions=[{"type": "Ready", "status": "True"}])
-    assert not seen(conditions=[{"type": "Ready", "status": "False"}])
-    assert not seen(conditions=[{"type": "Initialized", "status": "True"}])
-    assert not seen()
+    assert is_ready(conditions=[{"type": "Ready", "status": "True"}])
+    assert not is_ready(conditions=[{"type": "Ready", "status": "False"}])
+    assert not is_ready(conditions=[{"type": "Initialized", "status": "True"}])
+    assert not is_ready()

@@ -90,10 +90,10 @@ def planner(counted: Counted) -> Iterator[Planner]:
 
 
 def test_a_built_in_algorithm_is_planned_for_the_jobs_pool(planner: Planner) -> None:
-    seen = ask(planner, job())
-    assert seen.refusal is None and seen.unknown == "" and seen.plan is not None
-    assert "2 x 4 GPU of pool a100: actor" in seen.plan.summary
-    assert 0 < seen.plan.peak_memory_bytes < 80 * 10**9
+    observed = ask(planner, job())
+    assert observed.refusal is None and observed.unknown == "" and observed.plan is not None
+    assert "2 x 4 GPU of pool a100: actor" in observed.plan.summary
+    assert 0 < observed.plan.peak_memory_bytes < 80 * 10**9
 
 
 def test_two_pools_stand_in_the_summary(planner: Planner) -> None:
@@ -107,19 +107,21 @@ def test_two_pools_stand_in_the_summary(planner: Planner) -> None:
         resources={"nodePools": pools},
         placement={"type": "Manual", "groups": groups},
     )
-    seen = ask(planner, asked)
-    assert seen.plan is not None, seen
-    assert seen.plan.placement is PlacementType.MANUAL
-    assert "2 x 4 GPU of pool large: actor; 1 x 4 GPU of pool small: critic" in seen.plan.summary
+    observed = ask(planner, asked)
+    assert observed.plan is not None, observed
+    assert observed.plan.placement is PlacementType.MANUAL
+    assert (
+        "2 x 4 GPU of pool large: actor; 1 x 4 GPU of pool small: critic" in observed.plan.summary
+    )
 
 
 def test_groups_that_leave_a_role_out_are_refused() -> None:
     groups = [{"roles": ["actor"]}]
-    seen = make_plan_result(
+    observed = make_plan_result(
         job(algorithm={"type": "PPO"}, placement={"type": "Manual", "groups": groups})
     )
-    assert seen.refusal is not None and seen.refusal.reason == "InvalidPlacement"
-    assert "no group with critic" in seen.refusal.message
+    assert observed.refusal is not None and observed.refusal.reason == "InvalidPlacement"
+    assert "no group with critic" in observed.refusal.message
 
 
 def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
@@ -205,45 +207,49 @@ def test_what_a_plan_depends_on_changes_its_key(changes: dict[str, Any]) -> None
 
 
 def test_a_plan_in_short_has_its_times_and_devices() -> None:
-    seen = make_plan_result(job()).plan
+    observed = make_plan_result(job()).plan
     _, plan = make_plan(job(), pools_of(job()))
-    assert seen is not None and plan.estimate is not None
-    assert float(seen.step_seconds or 0) == pytest.approx(plan.estimate.step_seconds, rel=1e-3)
-    assert seen.tokens_per_second == round(plan.estimate.tokens_per_second)
-    assert seen.hardware == "A100-80G"
-    assert [(each.name, each.num_devices) for each in seen.pools] == [("a100", 8)]
+    assert observed is not None and plan.estimate is not None
+    assert float(observed.step_seconds or 0) == pytest.approx(plan.estimate.step_seconds, rel=1e-3)
+    assert observed.tokens_per_second == round(plan.estimate.tokens_per_second)
+    assert observed.hardware == "A100-80G"
+    assert [(each.name, each.num_devices) for each in observed.pools] == [("a100", 8)]
 
 
 def test_times_that_nobody_knows_are_not_in_it() -> None:
     cpus = {"name": "c", "device": "CPU", "devicesPerNode": 2, "resources": {"memory": "32Gi"}}
     odd = {"name": "o", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
     for pool in (cpus, odd):
-        seen = make_plan_result(job(resources={"nodePools": [pool]})).plan
-        assert seen is not None and seen.pools
-        assert (seen.step_seconds, seen.tokens_per_second, seen.hardware) == (None, None, None)
+        observed = make_plan_result(job(resources={"nodePools": [pool]})).plan
+        assert observed is not None and observed.pools
+        assert (observed.step_seconds, observed.tokens_per_second, observed.hardware) == (
+            None,
+            None,
+            None,
+        )
 
 
 def test_an_objective_takes_a_part_of_the_pool() -> None:
-    seen = make_plan_result(job(placement={"objective": {"type": "DeviceTime"}})).plan
-    assert seen is not None
-    assert sum(each.num_devices for each in seen.pools) < 8
-    assert seen.summary.startswith("1 x ")
+    observed = make_plan_result(job(placement={"objective": {"type": "DeviceTime"}})).plan
+    assert observed is not None
+    assert sum(each.num_devices for each in observed.pools) < 8
+    assert observed.summary.startswith("1 x ")
 
 
 def test_an_objective_of_devices_that_nobody_knows_is_refused() -> None:
     pool = {"name": "any", "gpu": "Unheard-1", "memoryPerDevice": "80Gi"}
     asked = job(resources={"nodePools": [pool]}, placement={"objective": {"type": "DeviceTime"}})
-    seen = make_plan_result(asked)
-    assert seen.refusal is not None and seen.refusal.reason == "TimesUnknown"
-    assert "got gpu Unheard-1" in seen.refusal.message
+    observed = make_plan_result(asked)
+    assert observed.refusal is not None and observed.refusal.reason == "TimesUnknown"
+    assert "got gpu Unheard-1" in observed.refusal.message
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
     small = {"name": "small", "nodes": 1, "devicesPerNode": 1, "gpu": "T4"}
     models = {"actor": {"source": {"path": "org/model"}, "shape": SEVENTY_BILLION}}
-    seen = make_plan_result(job(models=models, resources={"nodePools": [small]}))
-    assert seen.refusal is not None and seen.plan is None
-    assert seen.refusal.reason == "DoesNotFit" and "GiB" in seen.refusal.message
+    observed = make_plan_result(job(models=models, resources={"nodePools": [small]}))
+    assert observed.refusal is not None and observed.plan is None
+    assert observed.refusal.reason == "DoesNotFit" and "GiB" in observed.refusal.message
 
 
 @pytest.mark.parametrize(
@@ -260,14 +266,18 @@ def test_what_only_the_driver_knows_is_not_planned_here(
     planner: Planner, counted: Counted, spec: dict[str, Any], said: str
 ) -> None:
     before = counted.number
-    seen = planner.plan(job(**spec), lambda: None)
-    assert seen is not None and seen.plan is None and seen.refusal is None
-    assert said in seen.unknown and counted.number == before
+    observed = planner.plan(job(**spec), lambda: None)
+    assert observed is not None and observed.plan is None and observed.refusal is None
+    assert said in observed.unknown and counted.number == before
 
 
 def test_a_gpu_that_nobody_knows_leaves_the_plan_to_the_driver() -> None:
-    seen = make_plan_result(job(resources={"nodePools": [{"name": "any", "gpu": "Unheard-1"}]}))
-    assert seen.plan is None and seen.refusal is None and "the driver plans first" in seen.unknown
+    observed = make_plan_result(job(resources={"nodePools": [{"name": "any", "gpu": "Unheard-1"}]}))
+    assert (
+        observed.plan is None
+        and observed.refusal is None
+        and "the driver plans first" in observed.unknown
+    )
 
 
 def dying(processes: int) -> Executor:
@@ -281,8 +291,8 @@ def test_a_planner_that_dies_stops_no_job_and_the_next_plan_is_made() -> None:
     starts: Iterator[Callable[[int], Executor]] = iter((dying, spawn))
     planner = Planner(1, lambda processes: next(starts)(processes))
     try:
-        seen = ask(planner, job())
-        assert seen.plan is None and "the planner failed" in seen.unknown
+        observed = ask(planner, job())
+        assert observed.plan is None and "the planner failed" in observed.unknown
         assert ask(planner, job()).plan is not None
     finally:
         planner.close()

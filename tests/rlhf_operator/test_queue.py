@@ -1,4 +1,4 @@
-"""Which jobs are looked at, and when."""
+"""The work queue of jobs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_job_is_with_one_worker_at_a_time() -> None:
     play(scene)
 
 
-def test_a_look_that_is_due_later_comes_later_and_once() -> None:
+def test_a_reconcile_that_is_due_later_comes_later_and_once() -> None:
     async def scene(queue: JobQueue) -> None:
         queue.add_after(A, 3600.0)
         queue.add_after(A, 0.01)  # the newest word counts
@@ -66,7 +66,7 @@ def test_a_look_that_is_due_later_comes_later_and_once() -> None:
     play(scene)
 
 
-def test_an_event_is_sooner_than_a_look_that_is_due_later() -> None:
+def test_an_event_is_sooner_than_a_reconcile_that_is_due_later() -> None:
     async def scene(queue: JobQueue) -> None:
         queue.add_after(A, 0.01)
         queue.add(A)

@@ -28,8 +28,8 @@ def allow(world: World) -> None:
     world.settle()
 
 
-def looks(world: World, number: int) -> None:
-    """Looks that end with an error lead to others for ever; a test takes a few."""
+def reconciles(world: World, number: int) -> None:
+    """Reconciles that end with an error are repeated for ever; a test does a few."""
     for _ in range(number):
         world.seconds += 30
         world.reconcile(KEY)
@@ -42,7 +42,7 @@ def stalled(world: World) -> tuple[str, str] | None:
 def test_a_cluster_that_cannot_be_made_is_not_ready(world: World) -> None:
     refuse(world, "create", Kind.CLUSTER)
     world.submit(manifest())
-    looks(world, 2)
+    reconciles(world, 2)
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
     assert stalled(world) is None
     allow(world)
@@ -56,7 +56,7 @@ def test_a_job_whose_cluster_cannot_be_deleted_is_stalled_and_its_cluster_is_rea
     world.run_to_training()
     refuse(world, "delete", Kind.CLUSTER)
     world.head().finish()
-    looks(world, 4)
+    reconciles(world, 4)
     assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded") and world.status().gpus == 8
     assert stalled(world) == FORBIDDEN
     assert world.condition(ConditionType.CLUSTER_READY) == ("True", "Ready")
@@ -72,9 +72,9 @@ def test_a_refusal_that_lasts_is_written_once(world: World) -> None:
     world.run_to_training()
     refuse(world, "delete", Kind.CLUSTER)
     world.head().finish()
-    looks(world, 4)
+    reconciles(world, 4)
     before = len(world.kube.writes)
-    looks(world, 20)
+    reconciles(world, 20)
     assert world.kube.writes[before:] == []
 
 
@@ -82,7 +82,7 @@ def test_a_failed_job_tells_the_refusal_and_then_its_failure_again(world: World)
     world.run_to_training()
     refuse(world, "delete", Kind.CLUSTER)
     world.head().finish(ExitCode.USER, "MissingData", "no such file")
-    looks(world, 4)
+    reconciles(world, 4)
     assert world.phase() == (JobPhase.FAILED, "MissingData") and stalled(world) == FORBIDDEN
     allow(world)
     assert world.clusters() == [] and stalled(world) == ("True", "MissingData")
@@ -92,7 +92,7 @@ def test_a_job_that_cannot_give_its_cluster_back_is_not_suspended_yet(world: Wor
     world.run_to_training()
     refuse(world, "delete", Kind.CLUSTER)
     world.edit_job(suspend=True)
-    looks(world, 4)
+    reconciles(world, 4)
     assert world.phase()[0] is JobPhase.RUNNING and stalled(world) == FORBIDDEN
     allow(world)
     assert world.phase() == (JobPhase.SUSPENDED, "Requested") and stalled(world) is None
@@ -102,7 +102,7 @@ def test_a_worker_that_cannot_be_replaced_stalls_its_job(world: World) -> None:
     world.run_to_training(manifest(failurePolicy={"backoffSeconds": 1}))
     refuse(world, "delete", Kind.POD)
     world.head().finish(ExitCode.RETRIABLE, "DirtyCluster", "actors are left")
-    looks(world, 4)
+    reconciles(world, 4)
     assert world.phase() == (JobPhase.RESTARTING, "DirtyCluster") and stalled(world) == FORBIDDEN
     allow(world)
     assert stalled(world) is None
@@ -115,7 +115,7 @@ def test_a_finalizer_that_stays_is_told_on_the_job_that_is_being_deleted(world: 
     world.run_to_training()
     refuse(world, "apply", Kind.JOB)
     world.delete_job()
-    looks(world, 4)
+    reconciles(world, 4)
     assert world.clusters() == [] and stalled(world) == FORBIDDEN
     allow(world)
     assert (Kind.JOB, *KEY) not in world.kube.objects

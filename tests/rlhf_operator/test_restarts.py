@@ -25,7 +25,7 @@ NEVER_COUNTED: dict[str, Any] = {
 
 
 def pause(world: World, reason: str) -> int:
-    """The seconds from the look that sees a failure to the next start, of driver or cluster."""
+    """Seconds from the reconcile that observes a failure to the next start of driver or cluster."""
     world.seconds += world.settings.poll_seconds
     world.reconcile((NAMESPACE, "sort"))
     assert world.phase() == (JobPhase.RESTARTING, reason)

@@ -11,7 +11,7 @@ from ..waiting import wait_until
 from .cluster import SECONDS, Team, small
 
 pytestmark = pytest.mark.cluster
-SOME_LOOKS = 40
+SOME_RECONCILES = 40
 """At a running driver: they take longer than from one writing of progress to the next."""
 
 
@@ -28,14 +28,14 @@ def writes(team: Team) -> dict[str, str]:
     return found
 
 
-def looks(team: Team) -> float:
+def reconciles(team: Team) -> float:
     return team.operator.metric('rlhf_operator_reconcile_seconds_count{outcome="done"}')
 
 
 def written(team: Team, number: int) -> dict[str, str]:
-    """What is written while the operator takes so many looks."""
-    before, begin = writes(team), looks(team)
-    wait_until(lambda: looks(team) >= begin + number, SECONDS, f"{number} looks")
+    """What is written during so many reconciles."""
+    before, begin = writes(team), reconciles(team)
+    wait_until(lambda: reconciles(team) >= begin + number, SECONDS, f"{number} reconciles")
     return {name: value for name, value in writes(team).items() if before.get(name) != value}
 
 
@@ -53,7 +53,7 @@ def test_settled_jobs_cause_no_writes(team: Team) -> None:
     team.train("trains")
     wait_until(lambda: team.status("trains").progress is not None, SECONDS, "progress")
     wait_until(lambda: not written(team, 2), SECONDS, "the last words about what has happened")
-    assert written(team, SOME_LOOKS) == {}
+    assert written(team, SOME_RECONCILES) == {}
 
 
 def test_a_job_of_another_namespace_is_left_alone(
@@ -70,8 +70,8 @@ def test_a_job_of_another_namespace_is_left_alone(
 
 def test_a_job_of_another_controller_is_left_alone(team: Team) -> None:
     team.submit(small("managed", managedBy="kueue.x-k8s.io/multikueue"))
-    begin = looks(team)
+    begin = reconciles(team)
     team.train("ours")
-    assert looks(team) > begin
+    assert reconciles(team) > begin
     assert team.job("managed")["status"]["observedGeneration"] == -1
     assert team.left("managed") == [] and team.events("managed") == []

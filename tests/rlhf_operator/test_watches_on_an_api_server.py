@@ -1,4 +1,4 @@
-"""What a real API server tells the operator's watches, and what of it leads to looks."""
+"""What a real API server tells the operator's watches, and which events lead to reconciles."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class ScriptedReconciler(Reconciler):
 
 
 class Recorded(JobQueue):
-    """Tells when jobs are to be looked at again, and makes it at once."""
+    """Records when jobs are added, and adds them at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_a_look_is_taken_in_a_thread() -> None:
+def test_a_reconcile_runs_in_a_thread() -> None:
     seen: list[tuple[Key, str]] = []
 
     def reconcile(key: Key, planned: Planned) -> None:
@@ -112,7 +112,7 @@ def test_a_look_is_taken_in_a_thread() -> None:
     assert scene.queue.later == [] and scene.reconciles("failed") == 0
 
 
-def test_the_next_look_is_when_the_last_one_says() -> None:
+def test_the_next_reconcile_is_when_the_last_one_says() -> None:
     answers = iter([5.0, 0.0, None])
 
     def reconcile(key: Key, planned: Planned) -> float | None:
@@ -126,7 +126,7 @@ def test_the_next_look_is_when_the_last_one_says() -> None:
     assert scene.queue.later == [(A, 5.0), (A, 0.0)]
 
 
-def test_a_failed_look_is_taken_again_later_and_later() -> None:
+def test_a_failed_reconcile_is_repeated_later_and_later() -> None:
     seen: list[Key] = []
 
     def reconcile(key: Key, planned: Planned) -> None:
@@ -195,7 +195,7 @@ def test_failures_are_told_by_what_they_are(
     assert scene.errors(reason) == 1
 
 
-def test_so_many_jobs_are_looked_at_at_once() -> None:
+def test_so_many_jobs_are_reconciled_at_once() -> None:
     both = threading.Barrier(2)
 
     def reconcile(key: Key, planned: Planned) -> None:
@@ -209,7 +209,7 @@ def test_so_many_jobs_are_looked_at_at_once() -> None:
     assert play(reconcile, act, number=2).reconciles("done") == 2
 
 
-def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
+def test_a_plan_that_is_made_elsewhere_leads_to_a_reconcile() -> None:
     tell: list[Planned] = []
 
     def reconcile(key: Key, planned: Planned) -> None:
@@ -224,7 +224,7 @@ def test_a_plan_that_is_made_elsewhere_leads_to_a_look() -> None:
     assert play(reconcile, act).queue.adders == {threading.main_thread()}
 
 
-def test_workers_end_when_told_though_a_look_takes_its_time() -> None:
+def test_workers_end_when_cancelled_though_a_reconcile_is_slow() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def reconcile(key: Key, planned: Planned) -> None:

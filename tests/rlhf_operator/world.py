@@ -178,7 +178,7 @@ class World:
     # What the operator does
 
     def reconcile(self, key: Key) -> None:
-        """One look at a job; errors of Kubernetes lead to another one."""
+        """Reconcile a job; after an error of Kubernetes again."""
         self._changed.discard(key)
         self._due.pop(key, None)
         try:
@@ -190,7 +190,7 @@ class World:
             self._due[key] = self.seconds + again
 
     def settle(self, limit: int = 200) -> None:
-        """Look until nothing is to be done now."""
+        """Reconcile until nothing is due."""
         for _ in range(limit):
             due = {key for key, time in self._due.items() if time <= self.seconds}
             if not (self._changed | due):
@@ -200,7 +200,7 @@ class World:
         raise AssertionError(f"the operator finds no rest: {self.kube.writes[-10:]}")
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; looks happen when they are due."""
+        """Let time pass; reconciles happen when they are due."""
         end = self.seconds + seconds
         self.settle()
         while True:
@@ -310,7 +310,7 @@ class World:
         self.kube.remove(Kind.POD, NAMESPACE, pod)
 
     def tell_pod(self, pod: str) -> None:
-        """The watch's event about a pod, which app.py hands on before anybody looks."""
+        """The watch's event about a pod, which app.py hands on before a reconcile."""
         raw = self.kube.objects[Kind.POD, NAMESPACE, pod]
         problem = named_problem(parse_pod(raw))
         assert problem is not None

@@ -13,6 +13,8 @@ import typer
 from rlhf_cli.options import Devices, Filename, Manifest, Overrides
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rlhf_api.plan import GraphName, Plan
     from rlhf_api.spec.job import RLHFJob
     from rlhf_flow.trace.graph import Graph
@@ -71,8 +73,7 @@ def plan(
     from rlhf_cli.console import page_console
     from rlhf_cli.plan_diff import print_diff, read_plan
     from rlhf_cli.plan_explain import print_explanation
-    from rlhf_cli.plan_tables import print_tables, render
-    from rlhf_cli.plan_times import print_times, write_page
+    from rlhf_cli.plan_times import write_page
     from rlhf_planner.problem.profile import read_profile
 
     other = None if diff is None else read_plan(diff)
@@ -81,20 +82,35 @@ def plan(
     for job, graphs, job_plan in _plan_jobs(file, devices, overrides or [], prove, measured):
         if output is PlanOutput.TABLE:
             console = page_console(highlight=True)
-            print_tables(job_plan, console)
-            print_times(graphs, job_plan, console)
+            _print_tables(graphs, job_plan, console)
             if explain is not None:
                 print_explanation(job, graphs, job_plan, explain, measured, console)
             if other is not None:
                 print_diff(job_plan, other, console)
         else:
-            is_document = output in (PlanOutput.JSON, PlanOutput.YAML)
-            # Several jobs of one file are one stream of documents.
-            separator = "---\n" if shown and is_document else ""
-            sys.stdout.write(separator + render(graphs, job_plan, output))
+            _write(graphs, job_plan, output, is_first=not shown)
         shown.append((graphs, job_plan))
     if html is not None:
         write_page(shown, html)
+
+
+def _print_tables(graphs: Mapping[GraphName, Graph], job_plan: Plan, console: Console) -> None:
+    from rlhf_cli.plan_tables import print_tables
+    from rlhf_cli.plan_times import print_times
+
+    print_tables(job_plan, console)
+    print_times(graphs, job_plan, console)
+
+
+def _write(
+    graphs: Mapping[GraphName, Graph], job_plan: Plan, output: PlanOutput, is_first: bool
+) -> None:
+    from rlhf_cli.plan_tables import render
+
+    is_document = output in (PlanOutput.JSON, PlanOutput.YAML)
+    # Several jobs of one file are one stream of documents.
+    separator = "---\n" if is_document and not is_first else ""
+    sys.stdout.write(separator + render(graphs, job_plan, output))
 
 
 def _plan_jobs(

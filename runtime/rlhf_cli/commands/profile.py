@@ -52,7 +52,7 @@ def profile(
     changes = overrides or []
     job = require_one_job(local_jobs(file, changes), file)
     path = output or default_place(Path("job.yaml") if file == STDIN else file)
-    # Measuring takes minutes; an unusable path is reported before.
+    # Measuring takes minutes, so an unusable path is reported first.
     require_writable(path)
     with (
         annotate_lines(file, job, changes),

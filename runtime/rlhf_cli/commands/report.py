@@ -19,7 +19,7 @@ def report(
     """
     from rich.console import Console
 
-    from rlhf_runtime.telemetry.expected_times import times_text
+    from rlhf_runtime.telemetry.plan_section import times_text
     from rlhf_runtime.telemetry.report import compare_times, write_report
     from rlhf_runtime.telemetry.run_folder import RunFolder
     from rlhf_runtime.telemetry.summary import summarize

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +17,10 @@ from rlhf_cli.options import (
     Overrides,
     connect_cluster,
 )
+
+if TYPE_CHECKING:
+    from rlhf_api.spec.job import RLHFJob
+    from rlhf_cli.cluster.client import Cluster
 
 
 def submit(
@@ -52,29 +58,14 @@ def submit(
       rlhf submit job.yaml --set spec.schedule.steps=300 -n team-a
       rlhf submit job.yaml --dry-run
     """
-    from rlhf_api.errors import ManifestError
-    from rlhf_cli.cluster.connect import require_version
-    from rlhf_cli.cluster.submission import (
-        apply_job,
-        cluster_problems,
-        cluster_warnings,
-        submitted_document,
-        wait_for_jobs,
-    )
+    from rlhf_cli.cluster.submission import apply_job, submitted_document, wait_for_jobs
     from rlhf_cli.cluster.watching import combined_exit_code
     from rlhf_cli.manifests import read_jobs
 
     jobs = read_jobs(file, overrides or [])
     cluster = connect_cluster(kubeconfig, context, namespace)
     # All jobs are checked before the first is sent, so that a file is not submitted in part.
-    problems = [problem for job in jobs for problem in cluster_problems(job, namespace, str(file))]
-    if problems:
-        raise ManifestError(problems)
-    # An older API server would drop rules of the CRD and accept jobs that cannot run.
-    require_version(cluster)
-    for job in jobs:
-        for warning in cluster_warnings(job):
-            typer.echo(f"{job.name}: {warning}", err=True)
+    _check_jobs(cluster, jobs, namespace, file)
     documents = [
         submitted_document(job, job.metadata.namespace or cluster.namespace) for job in jobs
     ]
@@ -88,3 +79,21 @@ def submit(
     for metadata in (document["metadata"] for document in documents):
         job_arguments = f"{metadata['name']} -n {metadata['namespace']}"
         typer.echo(f"Follow it: rlhf status {job_arguments} --watch", err=True)
+
+
+def _check_jobs(
+    cluster: Cluster, jobs: Sequence[RLHFJob], namespace: str | None, file: Path
+) -> None:
+    """Raise ManifestError for problems that only a cluster has; print warnings."""
+    from rlhf_api.errors import ManifestError
+    from rlhf_cli.cluster.connect import require_version
+    from rlhf_cli.cluster.submission import cluster_problems, cluster_warnings
+
+    problems = [problem for job in jobs for problem in cluster_problems(job, namespace, str(file))]
+    if problems:
+        raise ManifestError(problems)
+    # An older API server would drop rules of the CRD and accept jobs that cannot run.
+    require_version(cluster)
+    for job in jobs:
+        for warning in cluster_warnings(job):
+            typer.echo(f"{job.name}: {warning}", err=True)

@@ -110,7 +110,7 @@ def _check_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
 
     try:
         from rlhf_cli.preflight import RunTarget, preflight
-        from rlhf_runtime.preflight.limits import THOROUGH
+        from rlhf_runtime.preflight.findings import THOROUGH
     except ModuleNotFoundError as error:
         # A missing module of rlhf itself is a fault of the installation.
         if str(error.name).startswith("rlhf_"):

@@ -1,17 +1,15 @@
-"""What it would save to interleave the training pipelines of two roles of a plan. Pure.
+"""Estimate the time saved by interleaving the training pipelines of two roles of a plan. Pure.
 
-Two roles that Megatron trains in stages on the same ranks, neither of which waits for the other,
-each stand still while their pipeline fills and drains. In opposite directions one can work in the
-other's bubbles (fused_pipelines/). Nothing executes such a schedule: the plan only tells.
-
-Of many micro-batches the first and last are where pipelines stand still: a schedule of at most 16
-of each is made, and what it saves is saved in every update.
+The two roles are trained by Megatron in stages on the same ranks, and neither call waits for the
+other. Each pipeline idles while it fills and drains; in opposite directions one can work in the
+other's bubbles (`rlhf_planner.pipelines.fuse`). Nothing executes such a schedule: the estimate is
+only reported in the plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from rlhf_api.calls import CallKind
@@ -35,51 +33,55 @@ from rlhf_planner.pipelines.schedule import schedule_alone
 from rlhf_planner.placement.transitions import region_of
 from rlhf_planner.problem.problem import PlanningProblem
 
-MOST_MICRO_BATCHES = 16
-"""Of each role, in the schedule that is made."""
+# Pipelines idle only during the first and last micro-batches, so a schedule of a few of them shows
+# the seconds that every update saves.
+MAX_MICRO_BATCHES = 16
+"""Micro-batches of each role in the fused schedule."""
 ITERATIONS = 500
-"""Moves that are tried for it: a fraction of a second."""
+"""Annealing moves per pair of calls; takes a fraction of a second."""
 
 
 @dataclass(frozen=True)
-class _Training:
+class _TrainCall:
     """A call that trains a role in stages."""
 
     call: str
     model: RoleModel
     pipeline: Pipeline
-    """Of one replica, with all of its micro-batches."""
+    """Pipeline of one replica, with all of its micro-batches."""
     updates: int
     """Optimizer steps of the call."""
 
     @property
-    def shown(self) -> Pipeline:
-        """With as many micro-batches as a schedule is made of."""
-        return _with_micro_batches(self.pipeline, MOST_MICRO_BATCHES)
+    def shortened(self) -> Pipeline:
+        """The pipeline with at most `MAX_MICRO_BATCHES`."""
+        return replace(
+            self.pipeline, micro_batches=min(MAX_MICRO_BATCHES, self.pipeline.micro_batches)
+        )
 
 
 def pipeline_fusions(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]
 ) -> tuple[PipelineFusion, ...]:
-    """Of each pair of calls that could be interleaved.
+    """Estimate the fusion of every pair of train calls that could be interleaved.
 
     Args:
-        problem: what is planned.
-        plan: of it.
-        hardware: of the devices of each pool.
+        problem: the planning problem.
+        plan: a plan of this problem.
+        hardware: hardware of the devices, by pool name.
     """
     graph = problem.graphs[GraphName.STEP]
-    trainings = list(_trainings(problem, plan, hardware))
+    calls = list(_train_calls(problem, plan, hardware))
     return tuple(
-        _fusion(one, other)
-        for one, other in combinations(trainings, 2)
+        _estimate_fusion(one, other)
+        for one, other in combinations(calls, 2)
         if _share_stages(one.model, other.model) and _are_independent(graph, one.call, other.call)
     )
 
 
-def _trainings(
+def _train_calls(
     problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardware]
-) -> Iterator[_Training]:
+) -> Iterator[_TrainCall]:
     models = models_of_plan(problem, plan)
     for call in problem.graphs[GraphName.STEP].calls_of_kind(CallKind.TRAIN):
         model = models[str(call.role)]
@@ -87,33 +89,35 @@ def _trainings(
         if is_cut and not region_of(call):
             pool = plan.pool(model.mesh.pool)
             links = Links(hardware[pool.name], pool.devices_per_node)
-            yield _training(problem, plan, call, model, links)
+            yield _train_call(problem, plan, call, model, links)
 
 
-def _training(
+def _train_call(
     problem: PlanningProblem, plan: Plan, call: ModelCall, model: RoleModel, links: Links
-) -> _Training:
+) -> _TrainCall:
     assert isinstance(call.options, TrainOptions)
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
-    parts = planned.mini_batches
-    part = replica_micro_batches(call_batch(problem, call), model, parts)
+    num_mini_batches = planned.mini_batches
+    micro_batches = replica_micro_batches(call_batch(problem, call), model, num_mini_batches)
     layers = layers_of(links.hardware, model.shape, model.precision)
-    passes = stage_passes(model, part, layers, links)
+    passes = stage_passes(model, micro_batches, layers, links)
     stages = range(model.mesh.pipeline)
+    # Stages stand for the devices: all tensor ranks and replicas of a stage do the same.
     pipeline = Pipeline(
         name=model.role,
         devices=tuple(stages),
         forward_seconds=tuple(pass_.forward for pass_ in passes),
         backward_seconds=tuple(pass_.backward for pass_ in passes),
         activation_bytes=(micro_batch_bytes(model),) * len(stages),
-        micro_batches=part.number,
+        micro_batches=micro_batches.number,
     )
-    return _Training(call.id, model, pipeline, parts * call.options.loss.updates(1))
+    return _TrainCall(call.id, model, pipeline, num_mini_batches * call.options.loss.updates(1))
 
 
 def _share_stages(one: RoleModel, other: RoleModel) -> bool:
-    """Whether stages of both are on the same devices: tensor ranks of both are the same ranks."""
+    """True if both roles have their stages on the same devices."""
+    # Equal tensor ranks form one device of the schedule; unequal ones would overlap in part.
     meshes = one.mesh, other.mesh
     same = {(mesh.pool, mesh.ranks, mesh.tensor, mesh.tensor_stride) for mesh in meshes}
     return one.role != other.role and len(same) == 1
@@ -124,44 +128,35 @@ def _are_independent(graph: Graph, one: str, other: str) -> bool:
 
 
 def _ancestors(graph: Graph, call: str) -> set[str]:
-    found, waiting = set[str](), [call]
+    ancestors, waiting = set[str](), [call]
     while waiting:
-        fresh = graph.predecessors(waiting.pop()) - found
-        found |= fresh
+        fresh = graph.predecessors(waiting.pop()) - ancestors
+        ancestors |= fresh
         waiting += sorted(fresh)
-    return found
+    return ancestors
 
 
-def _fusion(one: _Training, other: _Training) -> PipelineFusion:
+def _estimate_fusion(one: _TrainCall, other: _TrainCall) -> PipelineFusion:
     fused = fuse_pipelines(
-        opposite_pipelines(one.shown, other.shown), seed=0, iterations=ITERATIONS
+        opposite_pipelines(one.shortened, other.shortened), seed=0, iterations=ITERATIONS
     )
-    alone = [schedule_alone(each.pipeline) for each in (one, other)]
-    work = [sum(each.workload.seconds) / each.workload.num_devices for each in alone]
-    updates = min(one.updates, other.updates)
-    makespans = [each.makespan_seconds for each in alone]
-    both = zip((one, other), makespans, strict=True)
-    serial = sum(each.updates * seconds for each, seconds in both)
+    alone = [schedule_alone(train.pipeline) for train in (one, other)]
+    work = [sum(schedule.workload.seconds) / schedule.workload.num_devices for schedule in alone]
+    serial = sum(
+        train.updates * schedule.makespan_seconds
+        for train, schedule in zip((one, other), alone, strict=True)
+    )
     busy = one.updates * work[0] + other.updates * work[1]
+    # Only updates that both calls make can be interleaved.
+    updates = min(one.updates, other.updates)
     saved = updates * (fused.serial_seconds - fused.schedule.makespan_seconds)
-    most = updates * (fused.serial_seconds - fused.lower_bound_seconds)
+    max_saved = updates * (fused.serial_seconds - fused.lower_bound_seconds)
     return PipelineFusion(
         calls=(one.call, other.call),
         serial_seconds=serial,
         fused_seconds=serial - saved,
-        bound_seconds=max(0.0, serial - most),
+        bound_seconds=max(0.0, serial - max_saved),
         bubble_share=max(0.0, 1 - busy / (serial - saved)),
         serial_bubble_share=max(0.0, 1 - busy / serial),
         activation_bytes=max(fused.schedule.peak_bytes),
-    )
-
-
-def _with_micro_batches(pipeline: Pipeline, most: int) -> Pipeline:
-    return Pipeline(
-        pipeline.name,
-        pipeline.devices,
-        pipeline.forward_seconds,
-        pipeline.backward_seconds,
-        pipeline.activation_bytes,
-        min(most, pipeline.micro_batches),
     )

@@ -1,9 +1,9 @@
 """Training pipelines and their operations: the forward and the backward pass of a micro-batch
 through a stage. Pure.
 
-Every micro-batch goes forward through all stages and backward through them again, so several
-pipelines on the same devices are a job shop: a micro-batch is a job of two operations for each
-stage, each on the device of its stage.
+Every micro-batch goes forward through all stages and then backward through them. Several pipelines
+on the same devices are a job shop: a micro-batch is a job of two operations per stage, each on the
+device of its stage.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ class Pipeline:
     """A model in stages, and the micro-batches of one optimizer step.
 
     Raises:
-        ValueError: stages without a device, times or activations of their own.
+        ValueError: not every stage has one device, positive times and a size of activations, a
+            device has two stages, or there is no micro-batch.
     """
 
     name: str
     devices: tuple[int, ...]
-    """Of each stage, from the first layers to the last: numbers from 0 on. A device has one stage
-    of a pipeline at most."""
+    """Device of each stage, counted from 0; the stage with the first layers comes first. A device
+    has at most one stage of a pipeline."""
     forward_seconds: tuple[float, ...]
-    """Of each stage, for one micro-batch; what it sends to the next stage included."""
+    """Per stage, for one micro-batch; includes sending the result to the next stage."""
     backward_seconds: tuple[float, ...]
-    """Of each stage, for one micro-batch; with recomputation, where activations are recomputed."""
+    """Per stage, for one micro-batch; includes the recomputation of activations, if any."""
     activation_bytes: tuple[int, ...]
-    """Of each stage: what one micro-batch keeps from the start of its forward pass to the end of
+    """Per stage: bytes that one micro-batch keeps from the start of its forward pass to the end of
     its backward pass."""
     micro_batches: int
     """1 or more."""
@@ -71,7 +72,7 @@ def uniform_pipeline(
     micro_batches: int,
     activation_bytes: int = 1,
 ) -> Pipeline:
-    """A pipeline whose stages are alike."""
+    """Build a pipeline with identical stages."""
     size = len(devices)
     return Pipeline(
         name,
@@ -84,45 +85,56 @@ def uniform_pipeline(
 
 
 def opposite_pipelines(one: Pipeline, other: Pipeline) -> tuple[Pipeline, ...]:
-    """Two models on the same devices in opposite directions: the first stage of the one beside the
-    last stage of the other. Of p and q stages they take lcm(p, q) devices, on which there are
-    lcm(p, q) / p and lcm(p, q) / q copies of them: replicas, each with micro-batches of its own.
+    """Put two models on the same devices in opposite directions.
+
+    The first stage of one model shares a device with the last stage of the other. For p and q
+    stages, the result uses lcm(p, q) devices with lcm(p, q) / p and lcm(p, q) / q replicas, each
+    with its own micro-batches.
 
     Source: RLHFuse (arXiv 2409.13221), intra-stage fusion: K1 and K2 pipelines of actor and critic
     are fused in blocks. Chimera (arXiv 2107.06925) has two directions for one model.
 
     Args:
-        one: its devices do not count.
-        other: likewise; it has as many devices for each stage.
+        one: its own `devices` are ignored.
+        other: likewise; must have as many real devices per stage as `one`.
     """
+    # lcm is the smallest number of devices that replicas of both models fill completely.
     num_devices = lcm(one.num_stages, other.num_stages)
-    return (*copies(one, num_devices), *copies(other, num_devices, is_reversed=True))
+    return (*replicate(one, num_devices), *replicate(other, num_devices, is_reversed=True))
 
 
-def copies(pipeline: Pipeline, num_devices: int, is_reversed: bool = False) -> tuple[Pipeline, ...]:
-    """As many copies of a pipeline, side by side, as so many devices have room for; where it is
-    reversed, each with its first stage on its last device.
+def replicate(
+    pipeline: Pipeline, num_devices: int, is_reversed: bool = False
+) -> tuple[Pipeline, ...]:
+    """Fill a number of devices with replicas of a pipeline, side by side.
+
+    Args:
+        pipeline: its own `devices` are ignored.
+        num_devices: to fill; a multiple of the stages.
+        is_reversed: put the first stage of each replica on its last device.
 
     Raises:
-        DoesNotDivide: a number of devices that is no multiple of the stages.
+        DoesNotDivide: the number of devices is not a multiple of the stages.
     """
     size = pipeline.num_stages
     if num_devices % size:
         raise DoesNotDivide(
-            f"copies of {pipeline.name} do not come out even: got {size} stages for {num_devices} "
-            "devices, allowed a number of stages that divides them; cut the model otherwise"
+            f"replicas of {pipeline.name} do not fill the devices: got {size} stages for "
+            f"{num_devices} devices, allowed a number of stages that divides them; choose another "
+            "number of stages"
         )
-    found = []
+    replicas = []
     for number, first in enumerate(range(0, num_devices, size), start=1):
         devices = range(first, first + size)
+        # A single replica keeps the plain name, such as "actor" instead of "actor#1".
         name = pipeline.name if size == num_devices else f"{pipeline.name}#{number}"
         order = tuple(reversed(devices)) if is_reversed else tuple(devices)
-        found.append(replace(pipeline, name=name, devices=order))
-    return tuple(found)
+        replicas.append(replace(pipeline, name=name, devices=order))
+    return tuple(replicas)
 
 
 class Operation(NamedTuple):
-    """A micro-batch's way through a stage, in one direction."""
+    """A forward or backward pass of one micro-batch through one stage."""
 
     pipeline: int
     stage: int
@@ -136,25 +148,28 @@ Orders = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Workload:
-    """All operations of some pipelines, numbered: of a pipeline after those of the one before, of a
-    micro-batch after those of the one before, in the order in which it goes through them."""
+    """All operations of some pipelines, numbered from 0 on.
+
+    They are numbered by pipeline, then by micro-batch, then in the order in which the micro-batch
+    passes through them. Tuples "per operation" are indexed by this number.
+    """
 
     pipelines: tuple[Pipeline, ...]
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """By their numbers."""
+        """All operations by number."""
         return tuple(
             Operation(number, stage, micro_batch, is_backward)
             for number, pipeline in enumerate(self.pipelines)
             for micro_batch in range(pipeline.micro_batches)
-            for is_backward, stages in _both_ways(pipeline.num_stages)
+            for is_backward, stages in _directions(pipeline.num_stages)
             for stage in stages
         )
 
     @cached_property
     def first_numbers(self) -> tuple[int, ...]:
-        """Of each pipeline: the number of its first operation."""
+        """Number of the first operation of each pipeline."""
         firsts, number = [], 0
         for pipeline in self.pipelines:
             firsts.append(number)
@@ -162,24 +177,25 @@ class Workload:
         return tuple(firsts)
 
     def number(self, operation: Operation) -> int:
-        """Of an operation."""
+        """Return the number of an operation."""
         stages = self.pipelines[operation.pipeline].num_stages
+        # Backward passes come after all forward passes, from the last stage to the first.
         step = 2 * stages - 1 - operation.stage if operation.is_backward else operation.stage
         return self.first_numbers[operation.pipeline] + operation.micro_batch * 2 * stages + step
 
     @cached_property
     def num_devices(self) -> int:
-        """Devices, also such between them that have no stage."""
+        """Highest device number plus one; includes devices in between that have no stage."""
         return 1 + max(device for pipeline in self.pipelines for device in pipeline.devices)
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """Of each operation."""
+        """Device per operation."""
         return tuple(self.pipelines[op.pipeline].devices[op.stage] for op in self.operations)
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:
-        """Of each operation."""
+        """Duration per operation."""
         return tuple(
             (pipeline.backward_seconds if op.is_backward else pipeline.forward_seconds)[op.stage]
             for op in self.operations
@@ -187,8 +203,9 @@ class Workload:
         )
 
     @cached_property
-    def held_bytes(self) -> tuple[int, ...]:
-        """Of each operation: activations that it makes, or, where negative, no longer needs."""
+    def activation_delta_bytes(self) -> tuple[int, ...]:
+        """Change of the device's activations per operation: positive for a forward pass, negative
+        for a backward pass."""
         return tuple(
             -size if op.is_backward else size
             for op in self.operations
@@ -196,28 +213,29 @@ class Workload:
         )
 
     @cached_property
-    def all_activation_bytes(self) -> int:
-        """Of all micro-batches at once, on the device that then holds most: no schedule needs
-        more."""
-        held = [0] * self.num_devices
-        for device, size in zip(self.devices, self.held_bytes, strict=True):
-            held[device] += max(0, size)
-        return max(held)
+    def max_activation_bytes(self) -> int:
+        """Largest sum of all activations of a device: an upper bound for every schedule."""
+        total = [0] * self.num_devices
+        for device, size in zip(self.devices, self.activation_delta_bytes, strict=True):
+            total[device] += max(0, size)
+        return max(total)
 
     @cached_property
-    def before(self) -> tuple[int, ...]:
-        """Of each operation: that of the same micro-batch which ends before it starts; -1 for none.
+    def predecessors(self) -> tuple[int, ...]:
+        """Per operation: the operation of the same micro-batch that must end before it starts, or
+        -1.
 
-        Forward through a stage comes after forward through the one before; backward through the
-        last one after forward through it; backward through another after backward through the next.
+        A forward pass follows the forward pass through the previous stage. The backward pass
+        through the last stage follows its forward pass. Any other backward pass follows the
+        backward pass through the next stage.
         """
+        # Operations of a micro-batch are numbered in exactly this order.
         firsts = {self.number(Operation(p, 0, k, False)) for p, k in self._micro_batches}
         return tuple(-1 if n in firsts else n - 1 for n in range(len(self.operations)))
 
     @cached_property
-    def after(self) -> tuple[int, ...]:
-        """Of each operation: that of the same micro-batch which starts after its end; -1 for
-        none."""
+    def successors(self) -> tuple[int, ...]:
+        """Per operation: the operation of the same micro-batch that waits for its end, or -1."""
         lasts = {self.number(Operation(p, 0, k, True)) for p, k in self._micro_batches}
         return tuple(-1 if n in lasts else n + 1 for n in range(len(self.operations)))
 
@@ -230,5 +248,5 @@ class Workload:
         ]
 
 
-def _both_ways(num_stages: int) -> tuple[tuple[bool, range], tuple[bool, range]]:
+def _directions(num_stages: int) -> tuple[tuple[bool, range], tuple[bool, range]]:
     return (False, range(num_stages)), (True, range(num_stages - 1, -1, -1))

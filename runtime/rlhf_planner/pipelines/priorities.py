@@ -1,4 +1,4 @@
-"""Which operations matter most, and the rules of the list schedules that are tried. Pure."""
+"""Priority rules, and the list schedules that combine them. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from rlhf_planner.pipelines.list_schedule import Limits, Priorities, list_orders
+from rlhf_planner.pipelines.list_schedule import ForwardLimits, Priorities, list_orders
 from rlhf_planner.pipelines.pipeline import Operation, Orders, Pipeline, Workload
 from rlhf_planner.pipelines.schedule import tails
 
-AHEAD: Sequence[int | None] = (0, None, 1, 2, 4, -1)
-"""Which `Limits.ahead` are tried."""
+EXTRA_IN_FLIGHT: Sequence[int | None] = (0, None, 1, 2, 4, -1)
+"""Values of `ForwardLimits.extra_in_flight` to try, in the order of preference."""
 
 
-def longest_first(workload: Workload) -> Priorities:
-    """What has most behind it goes first: the longest way to the end (Graham's critical-path
-    rule)."""
+def critical_path_first(workload: Workload) -> Priorities:
+    """Prefer the longest remaining path to the end (Graham's critical-path rule)."""
     after = tails(workload)
+    # Ties go to backward passes, which release activations, then to earlier pipelines.
     return [
         (seconds + tail, op.is_backward, -op.pipeline)
         for op, seconds, tail in zip(workload.operations, workload.seconds, after, strict=True)
@@ -25,69 +25,79 @@ def longest_first(workload: Workload) -> Priorities:
 
 
 def backward_first(workload: Workload) -> Priorities:
-    """Backward passes go first, which keeps few activations; otherwise `longest_first`."""
-    found = longest_first(workload)
-    return [(op.is_backward, *each) for op, each in zip(workload.operations, found, strict=True)]
+    """Prefer backward passes, which keeps few activations; then `critical_path_first`."""
+    base = critical_path_first(workload)
+    return [(op.is_backward, *rest) for op, rest in zip(workload.operations, base, strict=True)]
 
 
-def first_kind_first(workload: Workload) -> Priorities:
-    """The first pipeline and its copies go first, and others where these leave room; otherwise
-    `longest_first`."""
-    found = longest_first(workload)
-    kind = kind_of(workload.pipelines[0])
-    is_first = [kind_of(pipeline) == kind for pipeline in workload.pipelines]
+def first_model_first(workload: Workload) -> Priorities:
+    """Prefer the first pipeline and its replicas; then `critical_path_first`."""
+    base = critical_path_first(workload)
+    first = replica_key(workload.pipelines[0])
+    is_first = [replica_key(pipeline) == first for pipeline in workload.pipelines]
     return [
-        (is_first[op.pipeline], *each) for op, each in zip(workload.operations, found, strict=True)
+        (is_first[op.pipeline], *rest) for op, rest in zip(workload.operations, base, strict=True)
     ]
 
 
 RULES: Sequence[Callable[[Workload], Priorities]] = (
-    longest_first,
-    first_kind_first,
+    critical_path_first,
+    first_model_first,
     backward_first,
 )
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A list schedule: in which sense of time, by which priorities, under which limits."""
+    """Settings of one list schedule."""
 
     is_mirrored: bool
+    """Build it from the end back."""
     rule: int
+    """Index into `RULES`."""
     is_patient: bool
-    first_ahead: int | None
-    other_ahead: int | None
+    first_extra: int | None
+    """`ForwardLimits.extra_in_flight` of the first pipeline and its replicas."""
+    other_extra: int | None
+    """The same for all other pipelines."""
 
 
 def list_schedules(workload: Workload, limit: int | None) -> Iterator[Orders]:
-    """Orders by every rule, built from the start on, and built from the end back; with several
-    limits on how far a pipeline may be ahead, since which is best depends on the memory that there
-    is. The first pipeline and its copies have one such limit, all others have another.
+    """Yield the orders of list schedules, the most promising settings first.
+
+    They combine every rule with both directions of time, patience, and several limits on the
+    micro-batches in flight.
+
+    Args:
+        workload: all operations.
+        limit: bytes of activations on each device. None: unlimited.
     """
-    sides = (workload, mirrored(workload))
+    sides = (workload, mirror_workload(workload))
     priorities = [[rule(side) for rule in RULES] for side in sides]
-    kinds = [kind_of(pipeline) for pipeline in workload.pipelines]
+    keys = [replica_key(pipeline) for pipeline in workload.pipelines]
     for trial in _trials():
-        ahead = tuple(
-            trial.first_ahead if kind == kinds[0] else trial.other_ahead for kind in kinds
-        )
+        # Which limit is best depends on the memory, so several are tried. Replicas of a model share
+        # one: separate limits would multiply the number of trials.
+        extra = tuple(trial.first_extra if key == keys[0] else trial.other_extra for key in keys)
         orders = list_orders(
             sides[trial.is_mirrored],
             priorities[trial.is_mirrored][trial.rule],
-            Limits(limit, ahead),
+            ForwardLimits(limit, extra),
             trial.is_patient,
         )
-        yield mirrored_orders(sides[1], orders) if trial.is_mirrored else orders
+        yield mirror_orders(sides[1], orders) if trial.is_mirrored else orders
 
 
 def _trials() -> list[_Trial]:
-    """All of them; first those which are the first ones of all their choices, or nearly so."""
+    """All combinations of settings, ordered by the sum of their ranks."""
+    # Each setting lists its preferred choice first. The caller stops after some trials, so
+    # combinations of first choices come first.
     choices = product(
         enumerate((True, False)),
         enumerate(range(len(RULES))),
         enumerate((True, False)),
-        enumerate(AHEAD),
-        enumerate(AHEAD),
+        enumerate(EXTRA_IN_FLIGHT),
+        enumerate(EXTRA_IN_FLIGHT),
     )
     ranked = sorted(choices, key=lambda chosen: sum(rank for rank, _ in chosen))
     return [
@@ -96,8 +106,8 @@ def _trials() -> list[_Trial]:
     ]
 
 
-def kind_of(pipeline: Pipeline) -> tuple[object, ...]:
-    """Equal for copies of a pipeline."""
+def replica_key(pipeline: Pipeline) -> tuple[object, ...]:
+    """A key that is equal for replicas of a pipeline."""
     return (
         pipeline.forward_seconds,
         pipeline.backward_seconds,
@@ -106,8 +116,8 @@ def kind_of(pipeline: Pipeline) -> tuple[object, ...]:
     )
 
 
-def mirrored(workload: Workload) -> Workload:
-    """The same with time running back: what was the backward pass through a stage is forward."""
+def mirror_workload(workload: Workload) -> Workload:
+    """Reverse time: the backward pass through a stage becomes its forward pass."""
     return Workload(
         tuple(
             replace(
@@ -120,14 +130,15 @@ def mirrored(workload: Workload) -> Workload:
     )
 
 
-def mirrored_orders(workload: Workload, orders: Orders) -> Orders:
-    """Orders with time running back, in the numbers of the mirrored workload."""
+def mirror_orders(workload: Workload, orders: Orders) -> Orders:
+    """Reverse time in orders of a mirrored workload; returns orders of the original one."""
 
-    def other(number: int) -> int:
+    def mirror(number: int) -> int:
         op = workload.operations[number]
+        # The last micro-batch to enter becomes the first, so that they stay in sequence.
         last = workload.pipelines[op.pipeline].micro_batches - 1
         return workload.number(
             Operation(op.pipeline, op.stage, last - op.micro_batch, not op.is_backward)
         )
 
-    return tuple(tuple(map(other, reversed(order))) for order in orders)
+    return tuple(tuple(map(mirror, reversed(order))) for order in orders)

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.controller.node_fork_servers import start_fork_server, unload_fork_server
 from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
@@ -29,7 +30,6 @@ from rlhf_runtime.controller.site import ReservedPool
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook
-from rlhf_runtime.patience import Patience
 
 # Time limit for leftovers of an earlier driver to disappear.
 CLEAN_SECONDS = 60.0
@@ -82,7 +82,7 @@ class RayCluster:
             DirtyCluster: something is left for too long.
         """
         self._connect()
-        obstacle = self._patience(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
+        obstacle = self._wait(CLEAN_SECONDS, "waiting for an earlier driver's end").until_free(
             cluster_leftovers
         )
         if obstacle:
@@ -108,11 +108,11 @@ class RayCluster:
         deadline = time.monotonic() + self.nodes_deadline_seconds
         for pool in pools:
             remaining = max(0.0, deadline - time.monotonic())
-            patience = self._patience(remaining, f"waiting for nodes of pool {pool.name}")
+            wait = self._wait(remaining, f"waiting for nodes of pool {pool.name}")
             try:
                 yield (
                     pool,
-                    reserve(cluster_bundles(pool), patience, partial(self._missing_nodes, pool)),
+                    reserve(cluster_bundles(pool), wait, partial(self._missing_nodes, pool)),
                 )
             except NotReserved as error:
                 raise NodesMissing(
@@ -147,8 +147,8 @@ class RayCluster:
                 "and RAY_AUTH_TOKEN"
             ) from error
 
-    def _patience(self, seconds: float, what: str) -> Patience:
-        return Patience(seconds, lambda text: self.report(f"{what}: {text}"), self.check_stop)
+    def _wait(self, seconds: float, what: str) -> BoundedWait:
+        return BoundedWait(seconds, lambda text: self.report(f"{what}: {text}"), self.check_stop)
 
 
 def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> list[Any]:

@@ -12,7 +12,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from rlhf_runtime.patience import Patience
+from rlhf_runtime.bounded_wait import BoundedWait
 
 CREATED = "CREATED"
 # Time that Ray needs if all nodes exist; messages begin only after it.
@@ -25,20 +25,20 @@ class NotReserved(Exception):
 
 
 def reserve(
-    bundles: list[dict[str, float]], patience: Patience, missing: Callable[[], str]
+    bundles: list[dict[str, float]], wait: BoundedWait, missing: Callable[[], str]
 ) -> PlacementGroup:
     """Create a placement group with a bundle on each of as many nodes, in the order of ranks.
 
     Args:
         bundles: resources per node.
-        patience: time limit and messages.
+        wait: time limit and messages.
         missing: describes what the cluster lacks.
 
     Raises:
         NotReserved: the time limit has passed.
     """
-    at_once = dataclasses.replace(
-        patience, seconds=BRIEF_SECONDS, tell=_ignore, pause_seconds=BRIEF_SECONDS / 50
+    brief_wait = dataclasses.replace(
+        wait, seconds=BRIEF_SECONDS, report=_ignore, poll_seconds=BRIEF_SECONDS / 50
     )
     # A node that has died is in Ray's tables for some seconds: only reserved nodes certainly exist.
     group = placement_group(bundles, strategy="STRICT_SPREAD")
@@ -48,7 +48,7 @@ def reserve(
         return "" if is_ready else missing() or NOT_YET
 
     try:
-        if at_once.until_free(obstacle) and (left := patience.until_free(obstacle)):
+        if brief_wait.until_free(obstacle) and (left := wait.until_free(obstacle)):
             raise NotReserved(left)
     except BaseException:
         remove_placement_group(group)

@@ -10,13 +10,13 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from rlhf_api.plan import Pool
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.controller.local_ray import require_local_ray, start_local_ray, stop_local_ray
 from rlhf_runtime.controller.nodes import node_bundles
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.errors import NotEnoughResources
 from rlhf_runtime.forkserver.client import ForkServer, unload, wait_until_ready
 from rlhf_runtime.hooks import Hook
-from rlhf_runtime.patience import Patience
 
 # Time limit for a machine's Ray to reserve its devices; normally a moment.
 RESERVE_SECONDS = 60.0
@@ -106,10 +106,10 @@ class OneMachine:
             NotEnoughResources: Ray has fewer devices.
         """
         self.require_ray()
-        patience = Patience(RESERVE_SECONDS, lambda _text: None, self.require_ray)
+        wait = BoundedWait(RESERVE_SECONDS, lambda _text: None, self.require_ray)
         for pool in pools:
             try:
-                yield pool, reserve(node_bundles(pool), patience, lambda: "")
+                yield pool, reserve(node_bundles(pool), wait, lambda: "")
             except NotReserved:
                 raise NotEnoughResources(
                     "the devices of the plan are not there: got "

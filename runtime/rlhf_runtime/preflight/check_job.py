@@ -10,13 +10,13 @@ from rlhf_api.plan import GraphName, ModelHead
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.checkpoint.storage import require_persistent
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import Limits
+from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
-from rlhf_runtime.preflight.records import check_records
 from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
+from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
 
@@ -87,3 +87,18 @@ def _keeps_head(role: JobRole) -> bool:
     """True if the scalar head of a role must exist in its source: nothing changes it."""
     is_changed = role.is_trained or role.takes_weights
     return role.head is ModelHead.SCALAR and not is_changed
+
+
+def check_records(spec: RLHFJobSpec, findings: Findings) -> None:
+    """Check the address of checkpoints, without access to it, and the libraries of trackers.
+
+    Args:
+        spec: of a job that runs on this machine.
+        findings: collects errors.
+    """
+    storage = spec.checkpoint.storage
+    if storage is not None and storage.uri is not None:
+        with findings.about("spec", "checkpoint", "storage", "uri"):
+            require_persistent(storage.uri)
+    with findings.about("spec", "telemetry"):
+        require_installed(spec.telemetry)

@@ -1,12 +1,19 @@
-"""Checks the rows of a job: reads and tokenizes them as the data host does."""
+"""Checks the rows of a job: reads and tokenizes them as the data host does.
+
+The fields that a user's verifier reads are unknown before it is called; only those of built-in
+verifiers are checked.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.data.errors import EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
@@ -14,9 +21,9 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.preflight.fields import check_fields
-from rlhf_runtime.preflight.findings import Findings
-from rlhf_runtime.preflight.limits import MAX_UNSTREAMED_BYTES, RowLimit
+from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
+from rlhf_runtime.rewards import exact_match, math
+from rlhf_runtime.rewards.errors import InvalidReward
 
 
 def check_data(
@@ -146,4 +153,40 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     return (
         f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
         f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
+    )
+
+
+# Verifiers that compare with a field of the row, by default `answer`.
+READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
+
+
+def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
+    """Check the fields that verifiers read in the first row of a source.
+
+    Args:
+        spec: of the job.
+        table: of the source.
+        findings: collects errors.
+    """
+    if not table.records:
+        return
+    names = list(json.loads(table.records[0]))
+    for number, reward in enumerate(spec.rewards):
+        function = reward.function
+        if function is None or function.entrypoint not in READERS:
+            continue
+        with findings.about("spec", "rewards", number, "function"):
+            _check(function, names, f"data.{table.split.value}")
+
+
+def _check(function: FunctionReward, names: list[str], source: str) -> None:
+    field = str(function.parameters.get("field", "answer"))
+    if field in names:
+        return
+    near = get_close_matches(field, names, n=1)
+    raise InvalidReward(
+        f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
+        f"allowed {', '.join(names)}; "
+        + (f"did you mean {near[0]}? " if near else "")
+        + "write parameters: {field: NAME}, or add it to the data"
     )

@@ -16,9 +16,9 @@ from rlhf_sizing.machine import machine_memory_bytes
 
 Started = Sequence[tuple[RewardSpec, VerifierPool]]
 
-HEAD_SHARE = 4
-"""Divisor of a head's memory for the imports of all verifiers together."""
+# Divisor of a head's memory for the imports of all verifiers together.
 # A pod that exceeds its limit is killed, and Ray and the driver need the rest.
+HEAD_SHARE = 4
 
 
 @contextmanager

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from rlhf_runtime.profiling.timed_model import Clock
 from rlhf_runtime.profiling.training import repeated
 
+# Bytes of the measured copy; larger than caches.
 COPIED_BYTES = 1 << 28
-"""Bytes of the measured copy; larger than caches."""
+# Bytes of the measured collectives.
 LARGE, SMALL = 1 << 26, 1 << 10
-"""Bytes of the measured collectives."""
 
 
 class LinkSeconds(NamedTuple):

@@ -18,10 +18,10 @@ from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.profiling.subjects import Subject, merged
 from rlhf_sizing.config import cached_folder, hub_cache, read_shape
 
+# Limit of sequences of a measured decoding step.
 MAX_SEQUENCES = 256
-"""Limit of sequences of a measured decoding step."""
+# Positions of a model whose config has none.
 POSITIONS = 2048
-"""Positions of a model whose config has none."""
 
 
 def job_subjects(job: RLHFJob, device: Device, workdir: Path) -> tuple[Subject, ...]:

@@ -28,8 +28,9 @@ from rlhf_runtime.workers.process import usable_cores
 
 Say = Callable[[str], None]
 LOG_LINES = 15
+# Interval of checks that the ranks are alive.
 POLL_SECONDS = 1.0
-"""Interval of checks that the ranks are alive."""
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 

@@ -15,14 +15,14 @@ from rlhf_planner.problem.profile import BlockShape
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_sizing.shape import DecoderShape
 
+# Maximum number of measured layers. Several are needed: otherwise the weights of a layer would
+# still be in the caches when it runs again.
 MAX_LAYERS = 3
-"""Maximum number of measured layers."""
-# Several layers, so that the weights of one have left the caches when it runs again.
+# Approximate limit of the state of those layers.
 MODEL_BYTES = 4 << 30
-"""Approximate limit of the state of those layers."""
+# Maximum parameters of a small block, and the number of such blocks that are measured. A small
+# block takes less time than the rest of a decoding step: it takes more of them to see their time.
 SMALL_BLOCK, SMALL_LAYERS = 1 << 20, 9
-"""Parameters of a small block, and the number of layers that is measured of such."""
-# A small block takes less time than the rest of a decoding step: more layers are needed to tell it.
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch
 from rlhf_runtime.engines.training import ReadLogProbs
 
+# Seconds since a fixed moment.
 Now = Callable[[], float]
-"""Seconds since a fixed moment."""
 
 
 class Parts(NamedTuple):

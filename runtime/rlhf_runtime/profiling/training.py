@@ -24,15 +24,16 @@ from rlhf_sizing.costs import SequenceCost
 
 T = TypeVar("T")
 
+# Arbitrary: they do not change the time of a step.
 SETTINGS = OptimizerSettings(1e-6, 0.9, 0.95, 1e-8, 0.0, 1.0, LearningRateDecay.NONE, 0, 1_000_000)
-"""Arbitrary: they do not change the time of a step."""
+# Tokens of a short sequence, and of the smallest pass.
 SHORT, FEWEST = 32, 16
-"""Tokens of a short sequence, and of the smallest pass."""
+# Tokens of passes that compare lengths.
 COMPARED = 1024
-"""Tokens of passes that compare lengths."""
+# Minimum repetitions and seconds of a measurement; one that takes longer than `LONG` is repeated
+# once at most.
 REPEATS, SECONDS = 3, 0.25
-"""Minimum repetitions and seconds of a measurement; one that takes longer than `LONG` is repeated
-once at most."""
+
 LONG = 0.5
 
 

@@ -14,23 +14,27 @@ from html import escape
 from typing import Any
 
 from rlhf_runtime.telemetry.metric_names import Format, format_value
-from rlhf_runtime.telemetry.scales import (
+from rlhf_runtime.telemetry.plots import (
     EXTENT,
+    Point,
     Scale,
     byte_label,
     byte_ticks,
+    finite,
     fit_scale,
     integer_ticks,
     nice_ticks,
+    runs,
+    smooth,
     step_scale,
+    thin,
     tick_label,
 )
-from rlhf_runtime.telemetry.series import Point, finite, runs, smooth, thin
 
+# Minimum points of a series that is drawn faintly, with its running mean on top.
 SMOOTH_FROM = 30
-"""Minimum points of a series that is drawn faintly, with its running mean on top."""
+# Maximum points of a series with dots; more would overlap.
 MAX_DOTS = 60
-"""Maximum points of a series with dots; more would overlap."""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from rlhf_runtime.telemetry.metric_names import (
     describe,
     parse_metric_name,
 )
-from rlhf_runtime.telemetry.palette import OTHER, colours
+from rlhf_runtime.telemetry.plots import OTHER, Point, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
-from rlhf_runtime.telemetry.series import Point
 from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH
 from rlhf_runtime.telemetry.timeline_chart import process_order
 
+# Drawn first, in this order, even if constant; `*` is any role.
 FIRST = (
     "*/kl",
     "*/entropy",
@@ -34,7 +34,7 @@ FIRST = (
     "throughput/tokens_per_second",
     "time/step",
 )
-"""Drawn first, in this order, even if constant; `*` is any role."""
+
 FLOOR_AT_ZERO = (
     "*/kl",
     "*/log_prob_difference_mean",
@@ -45,8 +45,8 @@ FLOOR_AT_ZERO = (
 )
 MAX_COLUMNS = 60
 MAX_PROCESSES = 8
+# Families of metrics with separate charts.
 OWN_CHARTS = ("time/", "memory/")
-"""Families of metrics with separate charts."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
+# Maximum number of UnscoredRecords per start. Metrics count all.
 MAX_UNSCORED = 100
-"""Maximum number of UnscoredRecords per start. Metrics count all."""
+# Maximum wait of a thread for another one that records the end of the run.
 END_SECONDS = 10.0
-"""Maximum wait of a thread for another one that records the end of the run."""
 
 
 class Journal:
@@ -43,8 +43,8 @@ class Journal:
         self._reported: set[tuple[str, str]] = set()
         self._unscored: set[tuple[str, str, str]] = set()
         self._ending = threading.Lock()
+        # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
-        """Outcome of the run. None: not ended."""
 
     def begin(self, run: RunRecord) -> None:
         """The run starts."""

@@ -108,6 +108,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# Metrics `<role>/<name>`, in the order of charts.
 ROLE_METRICS: dict[str, Metric] = {
     "mean": Metric("Mean", "", "Mean score of a step's responses", True, Format.FRACTION),
     "std": Metric("Spread", "", "Standard deviation of the scores", None, Format.FRACTION),
@@ -216,13 +217,12 @@ ROLE_METRICS: dict[str, Metric] = {
         Format.FRACTION,
     ),
 }
-"""Metrics `<role>/<name>`, in the order of charts."""
 
 
+# A metric's name between an optional region of the step and an optional call.
 _AROUND = re.compile(
     r"(?:((?:(?:every-\d+|repeat|until)(?:\.\d+)?/)+))?(.*/[^.]*)\.?(.*)", re.DOTALL
 )
-"""A metric's name between an optional region of the step and an optional call."""
 
 
 class NameParts(NamedTuple):

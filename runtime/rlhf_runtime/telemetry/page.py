@@ -9,8 +9,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+# Content security policy: the page may load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Content security policy: the page may load nothing."""
 
 
 @dataclass(frozen=True)

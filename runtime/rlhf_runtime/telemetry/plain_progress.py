@@ -13,8 +13,7 @@ from typing import TextIO
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.metric_names import role_metric
-from rlhf_runtime.telemetry.notices import restart_text, resumed_text
-from rlhf_runtime.telemetry.pace import Pace
+from rlhf_runtime.telemetry.progress_text import Pace, restart_text, resumed_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -23,6 +22,8 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.summary import Summary
 
+# Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
+# that the step lacks is left out.
 STEP_METRICS = {
     "reward": REWARD_MEAN,
     "kl": None,
@@ -30,10 +31,8 @@ STEP_METRICS = {
     "rounds": "repeat/rounds",
     "tokens_per_second": "throughput/tokens_per_second",
 }
-"""Fields of a step line, and the metrics they show (None: the first role's of that name); a metric
-that the step lacks is left out."""
+# STEP_METRICS of a step without a reward.
 WITHOUT_REWARD = {"loss": None, "accuracy": None, **STEP_METRICS}
-"""STEP_METRICS of a step without a reward."""
 
 
 class PlainProgress:

@@ -18,20 +18,25 @@ from rlhf_runtime.telemetry.curves import (
     phase_columns,
     warm_start_charts,
 )
-from rlhf_runtime.telemetry.expected_times import TimePair, time_pairs, times_table
 from rlhf_runtime.telemetry.metric_names import describe, format_seconds, format_value
 from rlhf_runtime.telemetry.page import Headline, Section, Stat, page
-from rlhf_runtime.telemetry.palette import colours
-from rlhf_runtime.telemetry.plan_table import plan_tables, table
+from rlhf_runtime.telemetry.plan_section import (
+    TimePair,
+    plan_tables,
+    table,
+    time_pairs,
+    times_table,
+)
+from rlhf_runtime.telemetry.plots import colours
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, Span
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
 from rlhf_runtime.telemetry.timeline_chart import sample_steps, timeline
 
+# Points of all lines together: keeps the page of the longest run below 2 MB.
 POINT_BUDGET = 18_000
-"""Points of all lines together: keeps the page of the longest run below 2 MB."""
+# Bars of all timelines together.
 SPAN_BUDGET = 4_800
-"""Bars of all timelines together."""
 
 
 def write_report(folder: RunFolder) -> Path:

@@ -15,16 +15,18 @@ from typing import Any, Self
 
 from rlhf_api.plan import Plan
 from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
-from rlhf_runtime.telemetry.json_lines import FileLost, JsonLinesWriter, parse_line, read_lines
-from rlhf_runtime.telemetry.record_json import (
+from rlhf_runtime.telemetry.record_lines import (
+    FileLost,
+    JsonLinesWriter,
     from_json,
+    parse_line,
     plain_values,
+    read_lines,
     spans_from_json,
     spans_to_json,
     to_json,
 )
-from rlhf_runtime.telemetry.record_log import RecordLog
-from rlhf_runtime.telemetry.records import Record, RunRecords, Span, StepRecord
+from rlhf_runtime.telemetry.records import Record, RecordLog, RunRecords, Span, StepRecord
 
 
 class RunFolder:

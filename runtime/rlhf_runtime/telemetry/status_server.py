@@ -13,16 +13,17 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlhf_runtime.patience import Patience
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.serving import serve_in_thread, stop_serving
 from rlhf_runtime.telemetry.errors import ReportPortInUse
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
+# Time limit of a client's request.
 REQUEST_SECONDS = 10.0
-"""Time limit of a client's request."""
+
 LONGEST_BODY = 4096
+# Either one: the proxy of the API server does not pass the first on.
 TOKEN_HEADERS = ("Authorization", "X-Ray-Authorization")
-"""Either one: the proxy of the API server does not pass the first on."""
 
 
 class StatusServer:
@@ -39,17 +40,17 @@ class StatusServer:
         self._token = token
         self._server: ThreadingHTTPServer | None = None
 
-    def open(self, host: str, port: int, patience: Patience) -> int:
+    def open(self, host: str, port: int, wait: BoundedWait) -> int:
         """Start to serve; returns the port.
 
         Raises:
             ReportPortInUse: the port is still in use at the end of the wait.
         """
         # A predecessor uses the port until its own final report is read.
-        obstacle = patience.until_free(lambda: self._bind(host, port))
+        obstacle = wait.until_free(lambda: self._bind(host, port))
         if obstacle:
             raise ReportPortInUse(
-                f"the report cannot be served: got {obstacle} for {patience.seconds:g} s; end the "
+                f"the report cannot be served: got {obstacle} for {wait.seconds:g} s; end the "
                 "process that uses it, or choose another with --report-port"
             )
         assert self._server is not None

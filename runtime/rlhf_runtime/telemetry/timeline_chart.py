@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from rlhf_runtime.telemetry.metric_names import format_seconds
+from rlhf_runtime.telemetry.plots import Scale, nice_ticks
 from rlhf_runtime.telemetry.records import Span, StepRecord
-from rlhf_runtime.telemetry.scales import Scale, nice_ticks
 
+# Maximum number of lanes for concurrent calls of a process.
 MAX_LANES = 4
-"""Maximum number of lanes for concurrent calls of a process."""
+# Minimum width of a bar with the name of its call.
 LABEL_FROM_PERCENT = 5.0
-"""Minimum width of a bar with the name of its call."""
 
 
 def sample_steps(steps: Sequence[StepRecord], count: int = 12) -> tuple[int, ...]:

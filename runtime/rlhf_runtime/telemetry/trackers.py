@@ -134,6 +134,7 @@ class MlflowTracker:
         self._client.set_terminated(self._run, "FINISHED")
 
 
+# Builds each tracker from the spec, the job's name and the run's folder.
 TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
     "tensorboard": lambda spec, _, folder: (
         TensorBoardTracker(folder / "tensorboard") if spec.tensorboard else None
@@ -143,7 +144,6 @@ TRACKERS: dict[str, Callable[[TelemetrySpec, str, Path], Tracker | None]] = {
     ),
     "mlflow": lambda spec, name, _: MlflowTracker(spec.mlflow, name) if spec.mlflow else None,
 }
-"""Builds each tracker from the spec, the job's name and the run's folder."""
 
 
 class TrackerGroup:
@@ -151,8 +151,8 @@ class TrackerGroup:
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
+        # Failed calls of each tracker so far.
         self.failures: dict[str, int] = {name: 0 for name in self._trackers}
-        """Failed calls of each tracker so far."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Give the metrics of a step to every tracker."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 
 from rlhf_planner.pipelines.pipeline import Pipeline, Workload
-from rlhf_planner.pipelines.schedule import peak_bytes, schedule_of
+from rlhf_planner.pipelines.schedule import build_schedule, peak_bytes
 
 
 def shortest(pipelines: Sequence[Pipeline], limit: int | None, keeps_order: bool) -> float:
@@ -28,7 +28,7 @@ def shortest(pipelines: Sequence[Pipeline], limit: int | None, keeps_order: bool
     ]
     best = float("inf")
     for chosen in product(*orders):
-        schedule = schedule_of(workload, chosen)
+        schedule = build_schedule(workload, chosen)
         if schedule is not None:
             best = min(best, schedule.makespan_seconds)
     return best

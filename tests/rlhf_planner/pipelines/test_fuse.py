@@ -80,7 +80,7 @@ def test_unless_told_otherwise_they_hold_no_more_than_one_pipeline_after_the_oth
 @settings(max_examples=examples(40))
 @given(some_pipelines())
 def test_a_limit_on_all_activations_is_none(pipelines: list[Pipeline]) -> None:
-    most = Workload(tuple(pipelines)).all_activation_bytes
+    most = Workload(tuple(pipelines)).max_activation_bytes
     one = fuse_pipelines(pipelines, most, iterations=0)
     assert one.schedule == fuse_pipelines(pipelines, UNLIMITED, iterations=0).schedule
     assert max(one.schedule.peak_bytes) <= most

@@ -7,7 +7,7 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_planner.pipelines.list_schedule import Limits, list_orders
+from rlhf_planner.pipelines.list_schedule import ForwardLimits, list_orders
 from rlhf_planner.pipelines.pipeline import (
     Orders,
     Pipeline,
@@ -15,13 +15,13 @@ from rlhf_planner.pipelines.pipeline import (
     uniform_pipeline,
 )
 from rlhf_planner.pipelines.priorities import (
-    first_kind_first,
+    critical_path_first,
+    first_model_first,
     list_schedules,
-    longest_first,
-    mirrored,
-    mirrored_orders,
+    mirror_orders,
+    mirror_workload,
 )
-from rlhf_planner.pipelines.schedule import Schedule, schedule_of
+from rlhf_planner.pipelines.schedule import Schedule, build_schedule
 
 from ...depth import examples
 from .checker import done_in, problems
@@ -29,7 +29,7 @@ from .random_pipelines import limits, some_pipelines
 
 
 def scheduled(workload: Workload, orders: Orders) -> Schedule:
-    schedule = schedule_of(workload, orders)
+    schedule = build_schedule(workload, orders)
     assert schedule is not None
     return schedule
 
@@ -40,9 +40,9 @@ def test_a_patient_device_waits_for_what_matters_more() -> None:
     first = uniform_pipeline("first", [0, 1], 1, 2, 1)
     second = uniform_pipeline("second", [1], 10, 10, 1)
     workload = Workload((first, second))
-    rule = first_kind_first(workload)
-    hasty = scheduled(workload, list_orders(workload, rule, Limits()))
-    patient = scheduled(workload, list_orders(workload, rule, Limits(), is_patient=True))
+    rule = first_model_first(workload)
+    hasty = scheduled(workload, list_orders(workload, rule, ForwardLimits()))
+    patient = scheduled(workload, list_orders(workload, rule, ForwardLimits(), is_patient=True))
     assert (hasty.ends[3], hasty.makespan_seconds) == (15, 23)
     assert (patient.ends[3], patient.makespan_seconds) == (6, 24)
 
@@ -50,9 +50,11 @@ def test_a_patient_device_waits_for_what_matters_more() -> None:
 def test_a_pipeline_is_no_further_ahead_than_it_may_be() -> None:
     """Two micro-batches more than under 1F1B, or as many as there are."""
     workload = Workload((uniform_pipeline("x", range(3), 1, 2, 9),))
-    rule = longest_first(workload)
+    rule = critical_path_first(workload)
     for ahead, peak in ((0, (3, 2, 1)), (2, (5, 4, 3)), (-1, (2, 1, 1))):
-        schedule = scheduled(workload, list_orders(workload, rule, Limits(ahead=(ahead,))))
+        schedule = scheduled(
+            workload, list_orders(workload, rule, ForwardLimits(extra_in_flight=(ahead,)))
+        )
         assert all(held <= most for held, most in zip(schedule.peak_bytes, peak, strict=True))
 
 
@@ -71,11 +73,11 @@ def test_all_of_them_are_valid_within_the_limit(
 @given(some_pipelines())
 def test_time_running_back_takes_as_long_and_holds_as_much(pipelines: list[Pipeline]) -> None:
     workload = Workload(tuple(pipelines))
-    backwards = mirrored(workload)
-    assert mirrored(backwards) == workload
-    orders = list_orders(workload, longest_first(workload), Limits())
-    turned = mirrored_orders(workload, orders)
-    assert mirrored_orders(backwards, turned) == orders
+    backwards = mirror_workload(workload)
+    assert mirror_workload(backwards) == workload
+    orders = list_orders(workload, critical_path_first(workload), ForwardLimits())
+    turned = mirror_orders(workload, orders)
+    assert mirror_orders(backwards, turned) == orders
     one, other = scheduled(workload, orders), scheduled(backwards, turned)
     assert one.makespan_seconds == other.makespan_seconds
     assert one.peak_bytes == other.peak_bytes

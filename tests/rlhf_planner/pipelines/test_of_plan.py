@@ -11,7 +11,7 @@ from rlhf_planner.cost.calls import models_of_plan
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.evaluate import evaluate, with_estimate
 from rlhf_planner.memory.megatron import activation_bytes, micro_batch_bytes
-from rlhf_planner.pipelines.of_plan import MOST_MICRO_BATCHES, pipeline_fusions
+from rlhf_planner.pipelines.of_plan import MAX_MICRO_BATCHES, pipeline_fusions
 
 from ..planned_jobs import Planned, gpus, large, planned
 
@@ -104,4 +104,4 @@ def test_a_micro_batch_keeps_its_share_of_what_stages_hold(job: Any) -> None:
         model = models_of_plan(*found)["actor"]
         held = activation_bytes(model, 0) - activation_bytes(model, 3)
         assert held == 3 * micro_batch_bytes(model)
-    assert MOST_MICRO_BATCHES >= 4
+    assert MAX_MICRO_BATCHES >= 4

@@ -9,22 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_flow.errors import DoesNotDivide
-from rlhf_planner.pipelines.list_schedule import Limits, list_orders
+from rlhf_planner.pipelines.list_schedule import ForwardLimits, list_orders
 from rlhf_planner.pipelines.pipeline import (
     Operation,
     Orders,
     Pipeline,
     Workload,
-    copies,
     opposite_pipelines,
+    replicate,
     uniform_pipeline,
 )
-from rlhf_planner.pipelines.priorities import longest_first
+from rlhf_planner.pipelines.priorities import critical_path_first
 from rlhf_planner.pipelines.schedule import (
     INFINITY,
-    changed_end_times,
+    build_schedule,
     end_times,
-    schedule_of,
+    update_end_times,
 )
 
 from ...depth import examples
@@ -36,7 +36,7 @@ def raised_times(workload: Workload, orders: Orders) -> list[float] | None:
     """Ends of operations: raised as long as one starts before what it waits for has ended; None if
     that goes on beyond the time of all of them together."""
     ends = list(workload.seconds)
-    rules = [(before, number) for number, before in enumerate(workload.before) if before >= 0]
+    rules = [(before, number) for number, before in enumerate(workload.predecessors) if before >= 0]
     rules += [pair for order in orders for pair in zip(order, order[1:], strict=False)]
     while max(ends) <= sum(workload.seconds):
         late = [pair for pair in rules if ends[pair[0]] > ends[pair[1]] - workload.seconds[pair[1]]]
@@ -66,7 +66,7 @@ def test_operations_run_as_soon_as_they_may_or_never(
         place = random.randrange(len(order))
         order.insert(random.randrange(len(order)), order.pop(place))
     frozen = tuple(map(tuple, orders))
-    schedule, expected = schedule_of(workload, frozen), raised_times(workload, frozen)
+    schedule, expected = build_schedule(workload, frozen), raised_times(workload, frozen)
     assert (None if schedule is None else list(schedule.ends)) == expected
     if schedule is not None:
         assert not list(problems(pipelines, done_in(schedule), limit=None))
@@ -77,7 +77,7 @@ def test_operations_run_as_soon_as_they_may_or_never(
 def test_the_bubble_is_the_time_that_no_operation_takes() -> None:
     """Two stages, one micro-batch of 1 s and 2 s: 6 s on each of two devices, 3 s of them busy."""
     workload = Workload((uniform_pipeline("x", [0, 1], 1, 2, 1),))
-    schedule = schedule_of(workload, [[0, 3], [1, 2]])
+    schedule = build_schedule(workload, [[0, 3], [1, 2]])
     assert schedule is not None
     assert schedule.makespan_seconds == 6
     assert schedule.bubble_share == pytest.approx(0.5)
@@ -96,8 +96,8 @@ def test_numbers_of_operations_are_those_of_their_list() -> None:
         Operation(0, 1, 0, True),
         Operation(0, 0, 0, True),
     )
-    assert workload.before[:7] == (-1, 0, 1, 2, 3, 4, -1)
-    assert workload.after[:7] == (1, 2, 3, 4, 5, -1, 7)
+    assert workload.predecessors[:7] == (-1, 0, 1, 2, 3, 4, -1)
+    assert workload.successors[:7] == (1, 2, 3, 4, 5, -1, 7)
 
 
 def test_opposite_pipelines_fill_the_devices_from_both_ends() -> None:
@@ -122,9 +122,9 @@ def test_opposite_pipelines_fill_the_devices_from_both_ends() -> None:
     ]
 
 
-def test_copies_that_do_not_come_out_even_are_refused() -> None:
+def test_replicas_that_do_not_fill_the_devices_are_refused() -> None:
     with pytest.raises(DoesNotDivide, match="got 2 stages for 3 devices"):
-        copies(uniform_pipeline("critic", [0, 1], 1, 2, 4), 3)
+        replicate(uniform_pipeline("critic", [0, 1], 1, 2, 4), 3)
 
 
 @settings(max_examples=examples(80))
@@ -133,7 +133,10 @@ def test_times_after_a_change_are_those_of_all_anew(
     pipelines: list[Pipeline], random: Random
 ) -> None:
     workload = Workload(tuple(pipelines))
-    orders = [list(order) for order in list_orders(workload, longest_first(workload), Limits())]
+    orders = [
+        list(order)
+        for order in list_orders(workload, critical_path_first(workload), ForwardLimits())
+    ]
     ends = end_times(workload, orders)
     assert ends is not None
     order = random.choice([each for each in orders if each])
@@ -143,11 +146,11 @@ def test_times_after_a_change_are_those_of_all_anew(
     order.insert(target, order.pop(place))
     nothing = [0.0] * len(ends)
     expected = end_times(workload, orders)
-    assert changed_end_times(workload, orders, ends, since, nothing, INFINITY) == expected
+    assert update_end_times(workload, orders, ends, since, nothing, INFINITY) == expected
     if expected is not None:
         most = max(expected)
-        assert changed_end_times(workload, orders, ends, since, nothing, most) == expected
-        assert changed_end_times(workload, orders, ends, 0, nothing, most - 1) is None
+        assert update_end_times(workload, orders, ends, since, nothing, most) == expected
+        assert update_end_times(workload, orders, ends, 0, nothing, most - 1) is None
 
 
 @pytest.mark.parametrize(

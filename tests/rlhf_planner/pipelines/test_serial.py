@@ -13,9 +13,9 @@ from rlhf_planner.pipelines.pipeline import (
     uniform_pipeline,
 )
 from rlhf_planner.pipelines.schedule import (
+    build_schedule,
     one_forward_one_backward,
     schedule_alone,
-    schedule_of,
     serial_orders,
     serial_seconds,
 )
@@ -67,15 +67,15 @@ def test_unlike_stages() -> None:
 @settings(max_examples=examples(100))
 @given(some_pipelines(6), limits, st.booleans())
 def test_pipelines_one_after_the_other_are_valid_and_no_slower_than_their_sum(
-    pipelines: list[Pipeline], limit: int | None, is_last_first: bool
+    pipelines: list[Pipeline], limit: int | None, is_reversed: bool
 ) -> None:
     workload = Workload(tuple(pipelines))
-    schedule = schedule_of(workload, serial_orders(workload, limit, is_last_first))
+    schedule = build_schedule(workload, serial_orders(workload, limit, is_reversed))
     assert schedule is not None
     assert not list(problems(pipelines, done_in(schedule), limit))
     alone = [schedule_alone(pipeline, limit).makespan_seconds for pipeline in pipelines]
     assert max(alone) <= serial_seconds(pipelines, limit) <= sum(alone)
-    in_turn = pipelines[::-1] if is_last_first else pipelines
+    in_turn = pipelines[::-1] if is_reversed else pipelines
     assert schedule.makespan_seconds <= serial_seconds(in_turn, limit)
 
 
@@ -91,7 +91,7 @@ def test_a_limit_lets_fewer_micro_batches_in_at_first() -> None:
 
 
 def test_copies_on_devices_of_their_own_run_at_once() -> None:
-    """(4 + 4 - 1) 3 = 21 s of the actor, then (4 + 2 - 1) 3 = 15 s of both copies of the critic."""
+    """(4 + 4 - 1) 3 = 21 s of the actor, then (4 + 2 - 1) 3 = 15 s of both critic replicas."""
     actor = uniform_pipeline("actor", range(4), 1, 2, 4)
     critic = uniform_pipeline("critic", range(2), 1, 2, 4)
     assert serial_seconds(opposite_pipelines(actor, critic)) == 21 + 15

@@ -10,12 +10,12 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from rlhf_api.plan import Pool
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.controller import ray_cluster
 from rlhf_runtime.controller.nodes import missing_nodes, node_bundles
 from rlhf_runtime.controller.ray_cluster import RayCluster, cluster_leftovers
 from rlhf_runtime.controller.reservation import NOT_YET, reserve
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
-from rlhf_runtime.patience import Patience
 
 from ...waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_nodes_that_only_seem_to_be_there_are_waited_for() -> None:
     seen = [{"Alive": True, "Resources": {"CPU": 2.0, "pool-cpu": 1.0}}]
     no_devices = pool(1).model_copy(update={"devices_per_node": 0})
     bundles = node_bundles(no_devices)
-    group = reserve(bundles, Patience(SECONDS, tell), lambda: missing_nodes(no_devices, seen))
+    group = reserve(bundles, BoundedWait(SECONDS, tell), lambda: missing_nodes(no_devices, seen))
     assert told == [NOT_YET]
     remove_placement_group(group)
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from rlhf_runtime.data.rows import Row
-from rlhf_runtime.preflight.limits import RowLimit
+from rlhf_runtime.preflight.findings import RowLimit
 
 BATCHES: list[list[Row]] = [[{"prompt": str(number)}] * 2 for number in range(5)]
 

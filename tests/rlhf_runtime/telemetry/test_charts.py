@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series, columns_chart, line_chart
 from rlhf_runtime.telemetry.metric_names import Format
-from rlhf_runtime.telemetry.scales import EXTENT
-from rlhf_runtime.telemetry.series import Point
+from rlhf_runtime.telemetry.plots import EXTENT, Point
 
 
 def a_chart(points: list[Point], **changes: object) -> LineChart:

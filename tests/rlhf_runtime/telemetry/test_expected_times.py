@@ -7,7 +7,7 @@ import pytest
 from rlhf_api.plan import Plan
 from rlhf_api.plan_estimate import CallEstimate, StepEstimate
 from rlhf_cli.commands.report import report
-from rlhf_runtime.telemetry.expected_times import (
+from rlhf_runtime.telemetry.plan_section import (
     STEP,
     TimePair,
     time_pairs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.plan import Mesh, Plan
-from rlhf_runtime.telemetry.plan_table import plan_tables
+from rlhf_runtime.telemetry.plan_section import plan_tables
 from rlhf_runtime.telemetry.report import write_report
 
 from .conftest import MakeRun

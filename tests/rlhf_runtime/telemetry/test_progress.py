@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from rlhf_runtime.telemetry.live_progress import LiveProgress
-from rlhf_runtime.telemetry.pace import Pace, sparkline
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.progress import Progress, make_progress
+from rlhf_runtime.telemetry.progress_text import Pace, sparkline
 from rlhf_runtime.telemetry.records import EvaluationRecord, WarmStartRecord
 from rlhf_runtime.telemetry.summary import summarize
 

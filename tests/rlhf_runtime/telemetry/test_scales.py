@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.telemetry.scales import (
+from rlhf_runtime.telemetry.plots import (
     EXTENT,
     Scale,
     byte_label,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.telemetry.series import runs, smooth, thin
+from rlhf_runtime.telemetry.plots import runs, smooth, thin
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 

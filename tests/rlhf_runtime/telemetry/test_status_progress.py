@@ -9,8 +9,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import CheckpointReport, RunPhase
 from rlhf_runtime.telemetry.records import EvaluationRecord, RunRecord, StepRecord, WarmStartRecord
-from rlhf_runtime.telemetry.status_board import StatusBoard
-from rlhf_runtime.telemetry.status_progress import StatusProgress, reportable
+from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import RunPhase, StatusReport
-from rlhf_runtime.patience import Patience
+from rlhf_runtime.bounded_wait import BoundedWait
 from rlhf_runtime.telemetry.errors import ReportPortInUse
 from rlhf_runtime.telemetry.status_board import StatusBoard
 from rlhf_runtime.telemetry.status_server import StatusServer
@@ -26,7 +26,7 @@ def ignore(_text: str) -> None:
     """Nobody listens."""
 
 
-NOW = Patience(0.0, ignore)
+NOW = BoundedWait(0.0, ignore)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_port_that_becomes_free_is_taken(board: StatusBoard) -> None:
 
     server = StatusServer(board, "secret")
     try:
-        assert server.open(LOOPBACK, port, Patience(60.0, tell, pause_seconds=0.05)) == port
+        assert server.open(LOOPBACK, port, BoundedWait(60.0, tell, poll_seconds=0.05)) == port
         assert ask(f"http://{LOOPBACK}:{port}/report")[0] == 200
     finally:
         server.close()

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_runtime.telemetry.record_log import RecordLog
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
     Outcome,
+    RecordLog,
     ResumedRecord,
     RunRecord,
     RunRecords,

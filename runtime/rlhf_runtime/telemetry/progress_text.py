@@ -1,4 +1,4 @@
-"""The pace of steps: remaining time, and a sparkline of a metric. Pure state, no clock."""
+"""Texts, pace and sparklines that the progress displays share. Pure state, no clock."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def resumed_text(step: int) -> str:
+    """The text about workers that resume from a checkpoint."""
+    return f"going on from the checkpoint of step {step}"
+
+
+def restart_text(number: int, seconds: float, reason: str, message: str) -> str:
+    """The text about a restart of the workers and its cause."""
+    when = f"in {seconds:g} s" if seconds else "at once"
+    return f"restart {number} {when}, after {reason}: {message}"

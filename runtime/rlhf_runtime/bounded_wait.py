@@ -1,4 +1,4 @@
-"""Bounded waits that report the obstacle. The clock is an argument."""
+"""BoundedWait: polls until nothing stands in the way, within a time limit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from rlhf_runtime.hooks import Hook, noop
 
 
 @dataclass(frozen=True)
-class Patience:
+class BoundedWait:
     """The limits of a wait, and its callbacks."""
 
     seconds: float
     """Maximum wait."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     """Reports the obstacle, whenever it changes."""
     check_stop: Hook = noop
     """Called before every poll; an exception ends the wait."""
-    pause_seconds: float = 1.0
-    """Interval of polls."""
+    poll_seconds: float = 1.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -36,10 +35,11 @@ class Patience:
         deadline, reported = self.clock() + self.seconds, ""
         while True:
             self.check_stop()
+            # Poll before the deadline is checked: a wait of 0 seconds polls once.
             current = obstacle()
             if not current or self.clock() >= deadline:
                 return current
             if current != reported:
                 reported = current
-                self.tell(current)
-            self.sleep(self.pause_seconds)
+                self.report(current)
+            self.sleep(self.poll_seconds)

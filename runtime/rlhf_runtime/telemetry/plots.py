@@ -1,13 +1,14 @@
-"""Axes: nice ticks, and numbers as positions. Pure."""
+"""Scales, series and colours of charts. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+# Width and height of every plot in its own units; the page stretches it to any size.
 EXTENT = 1000.0
-"""Width and height of every plot in its own units; the page stretches it to any size."""
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,102 @@ def tick_label(value: float, ticks: tuple[float, ...]) -> str:
 
 def _decimals(gap: float) -> int:
     return max(0, -math.floor(math.log10(gap) + 1e-9))
+
+
+# A step and a value.
+Point = tuple[int, float]
+
+
+def finite(points: Sequence[Point]) -> list[Point]:
+    """The points whose value is a number."""
+    return [point for point in points if math.isfinite(point[1])]
+
+
+def thin(points: Sequence[Point], limit: int) -> list[Point]:
+    """At most about `limit` points that keep every peak: each bucket's smallest and largest.
+
+    A bucket with a value that is not finite also keeps one such point, so that gaps stay
+    visible. The first and the last point are kept.
+    """
+    if len(points) <= limit:
+        return list(points)
+    kept = {0, len(points) - 1}
+    buckets = max(1, limit // 2)
+    for bucket in range(buckets):
+        part = range(bucket * len(points) // buckets, (bucket + 1) * len(points) // buckets)
+        numbers = [index for index in part if math.isfinite(points[index][1])]
+        if len(numbers) < len(part):
+            kept.add(next(index for index in part if not math.isfinite(points[index][1])))
+        if numbers:
+            kept.add(min(numbers, key=lambda index: points[index][1]))
+            kept.add(max(numbers, key=lambda index: points[index][1]))
+    return [points[index] for index in sorted(kept)]
+
+
+def runs(points: Sequence[Point]) -> list[list[Point]]:
+    """Split points at those that are not finite: each run is drawn as one line."""
+    result: list[list[Point]] = [[]]
+    for point in points:
+        if math.isfinite(point[1]):
+            result[-1].append(point)
+        elif result[-1]:
+            result.append([])
+    return [run for run in result if run]
+
+
+def smooth(points: Sequence[Point]) -> list[Point]:
+    """The centred running mean of the finite points.
+
+    Its window is a tenth of the series, at least five points, and is cut off at both ends.
+    """
+    numbers = finite(points)
+    sums = list(accumulate((value for _, value in numbers), initial=0.0))
+    reach = max(2, len(numbers) // 20)
+    smoothed: list[Point] = []
+    for index, (step, _) in enumerate(numbers):
+        low, high = max(0, index - reach), min(len(numbers), index + reach + 1)
+        smoothed.append((step, (sums[high] - sums[low]) / (high - low)))
+    return smoothed
+
+
+# Colours of the palette; the page defines --c0 ... --c7 and the text on them, --t0 ... --t7.
+NUM_COLOURS = 8
+
+# The rest of a step, outside of its phases.
+OTHER = "other"
+
+# Calls and phases with a fixed colour.
+FIXED_COLOURS = {
+    "generate": 0,
+    "train": 1,
+    "score": 2,
+    "reward": 2,
+    "infer": 3,
+    "log_probs": 3,
+    "values": 7,
+    "compute": 4,
+    "transition": 5,
+    "reshard": 5,
+    "release": 5,
+    "load": 5,
+    "offload": 5,
+    "update_weights": 5,
+    "evaluate": 6,
+    OTHER: 6,
+}
+
+
+def colours(names: Iterable[str]) -> dict[str, int]:
+    """A colour for each name: its fixed one, else the unused ones in turn, in order of names."""
+    ordered = list(dict.fromkeys(names))
+    used = {FIXED_COLOURS[name] for name in ordered if name in FIXED_COLOURS}
+    free = [colour for colour in range(NUM_COLOURS) if colour not in used] or [7]
+    chosen: dict[str, int] = {}
+    unknown = 0
+    for name in ordered:
+        if name in FIXED_COLOURS:
+            chosen[name] = FIXED_COLOURS[name]
+        else:
+            chosen[name] = free[unknown % len(free)]
+            unknown += 1
+    return chosen
