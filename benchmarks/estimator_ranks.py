@@ -189,10 +189,11 @@ class Runner:
         return seconds[1:] or seconds
 
     def _generate(self, job: Job) -> list[float]:
+        from rlhf_api.spec.rollout import GenerationEngineType
         from rlhf_planner.memory.generation import kv_bytes
-        from rlhf_runtime.engines.vllm.arguments import EngineSettings
-        from rlhf_runtime.engines.vllm.engine import VllmEngine
-        from rlhf_runtime.engines.vllm.requests import Sampling
+        from rlhf_runtime.engines.generation import EngineSettings
+        from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
+        from rlhf_runtime.roles.generation_engines import make_generation_engine
 
         load = generation_load(self._work.model, job)
         cache = kv_bytes(load, 1, job.rows)
@@ -210,11 +211,12 @@ class Runner:
             share_prompts=job.samples > 1 and job.prompt >= 32,
             world=f"estimator-{os.getpid()}",
         )
-        engine = VllmEngine(settings, self._world)
-        engine.weights_written()
+        engine = make_generation_engine(GenerationEngineType.VLLM, settings, self._world)
+        engine.publish(0)
+        generator = BatchGenerator(engine)
         prompts, _, _ = _rows(job, self._work.model.shape.vocab_size)
         sampling = Sampling(1.0, range(job.rows))
-        seconds = self._rounds(partial(engine.generate, prompts, sampling))
+        seconds = self._rounds(partial(generator.generate, prompts, sampling, 0, job.response))
         engine.close()
         return seconds
 

@@ -16,16 +16,19 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import GenerationEngineType
 from rlhf_planner.memory.generation import KV_BLOCK_TOKENS
 from rlhf_planner.problem.profile import Curve, GenerationCurves, block_curves, curve_of
 from rlhf_runtime.dataplane.columns import pack
-from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.vllm.requests import Sampling
+from rlhf_runtime.engines.generation import EngineSettings
+from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.profiling.timed_model import Now
+from rlhf_runtime.roles.generation_engines import make_generation_engine
 
+ENGINE = GenerationEngineType.VLLM
+"""The measured engine."""
 DECODED = 9
 """Tokens of each response."""
 REPEATS = 4
@@ -204,27 +207,30 @@ def _measure_engine(
     now: Now,
 ) -> dict[Run, StepSeconds]:
     """The minimum times of each run."""
-    engine = VllmEngine(_settings(config, world, dtype, runs), world)
-    engine.weights_written()
+    settings = _settings(config, world, dtype, runs)
+    engine = make_generation_engine(ENGINE, settings, world)
+    # The weights that it started with.
+    engine.publish(0)
+    generator = BatchGenerator(engine)
     vocabulary = 64
     times = {}
     for run in runs:
         text = f"{run.sequences} prompts of {run.prompt} tokens, {config.num_layers} deep"
         begin(f"generation with {text}")
-        repeated = [_run(engine, run, vocabulary, now) for _ in range(REPEATS)][1:]
+        repeated = [_run(generator, run, vocabulary, now) for _ in range(REPEATS)][1:]
         times[run] = StepSeconds(*map(min, zip(*repeated, strict=True)))
     engine.close()
     return times
 
 
-def _run(engine: VllmEngine, run: Run, vocabulary: int, now: Now) -> StepSeconds:
+def _run(generator: BatchGenerator, run: Run, vocabulary: int, now: Now) -> StepSeconds:
     random = np.random.default_rng(run.tokens)
     prompts = pack(
         [random.integers(0, vocabulary, run.prompt) for _ in range(run.sequences)], np.int32
     )
     marks = [now()]
     sampling = Sampling(1.0, range(run.sequences))
-    engine.generate(prompts, sampling, tick=lambda: marks.append(now()), max_tokens=DECODED)
+    generator.generate(prompts, sampling, 0, DECODED, tick=lambda: marks.append(now()))
     steps = [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
     prefill, *decode = steps[:DECODED]
     return StepSeconds(prefill, median(decode))

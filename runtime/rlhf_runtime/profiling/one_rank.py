@@ -26,16 +26,16 @@ from rlhf_planner.problem.profile import (
     TrainingCurves,
 )
 from rlhf_runtime.engines.host_memory import keep_free_pages
-from rlhf_runtime.engines.vllm.libraries import vllm_version
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.profiling.constants import link_seconds, memory_bytes_per_second
-from rlhf_runtime.profiling.generation import EngineConfig, measure_generation, runs_for
+from rlhf_runtime.profiling.generation import ENGINE, EngineConfig, measure_generation, runs_for
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject, generation_layers, training_layers, write_part
 from rlhf_runtime.profiling.timed_model import Clock, Now
 from rlhf_runtime.profiling.training import measure_training
 from rlhf_runtime.roles.context import DTYPES
 from rlhf_runtime.roles.generation import DTYPE_NAMES
+from rlhf_runtime.roles.generation_engines import library_version
 
 Say = Callable[[str], None]
 COLLECTIVE_SECONDS = 600.0
@@ -76,7 +76,7 @@ def measure_all(rank: int, setup: Setup, say: Say) -> Profile:
             ranks=setup.ranks,
             threads=setup.threads,
             torch=torch.__version__,
-            vllm=vllm_version() if steps else None,
+            vllm=library_version(ENGINE) if steps else None,
         ),
         constants=constants.model_copy(update={"engine_step_seconds": min(steps, default=None)}),
         models=models,

@@ -1,4 +1,4 @@
-"""Generation by vLLM with a role's current weights."""
+"""Generation with a role's current weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.generation import EngineSettings, GenerationEngine
+from rlhf_runtime.engines.response_batch import (
+    BatchGenerator,
+    Generated,
+    ResponseBatch,
+    Sampling,
+)
 from rlhf_runtime.engines.training import TrainingEngine
-from rlhf_runtime.engines.vllm.arguments import EngineSettings
-from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.generation_engines import make_generation_engine
 from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.seeds import sample_seeds
@@ -63,18 +68,19 @@ class Generation:
             # The trainer is offloaded before the engine starts, so start-up needs no more memory
             # than generation, and the plan's sum for generation covers both.
             trainer.offload(context.role_plan.offload)
-        self._vllm = self._start_engine(plan) if context.generates_here else None
+        self._generation_engine = self._start_engine(plan) if context.generates_here else None
         self.methods: dict[str, Callable[[CallInputs], Result]] = {"reshard": self.reshard}
-        if self._vllm is not None:
+        if self._generation_engine is not None:
             self.methods |= {"generate": self.generate, "release": self.release}
             if context.engine_group is not None:
                 self.methods["finish"] = self.finish
+            self._generator = BatchGenerator(self._generation_engine)
             if plan.release_during_training:
-                self._vllm.release()
-        self._weight_sync = WeightSync(trainer, source, self._vllm, ranks)
+                self._generation_engine.release()
+        self._weight_sync = WeightSync(trainer, source, self._generation_engine, ranks)
         self._migration: SequenceMigration | None = None
 
-    def _start_engine(self, plan: GenerationPlan) -> VllmEngine:
+    def _start_engine(self, plan: GenerationPlan) -> GenerationEngine:
         context, rollout = self._context, self._context.job.spec.rollout
         block_tokens = plan.kv_block_tokens
         settings = EngineSettings(
@@ -88,12 +94,12 @@ class Generation:
             max_concurrent_sequences=plan.max_concurrent_sequences,
             block_tokens=block_tokens,
             stop_token_ids=self._tokenizer.end_token_ids,
-            # vLLM shares complete cache blocks only.
+            # An engine shares complete cache blocks only.
             share_prompts=plan.max_samples_per_prompt > 1
             and rollout.max_prompt_tokens >= block_tokens,
             world=f"{context.incarnation}-{plan.mesh.pool}",
         )
-        return VllmEngine(settings, context.world)
+        return make_generation_engine(rollout.engine, settings, context.world)
 
     def reshard(self, inputs: CallInputs) -> Result:
         """Copy the trainer's weights into the engines, unless they have them."""
@@ -104,8 +110,8 @@ class Generation:
 
     def release(self, _: CallInputs) -> Result:
         """Release the memory of the engine's weights and cache."""
-        assert self._vllm is not None
-        self._vllm.release()
+        assert self._generation_engine is not None
+        self._generation_engine.release()
         return Result()
 
     def sync_initial_weights(self) -> None:
@@ -120,15 +126,16 @@ class Generation:
         Raises:
             UnsupportedModel: the engine cannot compute the model.
         """
-        if self._vllm is None:
+        if self._generation_engine is None:
             return
         plan = self._context.plan.generation(self._context.role)
         assert plan is not None
         # Kernels run first at the first token, so an unsupported model fails here.
         prompts = pack([[self._tokenizer.eos_token_id]], np.int32)
+        version = self._weight_sync.current_version(INITIAL_VERSION)
         try:
-            self._vllm.generate(prompts, Sampling(0.0, [0]), max_tokens=1)
-        except Exception as error:  # whatever vLLM and its kernels raise
+            self._generator.generate(prompts, Sampling(0.0, [0]), version, 1)
+        except Exception as error:  # whatever an engine and its kernels raise
             if isinstance(error, RlhfError) or is_out_of_memory(error) or _is_peer_error(error):
                 raise
             logger.exception("the first token of %s failed", self._context.role)
@@ -138,30 +145,32 @@ class Generation:
                 "choose a model that vLLM serves on such devices; the rank's log has the traceback"
             ) from error
         if plan.release_during_training:
-            self._vllm.release()
+            self._generation_engine.release()
 
     def generate(self, inputs: CallInputs) -> Result:
         """Generate `samples` responses to each of this rank's prompts."""
         options, rollout = inputs.call.options, self._context.job.spec.rollout
-        assert isinstance(options, GenerateOptions) and self._vllm is not None
+        assert isinstance(options, GenerateOptions) and self._generation_engine is not None
         samples = options.samples
         # Temperature 0 is greedy decoding.
         temperature = 0.0 if options.greedy else options.temperature or rollout.temperature
-        self._weight_sync.require_current(_required_version(inputs))
+        version = self._weight_sync.current_version(_required_version(inputs))
         rows = inputs.rows()
         columns = {name: repeat_rows(column, samples) for name, column in inputs.load(rows).items()}
         index = inputs.index.find(rows)
         columns["sample_index"] = Column(sample_numbers(index.groups, samples))
         prompts = _prompts(index.repeat(samples), columns)
         sampling = self._sampling(prompts, inputs, temperature)
-        requests = self._vllm.start(columns["prompt_tokens"], sampling)
+        responses = self._generator.start(
+            columns["prompt_tokens"], sampling, version, rollout.max_response_tokens
+        )
         if inputs.leaves_rows:
-            return self._generate_until_migration(inputs, prompts, requests, temperature)
-        requests.run(self._context.tick)
-        return self._result(inputs, prompts, requests.generated())
+            return self._generate_until_migration(inputs, prompts, responses, temperature)
+        responses.run(self._context.tick)
+        return self._result(inputs, prompts, responses.generated())
 
     def _generate_until_migration(
-        self, inputs: CallInputs, prompts: Prompts, requests: Requests, temperature: float
+        self, inputs: CallInputs, prompts: Prompts, responses: ResponseBatch, temperature: float
     ) -> Result:
         """Generate until the finishing engines can take all unfinished rows. Collective over the
         engines."""
@@ -169,11 +178,11 @@ class Generation:
         assert context.engine_group is not None, "the plan migrates rows"
         migration = SequenceMigration(context.plan, context.role, context.engine_group, inputs.at)
         self._migration = migration
-        requests.run_until(migration.is_due, context.tick)
-        ended = np.flatnonzero(requests.has_ended)
-        running = np.flatnonzero(~requests.has_ended)
-        unfinished = migration.hand_over(prompts.take(running), requests, running, temperature)
-        result = self._result(inputs, prompts.take(ended), requests.generated(ended))
+        responses.run_until(migration.is_due, context.tick)
+        ended = np.flatnonzero(responses.has_ended)
+        running = np.flatnonzero(~responses.has_ended)
+        unfinished = migration.hand_over(prompts.take(running), responses, running, temperature)
+        result = self._result(inputs, prompts.take(ended), responses.generated(ended))
         return replace(result, unfinished=unfinished)
 
     def finish(self, inputs: CallInputs) -> Result:
@@ -184,13 +193,13 @@ class Generation:
         sampling = self._sampling(migrated, inputs, migration.temperature)
         max_tokens = self._context.job.spec.rollout.max_response_tokens
         migration.resume(migrated, sampling, max_tokens)
-        migration.requests.run(self._context.tick)
+        migration.responses.run(self._context.tick)
         return self._result(inputs, *migration.generated(migrated))
 
     def close(self) -> None:
         """Close the engine."""
-        if self._vllm is not None:
-            self._vllm.close()
+        if self._generation_engine is not None:
+            self._generation_engine.close()
 
     def _sampling(self, prompts: Prompts, inputs: CallInputs, temperature: float) -> Sampling:
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)

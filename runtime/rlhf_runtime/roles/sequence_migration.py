@@ -24,7 +24,7 @@ from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.parallel import RankGroup
-from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
+from rlhf_runtime.engines.response_batch import Generated, ResponseBatch, Sampling
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,26 @@ class SequenceMigration:
         return int(self._running_rows.sum()) <= self._threshold
 
     def hand_over(
-        self, prompts: Prompts, requests: Requests, running: Rows, temperature: float
+        self, prompts: Prompts, responses: ResponseBatch, running: Rows, temperature: float
     ) -> Shard:
         """Return the rows that this engine hands to others; none if it is a finishing engine.
 
         Args:
             prompts: of the running rows.
-            requests: of all rows.
+            responses: of all rows.
             running: positions of the running rows among all.
             temperature: their sampling temperature.
         """
-        self.temperature, self.requests = temperature, requests
+        self.temperature, self.responses = temperature, responses
         is_finishing = self._at.data in self._finishing
         self._running = running
-        # A finishing engine keeps its requests with their cache, and hands over none.
+        # A finishing engine keeps its sequences with their cache, and hands over none.
         if is_finishing:
             self._kept, prompts, running = prompts, prompts.take(running[:0]), running[:0]
         else:
             # Frees the cache; the finishing engines prefill these rows again.
-            requests.abort()
-        return _unfinished_shard(prompts, requests.generated(running))
+            responses.abort()
+        return _unfinished_shard(prompts, responses.generated(running))
 
     def assigned_rows(self, inputs: CallInputs) -> Prompts:
         """Select the rows of other engines that this one finishes.
@@ -133,15 +133,15 @@ class SequenceMigration:
         prompts = pack([np.concatenate(pair) for pair in pairs], np.int32)
         # The generated tokens are part of the new prompt, and count towards the response's limit.
         remaining = [max_tokens - length for length in generated.lengths.tolist()]
-        self.requests.add(prompts, sampling, remaining)
+        self.responses.add(prompts, sampling, remaining, keeps_prefixes=True)
 
     def generated(self, migrated: Prompts) -> tuple[Prompts, Generated]:
         """Return all rows that this engine has finished, with their complete responses."""
         assert self._kept is not None, "only finishing engines are called"
-        count = len(self.requests.has_ended)
-        kept = self.requests.generated(self._running)
+        count = len(self.responses.has_ended)
+        kept = self.responses.generated(self._running)
         # Migrated rows were added last.
-        rest = self.requests.generated(np.arange(count - len(migrated.index.rows), count))
+        rest = self.responses.generated(np.arange(count - len(migrated.index.rows), count))
         tokens, log_probs = (
             migrated.columns[name] for name in ("response_tokens", "rollout_log_probs")
         )

@@ -1,4 +1,4 @@
-"""Copies the trainer's weights into vLLM's storage, resharded and verified by checksum."""
+"""Copies the trainer's weights into the generation engine's storage, verified by checksum."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from rlhf_api.plan import GraphName
 from rlhf_runtime.calls.reports import Statistics
+from rlhf_runtime.engines.generation import GenerationEngine
 from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
-from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.checksum import piece_checksum
 from rlhf_runtime.reshard.execute import PreparedTransfer
@@ -45,7 +45,7 @@ class WeightSync:
         self,
         trainer: TrainingEngine | None,
         source: Views,
-        engine: VllmEngine | None,
+        engine: GenerationEngine | None,
         ranks: RankGroup,
     ) -> None:
         """Plan the transfer. Collective. Neither engine has to be on its device.
@@ -78,28 +78,30 @@ class WeightSync:
             plan_reshard(*gathered), ranks.rank, self._source, self._target, ranks.group
         )
 
-    def require_current(self, version: WeightVersion) -> None:
-        """Refuse to generate with other weights than the trainer's.
+    def current_version(self, required: WeightVersion) -> int:
+        """The engine's version of the weights, for the sequences of a call.
 
         Args:
-            version: required by the call that generates.
+            required: by the call that generates.
 
         Raises:
             StaleWeights: the engine has other weights, or none.
         """
         assert self._engine is not None, "a rank without generation needs no weights"
         if self._trainer is None:
-            is_current = version == self._required
+            is_current = required == self._required
             expected = "those of the pass, after its updates so far"
         else:
             is_current = self._version == self._trainer.version
             expected = f"version {self._trainer.version}"
-        if not is_current or not self._engine.has_weights:
-            present = f"version {self._version}" if self._engine.has_weights else "none"
+        if not is_current or self._engine.version is None:
+            has_weights = self._engine.version is not None
+            present = f"version {self._version}" if has_weights else "none"
             raise StaleWeights(
                 f"the engine has other weights than the trainer: got {present}, allowed "
                 f"{expected}; the plan lacks a reshard before this call"
             )
+        return self._version
 
     def sync(self, required: WeightVersion) -> Statistics:
         """Copy the trainer's weights into the engine, unless it has this version. Collective.
@@ -121,11 +123,11 @@ class WeightSync:
             self._trainer.require_loaded()
         self._require_same_storage()
         if self._engine is not None:
-            self._engine.restore_weights()
+            self._engine.restore()
         moved = self._transfer.run()
         self._verify(version)
         if self._engine is not None:
-            self._engine.weights_written()
+            self._engine.publish(version)
         self._version = version
         # Before the engine allocates its cache: both at once might not fit.
         self._transfer.release()
@@ -137,7 +139,7 @@ class WeightSync:
         ranks."""
         # Ranks without a trainer contribute -1; the maximum is the trainer's version.
         version = -1 if self._trainer is None else self._trainer.version
-        is_missing = self._engine is not None and not self._engine.has_weights
+        is_missing = self._engine is not None and self._engine.version is None
         version, any_missing = self._ranks.max(torch.tensor([version, int(is_missing)])).tolist()
         return version, bool(any_missing)
 

@@ -23,6 +23,7 @@ ENVIRONMENT = {
 OWN_MODULES = (
     "rlhf_runtime.checkpoint.saver",
     "rlhf_runtime.data.load",
+    "rlhf_runtime.engines.vllm.engine",
     "rlhf_runtime.models.sources",
     "rlhf_runtime.models.vocabulary",
     "rlhf_runtime.rewards.scorer",

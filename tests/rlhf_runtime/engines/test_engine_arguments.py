@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_runtime.engines.vllm.arguments import EngineSettings, engine_arguments
+from rlhf_runtime.engines.generation import EngineSettings
+from rlhf_runtime.engines.vllm.arguments import engine_arguments
 
 GIB = 2**30
 SETTINGS = EngineSettings(

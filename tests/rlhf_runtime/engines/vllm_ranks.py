@@ -22,12 +22,17 @@ from rlhf_api.plan import GraphName, Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.generation import EngineSettings
 from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
+from rlhf_runtime.engines.response_batch import (
+    BatchGenerator,
+    Generated,
+    ResponseBatch,
+    Sampling,
+)
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
-from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.vllm.requests import Generated, Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
@@ -37,6 +42,7 @@ from rlhf_sizing.limits import BATCHED_TOKENS
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import Scenario, run_scenarios
 from .fsdp_ranks import local_weights
+from .generation_contract import CONTRACT, EngineUnderTest
 from .greedy import greedy_answers
 from .tiny_models import END, GENERATING, MODELS, ragged, write_model
 from .vllm_heads import assert_kernels_are_those_that_plans_take
@@ -74,6 +80,7 @@ class Pair:
             ),
             world,
         )
+        self.generator = BatchGenerator(self.engine)
         ranks = RankGroup(parallel.rank, parallel.size, parallel.group)
         self.weight_sync = WeightSync(self.model, self.model.views(), self.engine, ranks)
 
@@ -90,7 +97,16 @@ class Pair:
 
     def generate(self, prompts: Column, temperature: float, seed: int = 0) -> Generated:
         seeds = [1000 * seed + row for row in range(prompts.num_rows)]
-        return self.engine.generate(prompts, Sampling(temperature, seeds))
+        return self.sample(prompts, Sampling(temperature, seeds))
+
+    def sample(self, prompts: Column, sampling: Sampling) -> Generated:
+        batch = self.start(prompts, sampling)
+        batch.run()
+        return batch.generated()
+
+    def start(self, prompts: Column, sampling: Sampling) -> ResponseBatch:
+        version = self.weight_sync.current_version(WEIGHT_VERSION)
+        return self.generator.start(prompts, sampling, version, MAX_RESPONSE)
 
     def expected(self, prompts: Column) -> list[list[int]]:
         """Hugging Face's greedy answers with the trainer's present weights."""
@@ -153,7 +169,7 @@ def seeds_alone_decide_a_sample(at: Pair) -> None:
     assert tokens_of(at.generate(prompts, 1.0, seed=6)) != everything
     some = np.array([11, 2, 7], dtype=np.int64)
     sampling = Sampling(1.0, [5000 + int(row) for row in some])
-    alone = at.engine.generate(prompts.take(some), sampling)
+    alone = at.sample(prompts.take(some), sampling)
     assert tokens_of(alone) == [everything[row] for row in some]
 
 
@@ -165,7 +181,7 @@ def prompts_of_more_tokens_than_a_step_takes_are_sampled_alike(at: Pair) -> None
     prompts = ragged(lengths, seed=0)
     everything = tokens_of(at.generate(prompts, 1.0, seed=5))
     last = len(lengths) - 1
-    alone = at.engine.generate(prompts.take(np.array([last])), Sampling(1.0, [5000 + last]))
+    alone = at.sample(prompts.take(np.array([last])), Sampling(1.0, [5000 + last]))
     assert tokens_of(alone) == everything[last:]
 
 
@@ -180,7 +196,7 @@ def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
         asked.append(left)
         return True
 
-    begun = at.engine.start(prompts, Sampling(0.0, seeds))
+    begun = at.start(prompts, Sampling(0.0, seeds))
     begun.run_until(is_enough)
     left = np.flatnonzero(~begun.has_ended)
     assert asked == [len(left)] and 0 < len(left) < len(seeds)
@@ -193,7 +209,7 @@ def what_is_left_of_a_response_goes_on_elsewhere(at: Pair) -> None:
     assert all(so_far[row] == expected[row][:CHECK_STEPS] for row in left)
 
     asked.clear()
-    others = at.engine.start(prompts.take(np.arange(2)), Sampling(0.0, seeds[:2]))
+    others = at.start(prompts.take(np.arange(2)), Sampling(0.0, seeds[:2]))
     others.run_until(is_enough)
     runs = prompts.runs()
     rest = pack([[*runs[row], *so_far[row]] for row in left], np.int32)
@@ -229,16 +245,16 @@ def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
 
 def only_current_weights_generate(at: Pair) -> None:
     at.weight_sync.sync(WEIGHT_VERSION)
-    at.weight_sync.require_current(WEIGHT_VERSION)
+    at.weight_sync.current_version(WEIGHT_VERSION)
     at.change_weights(3)
     with pytest.raises(StaleWeights, match="got version .*, allowed version"):
-        at.weight_sync.require_current(WEIGHT_VERSION)
+        at.weight_sync.current_version(WEIGHT_VERSION)
     at.weight_sync.sync(WEIGHT_VERSION)
     at.engine.release()
     with pytest.raises(StaleWeights, match="got none, allowed version"):
-        at.weight_sync.require_current(WEIGHT_VERSION)
+        at.weight_sync.current_version(WEIGHT_VERSION)
     at.weight_sync.sync(WEIGHT_VERSION)
-    at.weight_sync.require_current(WEIGHT_VERSION)
+    at.weight_sync.current_version(WEIGHT_VERSION)
 
 
 def released_memory_comes_back_without_a_trace(at: Pair) -> None:
@@ -310,6 +326,12 @@ def no_text_is_made_in_vllm(at: Pair) -> None:
     assert core.vllm_config.model_config.skip_tokenizer_init
 
 
+def as_every_engine(at: Pair, scenario: Callable[[EngineUnderTest], None]) -> None:
+    at.weight_sync.sync(WEIGHT_VERSION)
+    with torch.no_grad():
+        scenario(EngineUnderTest(at.engine, at.prompts(), MAX_RESPONSE, STOPS))
+
+
 def heads_with_kernels_are_those_that_plans_take(_: Pair) -> None:
     assert_kernels_are_those_that_plans_take()
 
@@ -330,6 +352,7 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "released memory comes back without a trace": released_memory_comes_back_without_a_trace,
     "a weight that arrives wrong is named": a_weight_that_arrives_wrong_is_named,
     "no text is made in vLLM": no_text_is_made_in_vllm,
+    **{name: partial(as_every_engine, scenario=each) for name, each in CONTRACT.items()},
     "heads with kernels are those that plans take": heads_with_kernels_are_those_that_plans_take,
 }
 

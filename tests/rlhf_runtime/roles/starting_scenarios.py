@@ -47,7 +47,7 @@ class BuiltBeside:
 
     def __init__(self, folder: Path, trainer: TrainingEngine) -> None:
         self.trainer_bytes = dict(trainer.bytes_on_device())
-        self.has_weights = False
+        self.version: int | None = None
         self._weights = {
             name: torch.zeros_like(tensor)
             for name, tensor in load_file(folder / "model.safetensors").items()
@@ -56,12 +56,12 @@ class BuiltBeside:
     def views(self) -> Views:
         return {n: [View(t, TensorSlice.full(tuple(t.shape)))] for n, t in self._weights.items()}
 
-    def restore_weights(self) -> None: ...
+    def restore(self) -> None: ...
 
     def release(self) -> None: ...
 
-    def weights_written(self) -> None:
-        self.has_weights = True
+    def publish(self, version: int) -> None:
+        self.version = version
 
 
 def engines_start_where_trainers_have_left(world: World, folder: Path, what: str) -> None:

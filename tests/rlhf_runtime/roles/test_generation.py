@@ -14,7 +14,7 @@ from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
-from rlhf_runtime.engines.vllm.requests import Generated, Sampling
+from rlhf_runtime.engines.response_batch import Generated, Sampling
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
@@ -130,8 +130,8 @@ class FirstTokenEngine(Engine):
         self.error = error
         self.asked: list[Any] = []
 
-    def generate(self, prompts: Column, sampling: Sampling, *, max_tokens: int) -> None:
-        self.asked.append((prompts.values.tolist(), sampling.temperature, max_tokens))
+    def generate(self, prompts: Column, sampling: Sampling, version: int, max_tokens: int) -> None:
+        self.asked.append((prompts.values.tolist(), sampling.temperature, version, max_tokens))
         if self.error is not None:
             raise self.error
 
@@ -142,7 +142,10 @@ def with_engine(error: Exception | None, releases: bool) -> tuple[Generation, Fi
     plans = SimpleNamespace(generation=lambda role: plan)
     generation._context = SimpleNamespace(plan=plans, role="actor")  # type: ignore[assignment]
     generation._tokenizer = SimpleNamespace(eos_token_id=3)  # type: ignore[assignment]
-    generation._vllm = engine  # type: ignore[assignment]
+    generation._generation_engine = engine  # type: ignore[assignment]
+    generation._generator = engine  # type: ignore[assignment]
+    weight_sync = SimpleNamespace(current_version=lambda required: 5)
+    generation._weight_sync = weight_sync  # type: ignore[assignment]
     return generation, engine
 
 
@@ -150,7 +153,7 @@ def with_engine(error: Exception | None, releases: bool) -> tuple[Generation, Fi
 def test_the_first_token_leaves_the_engine_as_it_was(releases: bool) -> None:
     generation, engine = with_engine(None, releases)
     generation.generate_first_token()
-    assert engine.asked == [([3], 0.0, 1)] and engine.released == int(releases)
+    assert engine.asked == [([3], 0.0, 5, 1)] and engine.released == int(releases)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rlhf_api.plan_fusion import StageFusion
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.engines.vllm.requests import Generated, Sampling
+from rlhf_runtime.engines.response_batch import Generated, Sampling
 from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration, assign_rows
 
 ENGINES = Mesh(pool="local", data=3)
@@ -33,7 +33,7 @@ class Ranks:
         return values + self._others
 
 
-class FakeRequests:
+class FakeResponses:
     """Responses of which each token is the row's number; the first rows have ended."""
 
     def __init__(self, lengths: list[int], num_ended: int) -> None:
@@ -48,7 +48,10 @@ class FakeRequests:
     def abort(self) -> None:
         self.aborted = True
 
-    def add(self, prompts: Column, sampling: Sampling, max_tokens: list[int]) -> None:
+    def add(
+        self, prompts: Column, sampling: Sampling, max_tokens: list[int], *, keeps_prefixes: bool
+    ) -> None:
+        assert keeps_prefixes, "as if they had been here from the start"
         for prompt, most in zip(prompts.runs(), max_tokens, strict=True):
             self.added.append((prompt.tolist(), most))
             self.lengths.append(most)
@@ -92,12 +95,12 @@ def test_ranks_of_one_engine_count_its_rows_once() -> None:
 
 
 def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
-    rest, requests = rest_of(0, [0, 1, 0]), FakeRequests([5, 2, 3], num_ended=1)
+    rest, responses = rest_of(0, [0, 1, 0]), FakeResponses([5, 2, 3], num_ended=1)
     assert rest.is_due(2)
     running = np.array([1, 2])
-    made: Any = requests
+    made: Any = responses
     left = rest.hand_over(prompts_of([70, 80]), made, running, 0.5)
-    assert requests.aborted and rest.temperature == 0.5
+    assert responses.aborted and rest.temperature == 0.5
     assert left.index.rows.tolist() == [70, 80]
     tokens = [run.tolist() for run in left.columns["response_tokens"].runs()]
     assert tokens == [[1, 1], [2, 2, 2]]
@@ -106,11 +109,11 @@ def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
 def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
     """It has two rows, the other one that finishes has three: of three rows that come it gets the
     first and the second of the rest, by loads 2, 3."""
-    rest, requests = rest_of(1, [3, 0, 3], threshold=8), FakeRequests([5, 2, 3], num_ended=1)
+    rest, responses = rest_of(1, [3, 0, 3], threshold=8), FakeResponses([5, 2, 3], num_ended=1)
     assert rest.is_due(2)
-    made: Any = requests
+    made: Any = responses
     own = rest.hand_over(prompts_of([10, 11]), made, np.array([1, 2]), 1.0)
-    assert not requests.aborted and not len(own.index.rows)
+    assert not responses.aborted and not len(own.index.rows)
     given_away = Shard(
         ShardIndex(np.array([1, 4, 6]), np.array([1, 4, 6]), np.ones(3, dtype=np.int32)),
         {
@@ -128,7 +131,7 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
     taken = rest.assigned_rows(inputs)
     assert taken.index.rows.tolist() == [1, 4], "then both have three, and the first is next"
     rest.resume(taken, Sampling(1.0, [0, 0]), 8)
-    assert requests.added == [([1, 90], 7), ([4, 91, 92], 6)]
+    assert responses.added == [([1, 90], 7), ([4, 91, 92], 6)]
     found, generated = rest.generated(taken)
     assert found.index.rows.tolist() == [10, 11, 1, 4]
     tokens = [run.tolist() for run in generated.tokens.runs()]

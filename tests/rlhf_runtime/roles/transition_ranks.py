@@ -28,12 +28,12 @@ from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes, weight_b
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
+from rlhf_runtime.engines.generation import EngineSettings
 from rlhf_runtime.engines.megatron.engine import MegatronEngine
 from rlhf_runtime.engines.parallel import ParallelContext, RankGroup, make_rank_groups
+from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
 from rlhf_runtime.engines.training import TrainingEngine
-from rlhf_runtime.engines.vllm.arguments import EngineSettings
 from rlhf_runtime.engines.vllm.engine import VllmEngine
-from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice, uncovered
@@ -66,7 +66,7 @@ class HeldViews:
     """A trainer, or an engine, that is nothing but its storage."""
 
     def __init__(self, views: Views) -> None:
-        self.version, self.has_weights = 0, False
+        self.version: int | None = 0
         self._views = views
 
     def views(self) -> Views:
@@ -79,10 +79,11 @@ class HeldViews:
             for name, parts in self._views.items()
         }
 
-    def weights_written(self) -> None:
-        self.has_weights = True
+    def publish(self, version: int) -> None:
+        self.version = version
 
-    def restore_weights(self) -> None: ...
+    def restore(self) -> None:
+        self.version = None
 
     def require_loaded(self) -> None: ...
 
@@ -105,6 +106,7 @@ class Setting:
         generates = world.rank in case.engines.ranks
         self.at = Coordinates.in_mesh(world.rank, case.engines) if generates else None
         self.engine = VllmEngine(settings(folder, case.engines), world) if generates else None
+        self.generator = None if self.engine is None else BatchGenerator(self.engine)
         source = {} if self.trainer is None else self.trainer.views()
         self.weight_sync = WeightSync(self.trainer, source, self.engine, ranks)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
@@ -128,10 +130,12 @@ class Setting:
         return ragged(PROMPT_LENGTHS[self.at.data :], seed=self.at.data)
 
     def generate(self, temperature: float) -> list[list[int]]:
-        assert self.at is not None and self.engine is not None
+        assert self.at is not None and self.generator is not None
         prompts = self.prompts()
         seeds = [1000 * self.at.data + row for row in range(prompts.num_rows)]
-        made = self.engine.generate(prompts, Sampling(temperature, seeds))
+        assert self.engine is not None and self.engine.version is not None
+        sampling = Sampling(temperature, seeds)
+        made = self.generator.generate(prompts, sampling, self.engine.version, MAX_RESPONSE)
         return [run.tolist() for run in made.tokens.runs()]
 
     def bytes_needed(self) -> int:
@@ -193,14 +197,14 @@ def engines_follow_the_trainer(world: World, folder: Path, case: Case) -> None:
                 assert at.engine.views().keys() == dict(at.model.named_parameters()).keys()
                 assert_groups_have_our_time_limit(world)
                 with pytest.raises(StaleWeights):
-                    at.weight_sync.require_current(weight_version)
+                    at.weight_sync.current_version(weight_version)
             came = torch.tensor([time.time()], dtype=torch.float64)
             moved = at.weight_sync.sync(weight_version).means["throughput/transition_bytes"]
             assert at.weight_sync.began >= float(ranks.max(came))
             assert moved == (at.bytes_needed(), 1 / ranks.size), case
             assert not at.weight_sync.sync(weight_version).means
             if at.engine is not None:
-                at.weight_sync.require_current(weight_version)
+                at.weight_sync.current_version(weight_version)
                 assert at.generate(0.0) == greedy_answers(
                     at.model, at.prompts(), STOPS, MAX_RESPONSE
                 )

@@ -3,7 +3,6 @@ first, and for its cache when what brought them is gone."""
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +15,9 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.parallel import RankGroup
+from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.memory import DeviceMemory
-from rlhf_runtime.engines.vllm.requests import Sampling
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice
@@ -77,11 +76,9 @@ class Engine(VllmEngine):
     """The real one, over such a core."""
 
     def __init__(self, core: Core) -> None:
-        self._core, self._numbers = core, count()
-        settings: Any = SimpleNamespace(max_response_tokens=1, stop_token_ids=())
-        self._settings = settings
+        self._core, self._running = core, {}
         self._memory = DeviceMemory(core)
-        self.has_weights = False
+        self._version = None
 
     def views(self) -> Views:
         return {NAME: [View(self._core.weights, WHOLE)]}
@@ -97,7 +94,8 @@ class Role:
         trainer: Any = self.trainer
         self.weight_sync = WeightSync(trainer, trainer.views(), self.engine, one)
         self.generation = Generation.__new__(Generation)
-        self.generation._vllm, self.generation._weight_sync = self.engine, self.weight_sync
+        self.generation._generation_engine = self.engine
+        self.generation._weight_sync = self.weight_sync
         rollout = SimpleNamespace(temperature=1.0)
         job = SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
         self.generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
@@ -125,7 +123,9 @@ class Role:
 
     def sample(self) -> None:
         """Nothing, which takes the cache all the same."""
-        self.engine.generate(pack([], np.int32), Sampling(1.0, []))
+        assert self.engine.version is not None
+        generator = BatchGenerator(self.engine)
+        generator.generate(pack([], np.int32), Sampling(1.0, []), self.engine.version, 1)
 
 
 WAKEN = ["wake weights", "transfer", "free the bucket"]

@@ -1,45 +1,17 @@
-"""Engine settings, and the vLLM arguments that follow from them. Pure.
+"""The vLLM arguments that follow from an engine's settings. Pure.
 
 All sizes come from the plan: vLLM's own estimates assume a device without a trainer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from rlhf_runtime.engines.generation import EngineSettings
 from rlhf_sizing.limits import BATCHED_TOKENS
 
 MIN_MEMORY_SHARE = 0.01
 """Minimum share of a device's memory: vLLM refuses zero."""
-
-
-Groups = tuple[tuple[int, ...], ...]
-"""Ascending ranks of each engine; a rank's index in its group is its part of the model."""
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Settings of an engine; lengths in tokens."""
-
-    folder: Path
-    dtype: str
-    groups: Groups
-    """The ranks of each engine of the role, numbered as in torch's world."""
-    kv_cache_bytes: int
-    memory_bytes: int
-    """The engine's memory on each device: weights, cache and activations."""
-    max_prompt_tokens: int
-    max_response_tokens: int
-    max_concurrent_sequences: int
-    block_tokens: int
-    """Tokens per block of the key-value cache."""
-    stop_token_ids: tuple[int, ...]
-    world: str
-    """A name of the generating ranks and this incarnation, unique on the node."""
-    share_prompts: bool = False
-    """True to compute keys and values of equal prompts once."""
 
 
 def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict[str, Any]:

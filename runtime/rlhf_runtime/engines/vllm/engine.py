@@ -1,4 +1,4 @@
-"""VllmEngine: a vLLM engine with parameters in ordinary storage, driven request by request.
+"""VllmEngine: a vLLM engine with parameters in ordinary storage, driven step by step.
 
 Owned by a generating role. All ranks of a tensor-parallel group make the same calls in the same
 order; groups are independent of each other.
@@ -6,32 +6,50 @@ order; groups are independent of each other.
 
 from __future__ import annotations
 
-from itertools import count
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.engines.generation import (
+    EngineSettings,
+    NewSequence,
+    SequenceEnded,
+    StopReason,
+)
 from rlhf_runtime.engines.vllm import patches
-from rlhf_runtime.engines.vllm.arguments import EngineSettings, engine_arguments
+from rlhf_runtime.engines.vllm.arguments import engine_arguments
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
 from rlhf_runtime.engines.vllm.patches import engine_groups, leave_groups
-from rlhf_runtime.engines.vllm.requests import Generated, Requests, Sampling
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.errors import StaleWeights, UnsupportedModel
-from rlhf_runtime.hooks import Hook, noop
+from rlhf_runtime.errors import GenerationFailed, StaleWeights, UnsupportedModel
 from rlhf_runtime.reshard.views import Views
 
 MAX_REFUSAL_CHARACTERS = 300
 """Maximum length of vLLM's text in an error: it may list all supported models."""
 
 
+@dataclass(frozen=True)
+class _Output:
+    """Tokens and log-probabilities of a running request so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    def ended(self, number: int, reason: StopReason) -> SequenceEnded:
+        tokens = np.array(self.tokens, dtype=np.int32)
+        return SequenceEnded(number, tokens, np.array(self.log_probs, dtype=np.float32), reason)
+
+
 class VllmEngine:
-    """Generates responses, and gives access to its weights' storage."""
+    """Generates sequences, and gives access to its weights' storage: a `GenerationEngine`."""
 
     def __init__(self, settings: EngineSettings, world: World) -> None:
         """Build the engine; collective over the ranks of the settings' groups."""
@@ -50,59 +68,94 @@ class VllmEngine:
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a no-op
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
-        self._numbers = count()
+        self._running: dict[str, _Output] = {}
         self._memory: EngineMemory = (
             HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)
         )
-        self.has_weights = False
+        self._version: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """Version of the published weights; None without weights."""
+        return self._version
+
+    @property
+    def has_work(self) -> bool:
+        """True if requests are scheduled, or, on a GPU, a batch is in flight."""
+        return bool(self._core.scheduler.has_requests() or self._core.batch_queue)
 
     def views(self) -> Views:
         """This rank's storage of every weight, by Hugging Face name."""
         return vllm_views(self._runner.model)
 
-    def generate(
-        self,
-        prompts: Column,
-        sampling: Sampling,
-        tick: Hook = noop,
-        max_tokens: int | None = None,
-    ) -> Generated:
-        """Generate one response per packed prompt, in the same order; `tick` after every token.
+    def add(self, sequences: Sequence[NewSequence], *, keeps_prefixes: bool = False) -> None:
+        """Add a request per sequence."""
+        for sequence in sequences:
+            self._require_version(sequence.weight_version)
+        if not self._running and not keeps_prefixes:
+            # Not with the weights: the transfer that writes them may need the cache's memory.
+            self._memory.restore_cache()
+            self._reset_prefix_cache()
+        now = time.time()
+        for sequence in sequences:
+            request = _request(sequence, self._settings.stop_token_ids, now)
+            # Before the core gets it: outputs are matched to sequences by the request's id.
+            self._running[request.request_id] = _Output()
+            prepared, wave = self._core.preprocess_add_request(request)
+            self._core.add_request(prepared, wave)
 
-        Responses have at most `max_tokens`; None: the maximum of the settings.
-        """
-        requests = self.start(prompts, sampling, max_tokens)
-        requests.run(tick)
-        return requests.generated()
+    def step(self) -> list[SequenceEnded]:
+        """Schedule and run the next batch."""
+        outputs, executed = self._core.step_fn()
+        self._core.post_step(model_executed=executed)
+        ended = []
+        for output in outputs[0].outputs if outputs and 0 in outputs else ():
+            running = self._running.get(output.request_id)
+            if running is None:  # aborted while the step was in flight
+                continue
+            running.tokens.extend(output.new_token_ids)
+            if output.new_logprobs is not None:
+                running.log_probs.extend(output.new_logprobs.logprobs[:, 0].tolist())
+            if output.finish_reason is not None:
+                del self._running[output.request_id]
+                ended.append(running.ended(int(output.request_id), _stop_reason(output, running)))
+        return ended
 
-    def start(self, prompts: Column, sampling: Sampling, max_tokens: int | None = None) -> Requests:
-        """Add the requests of `generate` without running them; allocates the cache if it was
-        released."""
-        # Not with the weights: the transfer that writes them may need the cache's memory.
-        self._memory.restore_cache()
-        self._reset_prefix_cache()
-        requests = Requests(self._core, self._settings.stop_token_ids, self._numbers)
-        max_new_tokens = max_tokens or self._settings.max_response_tokens
-        requests.add(prompts, sampling, [max_new_tokens] * len(sampling.seeds))
-        return requests
+    def abort(self, ids: Sequence[int]) -> list[SequenceEnded]:
+        """Abort requests. Their keys and values are free on return if no others run."""
+        self._core.abort_requests([str(number) for number in ids])
+        ended = [self._running.pop(str(number)).ended(number, StopReason.ABORTED) for number in ids]
+        # vLLM still steps until it has removed them; outputs of these steps are ignored.
+        while not self._running and self.has_work:
+            self.step()
+        return ended
 
-    def weights_written(self) -> None:
-        """Mark the weights as valid: the storage of `views` has been written."""
-        self.has_weights = True
+    def publish(self, version: int) -> None:
+        """Declare that the storage of `views` holds the weights of this version."""
+        self._version = version
 
     def release(self) -> None:
-        """Free the memory of weights and cache; weights must be restored before use."""
-        self.has_weights = False
+        """Free the memory of weights and cache."""
+        self._version = None
         self._memory.release()
 
-    def restore_weights(self) -> None:
-        """Allocate the memory of the weights again. They are undefined until written."""
+    def restore(self) -> None:
+        """Allocate the memory of the weights again; they are undefined until published."""
+        self._version = None
         self._memory.restore_weights()
 
     def close(self) -> None:
         """Shut the engine down and free its memory. Collective over its ranks."""
         self._core.shutdown()
         leave_groups()
+
+    def _require_version(self, version: int) -> None:
+        if version != self._version:
+            present = "none" if self._version is None else f"version {self._version}"
+            raise StaleWeights(
+                f"the engine has other weights than a sequence names: got {present}, allowed "
+                f"version {version}; publish these weights before sequences are added"
+            )
 
     def _reset_prefix_cache(self) -> None:
         # Cached keys and values are those of older weights. Resetting them also makes a call's
@@ -112,6 +165,46 @@ class VllmEngine:
                 "keys and values of older weights are still in use: got a prefix cache that vLLM "
                 "could not reset, allowed only between generations; nothing was generated"
             )
+
+
+def _request(sequence: NewSequence, stop_token_ids: Sequence[int], arrival_time: float) -> Any:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    parameters = SamplingParams(
+        temperature=sequence.temperature,
+        max_tokens=sequence.max_tokens,
+        logprobs=0,  # only of sampled tokens
+        seed=sequence.seed if sequence.temperature > 0 else None,
+        stop_token_ids=list(stop_token_ids),
+        ignore_eos=True,  # stop_token_ids lists all tokens that end a response
+        detokenize=False,
+    )
+    return EngineCoreRequest(
+        request_id=str(sequence.id),
+        prompt_token_ids=sequence.prompt.tolist(),
+        mm_features=None,
+        sampling_params=parameters,
+        pooling_params=None,
+        arrival_time=arrival_time,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def _stop_reason(output: Any, running: _Output) -> StopReason:
+    from vllm.v1.engine import FinishReason
+
+    match output.finish_reason:
+        case FinishReason.STOP:
+            return StopReason.END_TOKEN
+        case FinishReason.LENGTH:
+            return StopReason.TOKEN_LIMIT
+    raise GenerationFailed(
+        f"vLLM ended a request: got finish reason {output.finish_reason} for request "
+        f"{output.request_id} after {len(running.tokens)} tokens, allowed stop or length"
+    )
 
 
 def _build_core(settings: EngineSettings, device: torch.device) -> Any:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from rlhf_runtime.engines.vllm.arguments import Groups
+from rlhf_runtime.engines.generation import Groups
 
 _Result = TypeVar("_Result")
 

@@ -1,0 +1,182 @@
+"""The responses of one call: rows in order, on top of any generation engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_api.plan_fusion import CHECK_STEPS
+from rlhf_runtime.dataplane.columns import Column, Rows, pack
+from rlhf_runtime.engines.generation import (
+    GenerationEngine,
+    NewSequence,
+    SequenceEnded,
+    StopReason,
+)
+from rlhf_runtime.hooks import Hook, noop
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling parameters; temperature 0 is greedy. `seeds[rows]`, one per response."""
+
+    temperature: float
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Generated responses."""
+
+    tokens: Column
+    """Packed int32 tokens."""
+    log_probs: Column
+    """Packed float32 log-probabilities under the distribution that was sampled."""
+    finished: NDArray[np.int8]
+    """1 if the response ended by itself, 0 if it was cut."""
+
+
+class ResponseBatch:
+    """Rows in the order of `add`. All ranks of an engine make the same calls in the same order."""
+
+    def __init__(self, engine: GenerationEngine, version: int, ids: Iterator[int]) -> None:
+        """Start without rows.
+
+        Args:
+            engine: generates the rows of this batch alone.
+            version: of the weights.
+            ids: of sequences, unique in the engine.
+        """
+        self._engine, self._version, self._ids = engine, version, ids
+        self._ended: list[SequenceEnded | None] = []
+        # Rows of running sequences, by the sequence's id.
+        self._running: dict[int, int] = {}
+
+    @property
+    def num_running(self) -> int:
+        """Number of rows with an unfinished response."""
+        return len(self._running)
+
+    @property
+    def has_ended(self) -> NDArray[np.bool_]:
+        """bool[rows]: true if the response is complete."""
+        return np.array(
+            [end is not None and end.reason is not StopReason.ABORTED for end in self._ended],
+            dtype=np.bool_,
+        )
+
+    def add(
+        self,
+        prompts: Column,
+        sampling: Sampling,
+        max_tokens: Sequence[int],
+        *,
+        keeps_prefixes: bool = False,
+    ) -> None:
+        """Add a row per packed prompt; `max_tokens[prompts]` bounds the responses.
+
+        Raises:
+            StaleWeights: the engine has other weights than this batch's.
+        """
+        sequences = [
+            NewSequence(
+                id=next(self._ids),
+                prompt=np.asarray(prompt, dtype=np.int32),
+                max_tokens=limit,
+                temperature=sampling.temperature,
+                seed=seed,
+                weight_version=self._version,
+            )
+            for prompt, seed, limit in zip(prompts.runs(), sampling.seeds, max_tokens, strict=True)
+        ]
+        self._engine.add(sequences, keeps_prefixes=keeps_prefixes)
+        for sequence in sequences:
+            self._running[sequence.id] = len(self._ended)
+            self._ended.append(None)
+
+    def run(self, tick: Hook = noop) -> None:
+        """Run until every response has ended; `tick` after every step."""
+        # On GPUs a batch may still be in flight when the last sequence has ended.
+        while self._engine.has_work:
+            self._record(self._engine.step())
+            tick()
+
+    def run_until(self, is_enough: Callable[[int], bool], tick: Hook = noop) -> None:
+        """Run until `is_enough` returns true; it is called after every CHECK_STEPS steps.
+
+        Args:
+            is_enough: called with the number of unfinished rows.
+            tick: called after every step.
+        """
+        # An engine without work calls it, too: `is_enough` may be collective over engines.
+        while True:
+            for _ in range(CHECK_STEPS):
+                if self._engine.has_work:
+                    self._record(self._engine.step())
+                tick()
+            if is_enough(self.num_running):
+                return
+
+    def abort(self) -> None:
+        """Abort unfinished rows; their responses so far stay."""
+        self._record(self._engine.abort(list(self._running)))
+
+    def generated(self, rows: Rows | None = None) -> Generated:
+        """The responses of some rows that ended or were aborted; None: of all."""
+        numbers = range(len(self._ended)) if rows is None else rows.tolist()
+        ends = [end for number in numbers if (end := self._ended[number]) is not None]
+        assert len(ends) == len(numbers), "running rows have no response yet"
+        return Generated(
+            pack([end.tokens for end in ends], np.int32),
+            pack([end.log_probs for end in ends], np.float32),
+            np.array([end.reason is StopReason.END_TOKEN for end in ends], dtype=np.int8),
+        )
+
+    def _record(self, ends: Sequence[SequenceEnded]) -> None:
+        for end in ends:
+            self._ended[self._running.pop(end.id)] = end
+
+
+class BatchGenerator:
+    """Generates responses to packed prompts, one call after the other."""
+
+    def __init__(self, engine: GenerationEngine) -> None:
+        """Drive an engine that nothing else adds sequences to."""
+        self._engine = engine
+        self._ids = count()
+
+    def generate(
+        self,
+        prompts: Column,
+        sampling: Sampling,
+        version: int,
+        max_tokens: int,
+        tick: Hook = noop,
+    ) -> Generated:
+        """Generate one response per packed prompt, in the same order; `tick` after every step.
+
+        Args:
+            prompts: packed tokens.
+            sampling: with a seed per prompt.
+            version: of the weights that generate.
+            max_tokens: limit of each response.
+            tick: called after every step.
+
+        Raises:
+            StaleWeights: the engine has other weights.
+        """
+        batch = self.start(prompts, sampling, version, max_tokens)
+        batch.run(tick)
+        return batch.generated()
+
+    def start(
+        self, prompts: Column, sampling: Sampling, version: int, max_tokens: int
+    ) -> ResponseBatch:
+        """Add the rows of `generate` without running them."""
+        batch = ResponseBatch(self._engine, version, self._ids)
+        batch.add(prompts, sampling, [max_tokens] * len(sampling.seeds))
+        return batch
