@@ -82,7 +82,7 @@ def test_a_model_that_cannot_be_built_is_told(subject: Subject, tmp_path: Path) 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no such"}))
     count_start(Heavy.WORLD)
     broken = replace(subject, folder=tmp_path, generates=False)
-    with pytest.raises(ProfilingFailed, match=r"got UnsupportedModel: .*no such(.|\n)*again"):
+    with pytest.raises(ProfilingFailed, match=r"got UnsupportedModel: .*no such(.|\n)*repeat"):
         measure([broken], Device.CPU, 1, lambda _: None, threads=1)
 
 
