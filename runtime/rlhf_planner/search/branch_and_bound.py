@@ -37,16 +37,16 @@ from rlhf_planner.search.relaxation import Relaxation
 from rlhf_planner.search.search_space import LayoutSpace
 from rlhf_planner.strategies.placements import Placement, placements
 
+# Compute configs checked against memory before a search ends without a proof: some seconds.
 MAX_CANDIDATES = 1_000
-"""Compute configs checked against memory before a search ends without a proof: some seconds."""
+# Factor on MAX_CANDIDATES while no candidate is feasible.
 INFEASIBLE_FACTOR = 10
-"""Factor on MAX_CANDIDATES while no candidate is feasible."""
+# Number of split placements that contribute a feasible plan to the result.
 MAX_SPLIT_PLACEMENTS = 16
-"""Number of split placements that contribute a feasible plan to the result."""
+# Cap on bounded nodes, as a multiple of the cap on candidates.
 MAX_NODES_PER_CANDIDATE = 20
-"""Cap on bounded nodes, as a multiple of the cap on candidates."""
+# A limit that no search reaches, so that it ends with a proof.
 UNLIMITED = 10**9
-"""A number of candidates that no search reaches: it ends with a proof."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SearchResult:
     """Placements in the family."""
     split: tuple[FeasibleJob, ...] = ()
     """One feasible job each of the split placements with the lowest bounds. A placement is split if
-    its calls run on different ranks. Stage fusion may make such a plan the fastest."""
+    its calls run on different ranks."""
 
     @property
     def is_optimal(self) -> bool:
@@ -82,18 +82,18 @@ class SearchResult:
 class _Node:
     """A node of the search tree."""
 
+    # Lower bound on all plans below the node.
     bound_seconds: float
-    """Lower bound on all plans below the node."""
+    # Negative number of assigned dimensions: of nodes with equal bounds the deepest is popped
+    # first, as it is nearest to a plan.
     depth: int
-    """Negative number of assigned dimensions: of equal bounds the node nearest to a plan comes
-    first."""
+    # Sequence number: makes the order total, so that every run pops the same nodes.
     number: int
-    """Sequence number; makes the order total and deterministic."""
     placement: Placement = field(compare=False)
+    # Layouts of the placement. None: not expanded.
     space: LayoutSpace | None = field(compare=False)
-    """Layouts of the placement. None: not expanded."""
+    # Index of the chosen option of each assigned dimension.
     assignment: tuple[int, ...] = field(compare=False)
-    """Index of the chosen option of each assigned dimension."""
 
 
 def find_plan(
@@ -138,15 +138,16 @@ class _Search:
         self._numbers = count()
         self._incumbent: FeasibleJob | None = None
         self._below_seconds = below_seconds
+        # Step time of the incumbent; without one, the limit that steps must be below.
         self._incumbent_seconds = below_seconds
-        """Step time of the incumbent; without one, the limit that steps must be below."""
         self._num_candidates = self._num_bounded = 0
+        # Bound, number and placement of every split placement.
         self._split: list[tuple[float, int, Placement]] = []
-        """Bound, number and placement of every split placement, whatever its bound."""
+        # Lowest bound of the layouts whose candidates were cut off by the limit.
         self._unfinished = inf
-        """Lowest bound of the layouts whose candidates were cut off by the limit."""
 
     def run(self, family: Sequence[Placement], incumbents: Sequence[FeasibleJob]) -> SearchResult:
+        # The baselines come first: a low incumbent prunes nodes from the start.
         for fitted in incumbents:
             self._update_incumbent(fitted)
         for placement in family:
@@ -154,6 +155,7 @@ class _Search:
         while self._should_continue():
             node = heapq.heappop(self._queue)
             if node.space is None:
+                # Spaces are only built for placements that reach the head of the queue.
                 for space in self._relaxation.feasible_spaces(node.placement):
                     self._push_layout(space, ())
             elif len(node.assignment) < len(node.space.dimensions):
@@ -165,7 +167,8 @@ class _Search:
         # A search that ended early may not have reached these placements.
         for fitted in split:
             self._update_incumbent(fitted)
-        # The head of the heap has the lowest bound of all waiting nodes.
+        # Every plan of the family is no faster than the incumbent, was cut off by the limit, or
+        # lies below a waiting node. The head of the heap has the lowest bound of these nodes.
         waiting = (node.bound_seconds for node in self._queue[:1])
         bound = min([self._incumbent_seconds, self._unfinished, *waiting])
         seconds = inf if self._incumbent is None else self._incumbent_seconds
@@ -178,13 +181,17 @@ class _Search:
         candidate."""
         return (
             bool(self._queue)
+            # The head has the lowest bound. If it is not below the incumbent, this is optimal.
             and self._queue[0].bound_seconds < self._incumbent_seconds
             and self._num_candidates < self._limit()
+            # Many partial layouts may be bounded before one is complete, so nodes have a limit,
+            # too.
             and self._num_bounded < self._limit() * MAX_NODES_PER_CANDIDATE
         )
 
     def _limit(self) -> int:
         """The limit of candidates: higher while no plan is feasible."""
+        # A search below a step time may end without a plan: its limit stays.
         needs_any = self._incumbent is None and self._below_seconds == inf
         return self._max_candidates * (INFEASIBLE_FACTOR if needs_any else 1)
 
@@ -194,6 +201,8 @@ class _Search:
             return
         bound = self._bounds.steps.step_seconds(placement, seconds)
         self._push(bound, placement, None, ())
+        # Recorded whatever the bound, which does not cover stage fusion: with a fusion even a plan
+        # whose bound is above the incumbent may be the fastest.
         if _is_split(placement):
             self._split.append((bound, len(self._split), placement))
 
@@ -221,19 +230,23 @@ class _Search:
         try:
             placed = apply_placement(self._problem, space.placement_of(assignment))
         except (PlanError, ManifestError):
+            # No runtime executes this layout. Bounds do not check that.
             return
         bounded = [
             (self._bounds.steps.step_seconds(space.placement, seconds, space.orders), choice)
             for seconds, choice in self._relaxation.feasible_choices(space, assignment)
         ]
         for bound, choice in sorted(bounded, key=lambda pair: pair[0]):
+            # Candidates are sorted by their bounds: no later one is faster.
             if bound >= self._incumbent_seconds:
                 return
             if self._num_candidates >= self._limit():
+                # The remaining candidates are not checked, so their lowest bound limits the proof.
                 self._unfinished = min(self._unfinished, bound)
                 return
             self._num_candidates += 1
             with suppress(PlanError):
+                # The memory bounds are lower bounds: the exact sums may still not fit.
                 self._update_incumbent(check_feasible(placed, choice))
 
     def _feasible_splits(self) -> Iterator[FeasibleJob]:
@@ -247,6 +260,7 @@ class _Search:
     def _quickest_feasible(self, placement: Placement) -> Iterator[FeasibleJob]:
         """A job with the quickest option of each dimension; none if that is infeasible."""
         for space in self._relaxation.feasible_spaces(placement):
+            # Options are sorted, quickest first.
             first = (0,) * len(space.dimensions)
             with suppress(PlanError, ManifestError):
                 # The first choice combines the quickest config of each role.
@@ -260,6 +274,7 @@ class _Search:
         """Replace the incumbent if a plan is faster."""
         plan = build_plan(fitted)
         seconds = evaluate(self._problem, plan, self._hardware).step_seconds
+        # Of equally fast plans the first one stays, so that the result is deterministic.
         if seconds < self._incumbent_seconds:
             self._incumbent, self._incumbent_seconds = fitted, seconds
 

@@ -22,8 +22,8 @@ from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.strategies.parallelism import cuts, engine_tensors, with_cut
 from rlhf_planner.strategies.placements import Placement
 
+# Calls on a role's engines.
 GENERATION = (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE, CallKind.FINISH)
-"""Calls on a role's engines."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def neighbours(
     planned = plan.call(GraphName.STEP, call)
     assert planned is not None and planned.role is not None
     generates = planned.kind in GENERATION
+    # Without a fusion of their own, neighbours would seem slower than a plan that has one.
     is_fused = fusion_of(plan) is not None
     result = [
         _neighbour(problem, hardware, call, name, placement, choice, is_fused)
@@ -97,6 +98,7 @@ def _choices(
     facts, role_placement = problem.models[role], placement[role]
     pool = plan.pool(role_placement.training.mesh.pool)
     if generates:
+        # The other choices belong to calls that train the role or run it forward.
         for tensor in engine_tensors(problem, facts, _uncut(role_placement.generation), pool):
             if tensor != role_placement.generation.tensor:
                 changed = replace(
@@ -116,12 +118,14 @@ def _choices(
                 sizes = {**choice.micro_batch_tokens, role: tokens}
                 yield name, placement, replace(choice, micro_batch_tokens=sizes)
     if facts.is_trained and facts.fixed.recompute is None:
-        again = role in choice.recomputed
-        name = "activations kept" if again else "activations recomputed"
+        is_recomputed = role in choice.recomputed
+        name = "activations kept" if is_recomputed else "activations recomputed"
+        # The symmetric difference switches the role's setting.
         yield name, placement, replace(choice, recomputed=choice.recomputed ^ {role})
 
 
 def _uncut(placement: CallPlacement) -> CallPlacement:
+    # A cut in a placement counts as fixed, so the planned one would be the only option.
     return replace(placement, tensor=None, pipeline=None)
 
 

@@ -32,9 +32,9 @@ from rlhf_planner.search.pool_size_bounds import PoolSizeBounds
 from rlhf_planner.search.search import Search, plan_of_search, run_search
 from rlhf_planner.timeline.rows import format_time
 
+# Searches the fastest plan on a size of the pools, among plans below a step time. None: what the
+# manifest fixes is impossible there.
 SearchPart = Callable[[PlanningProblem, float], Search | None]
-"""Searches the fastest plan on a size of the pools, among plans below a step time. None: what the
-manifest fixes is impossible there."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +93,28 @@ def search_pool_sizes(
             break
         below = objective.below_seconds(candidate.devices, best_score)
         result_ = search(candidate.problem, below)
+        # The bound of a searched size rises, which the proof below uses.
         searched[number] = candidate = _with_search(candidate, result_)
         score = objective.score(candidate.devices, candidate.step_seconds)
         if score < best_score:
             best, best_score = candidate, score
+    # A search that ended at its limit has a bound below its plan: a better one is possible.
     is_proved = all(lower_bound(number) >= best_score for number in range(len(candidates)))
     return PoolSearchResult(best, tuple(searched), is_proved)
 
 
 def _with_search(candidate: PoolCandidate, search: Search | None) -> PoolCandidate:
     if search is None:
-        return replace(candidate, bound_seconds=inf)
+        return replace(candidate, bound_seconds=inf)  # no plan is possible on this size
     bound = max(candidate.bound_seconds, search.result.bound_seconds)
+    # Both bounds hold, so the larger one counts, but never more than the plan's own time.
     return replace(candidate, bound_seconds=min(bound, search.result.step_seconds), search=search)
 
 
+# Sizes that a plan lists.
 MAX_SHOWN_SIZES = 64
-"""Sizes that a plan lists."""
+# Calls that a refusal names.
 MAX_SHOWN_CALLS = 4
-"""Calls that a refusal names."""
 
 
 def plan_on_best_size(
@@ -134,26 +137,28 @@ def plan_on_best_size(
     def search(part: PlanningProblem, below_seconds: float) -> Search | None:
         try:
             return run_search(part, hardware, max_candidates, below_seconds)
-        except (PlanError, ManifestError):  # what is decided cannot be on so many
+        except (PlanError, ManifestError):  # the manifest fixes what is impossible on these devices
             return None
 
     requested = problem.fixed.placement.objective
     objective = objective_of(requested)
     result = search_pool_sizes(_candidates(problem, hardware), objective, search)
-    # No plan keeps the limit: the shortest step says what to allow.
+    # No plan keeps the limit: the refusal names the shortest step. The bounds still hold.
     if result.best is None and requested.type is ObjectiveType.FEWEST_DEVICES:
         result = search_pool_sizes(result.candidates, MinStepTime(), search)
         if result.best is None:
             return None
         if objective.score(result.best.devices, result.best.step_seconds) == WORST:
             raise _too_long(problem, result)
-        result = replace(result, is_proved=False)  # the first search ended before it came to this
+        # The first search ended at its limit, before it reached this plan: nothing is proved.
+        result = replace(result, is_proved=False)
     return None if result.best is None else _chosen_plan(problem, result)
 
 
 def _candidates(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> list[PoolCandidate]:
-    """Every size of the pools. Bounds assume free placements; without these the bound is 0."""
+    """Every size of the pools, with its bound."""
     bounds = PoolSizeBounds(problem, hardware)
+    # The bounds cover the family's placements. A fixed placement may lie outside: its bound is 0.
     is_free = problem.fixed.placement.type is PlacementType.AUTO
     problems = (replace(problem, pools=pools) for pools in pool_subsets(problem.pools))
     return [
@@ -182,6 +187,7 @@ def _compared(problem: PlanningProblem, result: PoolSearchResult) -> tuple[Compa
     return tuple(
         _size(candidate)
         for candidate in result.candidates
+        # By identity: equality would compare complete problems.
         if any(candidate is shown_candidate for shown_candidate in shown)
     )
 
@@ -259,4 +265,5 @@ def _what_helps(problem: PlanningProblem, candidate: PoolCandidate) -> Iterator[
 def _rounded_up(seconds: float, digits: int = 3) -> float:
     """Round up to few digits."""
     unit = 10.0 ** (ceil(log10(seconds)) - digits)
+    # Formatting removes the rounding error of the product.
     return float(f"{ceil(seconds / unit) * unit:.{digits + 1}g}")

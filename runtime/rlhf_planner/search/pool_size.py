@@ -18,10 +18,10 @@ from typing import Protocol
 from rlhf_api.plan import Pool
 from rlhf_api.spec.objective import ObjectiveType, PlacementObjective
 
+# Score of a plan; lower is better. On a number of devices it never falls as steps get longer.
 Score = tuple[float, float]
-"""Score of a plan; lower is better. On a number of devices it never falls as steps get longer."""
+# Score of a missing plan.
 WORST: Score = (inf, inf)
-"""Score of a missing plan."""
 
 
 class Objective(Protocol):
@@ -57,7 +57,8 @@ class MinDeviceTime:
 
     def below_seconds(self, devices: int, best: Score) -> float:
         """See `Objective`."""
-        # Rounded up, so that equal step times score no better.
+        # The quotient may be rounded down. The next number up keeps plans that score better by less
+        # than that.
         return nextafter(best[0] / devices, inf)
 
 
@@ -75,7 +76,8 @@ class FewestDevices:
         """See `Objective`."""
         min_devices, seconds = best
         if devices > min_devices:
-            return 0.0
+            return 0.0  # more devices score worse, however short the step
+        # Fewer devices score better with any step that keeps the limit, the limit included.
         return seconds if devices == min_devices else nextafter(self.max_step_seconds, inf)
 
 
@@ -87,11 +89,11 @@ def objective_of(requested: PlacementObjective) -> Objective:
     return MinDeviceTime() if requested.type is ObjectiveType.DEVICE_TIME else MinStepTime()
 
 
+# Leading binary digits of a number of nodes that need not be zero.
 LEADING_DIGITS = 3
-"""Leading binary digits of a number of nodes that need not be zero."""
 
+# Limit of compared sizes: each gets a bound in some milliseconds, and some are searched.
 MAX_SIZES = 256
-"""Limit of compared sizes: each gets a bound in some milliseconds, and some are searched."""
 
 Pools = tuple[Pool, ...]
 
@@ -122,9 +124,12 @@ def pool_subsets(pools: Sequence[Pool], max_sizes: int = MAX_SIZES) -> tuple[Poo
     while prod(1 + len(size) for size in sizes) > max_sizes and any(
         len(size) > 1 for size in sizes
     ):
+        # Every second size from the end, so that the full pool stays.
         sizes = [size[::-1][::2][::-1] for size in sizes]
+    # Each pool has one size left, and to use or leave out each is still too much to compare.
     if 2 ** len(pools) > max_sizes:
         return (tuple(pools),)
+    # None leaves a pool out.
     choices = product(*((None, *size) for size in sizes))
     sizes_of_pools = [tuple(part for part in choice if part is not None) for choice in choices]
     return tuple(sorted(filter(None, sizes_of_pools), key=num_devices))
@@ -148,4 +153,5 @@ def _part(pool: Pool, nodes: int, per_node: int) -> Pool:
 
 def _is_round(count: int) -> bool:
     zeros = max(0, count.bit_length() - LEADING_DIGITS)
+    # Shifting clears the low bits.
     return count >> zeros << zeros == count

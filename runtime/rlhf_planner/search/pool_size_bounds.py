@@ -6,9 +6,6 @@ device-seconds. So
 
     step >= critical path, each call at its minimum of seconds
     step >= sum over calls of their minimum of device-seconds / devices
-
-Devices start at the first of a node here, so that a call crosses as few nodes as possible. That is
-a lower bound as long as networks between nodes are not faster than links within them.
 """
 
 from __future__ import annotations
@@ -43,9 +40,6 @@ class PoolSizeBounds:
     def step_seconds(self, part: PlanningProblem) -> float:
         """Bound a step on fewer devices; infinite if a role fits nowhere.
 
-        The bound is the larger of two: the critical path with every call on its fastest device
-        count, and the total work, each call at its most efficient device count, over all devices.
-
         Args:
             part: the problem with fewer devices.
         """
@@ -56,12 +50,15 @@ class PoolSizeBounds:
                 for call, seconds in self._on_size(name, size).items():
                     fastest[call] = min(seconds, fastest.get(call, inf))
                     work[call] = min(size * seconds, work.get(call, inf))
+        # A call without a time fits on no number of devices.
         if not all(call in fastest for call in self._bounds.computed_calls):
             return inf
         shares = (
             self._bounds.graph.expected_count(call) * device_seconds
             for call, device_seconds in work.items()
         )
+        # Both bounds hold: the critical path with each call on its fastest device count, and the
+        # total work, each call on its most efficient device count, spread over all devices.
         return max(self._bounds.steps.critical_path(fastest), sum(shares) / num_devices(part.pools))
 
     @cached_property
@@ -74,6 +71,7 @@ class PoolSizeBounds:
 
     @cached_property
     def _cache(self) -> dict[tuple[str, int], Seconds]:
+        # Bounds depend on pool and device count only, so all sizes of the pools share them.
         return {}
 
     def _on_size(self, pool: str, size: int) -> Seconds:
@@ -96,8 +94,11 @@ class PoolSizeBounds:
         self, role: str, facts: RoleSpec, pool: Pool, size: int
     ) -> Iterator[Seconds | None]:
         """Bounds of a role's calls for every cut and size of engines on any of a pool's devices."""
+        # These devices start at the first of a node, so calls cross as few nodes as possible. This
+        # is a lower bound if networks between nodes are not faster than links within them.
         mesh = Mesh(pool=pool.name, data=size)
-        # Feasible cuts depend on the first device: tensor groups must not cross nodes.
+        # Feasible cuts depend on the first device, as tensor groups must not cross nodes. The
+        # pattern repeats from node to node.
         placements = [
             CallPlacement(mesh.model_copy(update={"first_rank": first}))
             for first in range(min(pool.devices_per_node, pool.num_devices - size + 1))
@@ -111,12 +112,14 @@ class PoolSizeBounds:
                 engine_tensors(self.problem, facts, placement, pool) for placement in placements
             )
             for tensor in dict.fromkeys(tensor for options in tensors for tensor in options):
+                # With the largest cache and no columns from other nodes: no plan is faster.
                 yield self._bounds.generate_calls(role, mesh, tensor, None, NONE)
 
 
 def _family_sizes(part: PlanningProblem) -> dict[str, set[int]]:
     """Device counts of all sets of the family, by pool."""
     sizes_of_pool = {name: {*sizes} for name, sizes in mesh_sizes(part).items()}
+    # The search adds the placement of ReaL's rule to the family (`search.py`), with other sets.
     if len(part.pools) == 1:
         for placement in real_heuristic(part).values():
             for mesh in (placement.training.mesh, placement.generation.mesh):

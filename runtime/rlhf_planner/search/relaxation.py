@@ -29,11 +29,11 @@ from rlhf_planner.search.search_space import (
 from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors
 from rlhf_planner.strategies.placements import Placement
 
+# A config of a role, and the bytes of the placement's capacity that it uses.
 RoleConfigBytes = tuple[RoleConfig, BytesPerPhase]
-"""A config of a role, and the bytes of the placement's capacity that it uses."""
 
+# Cache sizes are rounded up to multiples of this, so that few different ones are priced.
 CACHE_STEP_BYTES = 2**27
-"""Cache sizes are rounded up to multiples of this, so that few different ones are priced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,7 @@ class Relaxation:
                 possible = [candidate for candidate in choice_bounds if candidate is not None]
                 if not possible:
                     return None
+                # Every call takes its own fastest choice, even if no single one is fastest for all.
                 for call in possible[0]:
                     bounds[call] = min(choice_bound[call] for choice_bound in possible)
         return bounds
@@ -117,18 +118,22 @@ class Relaxation:
             ]
             for call in bounded[0]:
                 bounds[call] = min(option_bounds[call] for option_bounds in bounded)
+        # Loads and offloads are in the seconds of the cuts' options.
         return bounds | self._reshards(space, domains.options)
 
     def _reshards(
         self, space: LayoutSpace, options: Sequence[tuple[Option, ...]]
     ) -> dict[str, float]:
         """Bounds of reshards, for roles with one cut and one size of engines left."""
+        # A reshard depends on the cut and on the engines. While one of them is open,
+        # `StepTimeBounds.step_seconds` counts its dispatch only.
         bounds: dict[str, float] = {}
         cut_of: dict[str, Cut] = {}
         for dimension, (first, *rest) in zip(space.dimensions, options, strict=True):
             if isinstance(first.choice, Cut):
                 if not rest:
                     cut_of[dimension.role] = first.choice
+            # The dimension of a role's cut comes before that of its engines.
             elif not rest and (cut := cut_of.get(dimension.role)):
                 uncut_role = uncut(space.placement[dimension.role])
                 bounds |= self.seconds.reshards(dimension.role, uncut_role, cut, first.choice)
@@ -138,8 +143,7 @@ class Relaxation:
         self, space: LayoutSpace, assignment: tuple[int, ...]
     ) -> Iterator[tuple[Seconds, MemoryChoice]]:
         """Compute configs of a complete layout that may be feasible and the fastest, with bounds of
-        calls. Dominated configs are left out: another one of the role needs no more time and
-        memory.
+        calls.
 
         Args:
             space: the layouts of a placement.
@@ -148,8 +152,10 @@ class Relaxation:
         configs = self.role_configs(space, assignment)
         # Each role's configs are filtered next to the minimum of the others before the product.
         minimums = [min_bytes_of([memory for _, memory in of_role]) for of_role in configs]
-        engines = [engine.min_bytes for _, engine in _engine_optionof(space, assignment)]
+        engines = [engine.min_bytes for _, engine in _engine_options(space, assignment)]
         residual = residual_bytes(space.capacity.spare, [*minimums, *engines])[: len(minimums)]
+        # Dominated configs are left out: another one of the role needs no more time and
+        # memory.
         for chosen in product(*map(_pareto_optimal, configs, residual)):
             seconds = self.config_bounds(space, assignment, chosen)
             if seconds is not None:
@@ -159,9 +165,11 @@ class Relaxation:
         self, space: LayoutSpace, assignment: tuple[int, ...], configs: Sequence[RoleConfigBytes]
     ) -> Seconds | None:
         """Bound calls for one config per role. None: it does not fit."""
-        engines = _engine_optionof(space, assignment)
+        engines = _engine_options(space, assignment)
         used = [*(used for _, used in configs), *(engine.min_bytes for _, engine in engines)]
         residual = residual_bytes(space.capacity.spare, used)
+        # An item fits next to all others exactly if their sum fits, so checking the first is
+        # enough.
         if not fits(used[0], residual[0]):
             return None
         bounds = {
@@ -289,7 +297,7 @@ class Relaxation:
         )
 
 
-def _engine_optionof(space: LayoutSpace, assignment: tuple[int, ...]) -> list[tuple[str, Option]]:
+def _engine_options(space: LayoutSpace, assignment: tuple[int, ...]) -> list[tuple[str, Option]]:
     """Role and engines of each dimension that sizes engines."""
     pairs = zip(space.dimensions, assignment, strict=True)
     return [

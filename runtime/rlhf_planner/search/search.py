@@ -74,7 +74,7 @@ def _family(problem: PlanningProblem) -> tuple[Placement, ...]:
         return (requested_placement(problem),)
     family = tuple(placements(problem))
     # ReaL's sets overlap, which no placement of the family does. With it every incumbent belongs to
-    # the family, and a proof of optimality does not depend on memory.
+    # the family, and a proof of optimality does not depend on memory. The rule assumes one pool.
     return family if len(problem.pools) > 1 else (*family, uncut(real_heuristic(problem)))
 
 
@@ -84,6 +84,7 @@ def plan_of_search(search: Search) -> Plan:
     result, others = search.result, search.others
     assert result.fitted is not None, "a plan was found"
     feasible = [baseline.job for baseline in others if baseline.job is not None]
+    # A plan that is slower without a fusion may be the fastest with one.
     unfused = [build_plan(job) for job in (result.fitted, *feasible, *result.split)]
     fused = fastest_fusion(search.problem, search.hardware, unfused, result.step_seconds)
     if fused is not None:

@@ -82,8 +82,7 @@ class LayoutSpace:
     def propagate(self, assignment: Sequence[int]) -> ResidualDomains | None:
         """Propagate an assignment of the first dimensions. None: no complete layout is feasible.
 
-        An option is removed if it does not fit next to the minimum of all other dimensions. That
-        may raise the minimum of its own dimension, so removal repeats until nothing changes.
+        An option is removed if it does not fit next to the minimum of all other dimensions.
         """
         options = [
             (dimension.options[assignment[number]],)
@@ -91,6 +90,8 @@ class LayoutSpace:
             else dimension.options
             for number, dimension in enumerate(self.dimensions)
         ]
+        # A removal may raise the minimum of its own dimension and so exclude options of others. It
+        # repeats until nothing changes.
         while True:
             minimums = [
                 min_bytes_of([option.min_bytes for option in options_left])
@@ -120,6 +121,8 @@ class LayoutSpace:
                 [config for config in option.configs if fits(config.memory, residual)]
                 for option in options
             ]
+            # A minimum combines the memory of several configs. An option stays only if one config
+            # fits.
             fitting = [
                 make_option(option.choice, option_configs)
                 for option, option_configs in zip(options, configs, strict=True)
@@ -127,6 +130,7 @@ class LayoutSpace:
             ]
             if not fitting:
                 return None
+            # Of nodes with equal bounds the search expands those of earlier options first.
             fitting.sort(key=lambda option: sum(option.seconds.values()))
             dimensions.append(replace(dimension, options=tuple(fitting)))
         return replace(self, dimensions=tuple(dimensions))
