@@ -1,7 +1,7 @@
 """Lower bounds of the memory of roles and engines, and the capacity of a placement. Pure.
 
-The sums have the same items as a plan's, by phase. Whatever a layout leaves open counts with its
-minimum, so a layout that does not fit here fits in no plan.
+The sums have the same items as a plan's, by phase. Choices that a layout leaves open count with
+their minimum: a layout that does not fit here fits in no plan.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rlhf_planner.memory.roles import checkpoint_items, job_phases, role_items, 
 from rlhf_planner.placement.placement import CallPlacement, DeviceGroup, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 
+# Bytes on a device of each group of a placement, in each of its phases.
 BytesPerPhase = tuple[int, ...]
-"""Bytes on a device of each group of a placement, in each of its phases."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class MemoryBounds:
     def role_bytes(self) -> Callable[[str, Mesh, int, bool, OffloadDepth], PeakBytes]:
         """Bytes of a role by name, cut mesh, tokens of a micro-batch, recomputation and offload
         depth."""
+        # A cache per object: `cache` on the method would keep all problems in memory.
         return cache(self._role_bytes)
 
     @cached_property
@@ -75,13 +76,14 @@ class MemoryBounds:
 
     @cached_property
     def load(self) -> Callable[[str, RolePlacement], GenerationLoad]:
-        # Only the ranks that hold the model matter here, not its cut.
         """The generation load of a role in a placement."""
+        # Only the ranks that hold the model matter here, not its cut.
         return cache(self._load)
 
     def min_cache(self, role: str, role_placement: RolePlacement, tensor: int) -> int:
         """Bytes of the smallest cache that engines may have."""
         fixed_bytes = self.problem.fixed.kv_cache_bytes
+        # An engine that cannot hold one longest sequence could not finish it.
         return (
             kv_bytes(self.load(role, role_placement), tensor, 1)
             if fixed_bytes is None
@@ -109,8 +111,10 @@ class MemoryBounds:
     ) -> PeakBytes:
         model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute)
         own = phases_on_device(role, self._calls)
+        # IDLE stands for all phases of other roles, in which the role holds the same bytes.
         phases = (*sorted(own, key=str), IDLE)
         items = role_items(model, phases, depth, own)
+        # On CPUs the copy that a checkpoint writes is in the memory of the ranks.
         if self.problem.device is Device.CPU and self.problem.fixed.saves_while_training:
             items += checkpoint_items(model, phases)
         return _peak_bytes(items, phases)
@@ -126,6 +130,7 @@ class MemoryBounds:
         load = self.load(role, role_placement)
         own = (call_phase(role, CallKind.RESHARD), call_phase(role, CallKind.GENERATE))
         phases = (*own, IDLE)
+        # Engines that release their memory hold the least, and caches are added per layout.
         generating = generation_items(
             load, role=role, tensor=tensor, kv_cache_bytes=0, phases=phases, release=True
         )
@@ -201,6 +206,7 @@ def capacity_of(
             *required_standby(problem.fixed, pool, phases),
         ]
         cells += [(group, phase) for phase in phases]
+        # Processes and libraries hold the same bytes in every phase.
         spare += [pool.memory_bytes_per_device - sum(item.bytes for item in items)] * len(phases)
     return Capacity(tuple(cells), tuple(spare), offload)
 

@@ -23,27 +23,27 @@ from rlhf_planner.simulation.simulate import step_seconds as simulated_seconds
 from rlhf_planner.simulation.step_tasks import passes_ahead, previous_calls
 from rlhf_planner.strategies.placements import Placement
 
+# Seconds of calls, by their sites.
 Seconds = Mapping[str, float]
-"""Seconds of calls, by their sites."""
 
+# Calls that no rank runs.
 OFF_RANKS = (CallKind.SCORE, CallKind.SAVE)
-"""Calls that no rank runs."""
 
 
 class _OrderedCall(NamedTuple):
     """A call of a step, in the driver's order."""
 
     call: ModelCall
+    # Mean number of runs per step.
     expected_count: float
-    """Mean number of runs per step."""
+    # Calls of the same step that it waits for.
     after: tuple[str, ...]
-    """Calls of the same step that it waits for."""
+    # Calls of the step before that it waits for.
     after_previous: tuple[str, ...]
-    """Calls of the step before that it waits for."""
 
 
+# Calls of a step, in the driver's order.
 Order = tuple[_OrderedCall, ...]
-"""Calls of a step in order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,7 @@ class StepTimeBounds:
             orders: possible orders with all transitions; the fastest one counts. Empty: the order
                 with only those reshards that every plan has.
         """
+        # The plan may have any of these orders, so only the fastest one is a bound.
         return min(
             simulated_seconds(self._tasks(placement, order, seconds), passes_ahead(self.graph))
             for order in orders or (self._order,)
@@ -89,12 +90,14 @@ class StepTimeBounds:
         training = {
             role: role_placement.training.mesh for role, role_placement in placement.items()
         }
+        # Only the meshes of these engines are read, so tensor ranks and caches may stay open.
         engines = {
             role: EngineChoice(role, placement[role].generation.mesh, 0, release=False)
             for role, facts in self.problem.models.items()
             if facts.generates
         }
         meshes = CallMeshes(training, engines, self.problem.policy)
+        # Which engines release their memory is decided per plan: every set is possible.
         sets = chain(*(combinations(engines, count) for count in range(len(engines) + 1)))
         orders = []
         for releases in sets:
@@ -109,6 +112,7 @@ class StepTimeBounds:
         return tuple(
             Task(
                 id=ordered.call.id,
+                # In the long run a call that only some steps run costs its mean.
                 seconds=_seconds(ordered.call, seconds) * ordered.expected_count,
                 ranks=() if placement is None else self.ranks(placement, ordered.call),
                 after=ordered.after,
@@ -120,7 +124,8 @@ class StepTimeBounds:
     @cached_property
     def _order(self) -> Order:
         """The calls of a step and the reshards that every plan has."""
-        # Engines that never release their weights need the fewest reshards.
+        # Engines that never release their weights need the fewest reshards, so every plan has
+        # these.
         return self._ordered(with_transitions(self.graph.calls, (), lambda one, other: True))
 
     def _ordered(self, calls: Sequence[ModelCall]) -> Order:

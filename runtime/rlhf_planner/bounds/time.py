@@ -1,7 +1,7 @@
-"""Lower bounds of the times of calls on their devices, whatever memory lets a plan choose. Pure.
+"""Lower bounds of the times of calls on their devices, for every choice of memory. Pure.
 
-Transitions count if every plan has them, and all of them once the roles that leave their devices
-are fixed. The bytes of copies of weights do not count.
+Until the roles that leave their devices are fixed, only those transitions count that every plan
+has; afterwards all of them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from rlhf_planner.simulation.event_graph import PoolRanks
 from rlhf_planner.strategies.parallelism import Cut, cut_mesh
 from rlhf_planner.strategies.placements import Placement
 
+# Sites of calls.
 Calls = frozenset[str]
-"""Sites of calls."""
 NONE: Calls = frozenset()
 
 
@@ -107,15 +107,17 @@ class CallTimeBounds:
         for config in sorted(
             self.configs(role, mesh, cut, NONE), key=lambda config: sum(config.seconds.values())
         ):
-            known_seconds = fastest or {}
+            best_seconds = fastest or {}
             # Checking memory costs more than comparing times, so only configs that would improve a
             # call are checked.
             is_quicker = any(
-                seconds < known_seconds.get(call, inf) for call, seconds in config.seconds.items()
+                seconds < best_seconds.get(call, inf) for call, seconds in config.seconds.items()
             )
             if (is_quicker or fastest is None) and self._fits_alone(config.model):
+                # Every call takes its own fastest config. A plan has one config for all calls of a
+                # role, which is no faster.
                 fastest = {
-                    call: min(seconds, known_seconds.get(call, inf))
+                    call: min(seconds, best_seconds.get(call, inf))
                     for call, seconds in config.seconds.items()
                 }
         return fastest
@@ -140,6 +142,7 @@ class CallTimeBounds:
         facts = self.problem.models[role]
         is_free = facts.is_trained and facts.fixed.recompute is None
         for recompute in (False, True) if is_free else (bool(facts.fixed.recompute),):
+            # A fixed size replaces all others; a dict keeps the order without duplicates.
             sizes = {
                 facts.fixed.micro_batch_tokens or size: None
                 for size in micro_batch_sizes(self.problem)
@@ -148,6 +151,7 @@ class CallTimeBounds:
                 yield role_model(self.problem, facts, mesh, tokens, recompute)
 
     def _fits_alone(self, model: RoleModel) -> bool:
+        # Other roles on these devices only add memory.
         mesh = model.mesh
         group = DeviceGroup(
             self._pools[mesh.pool], mesh.first_rank, mesh.num_devices, (model.role,), ()
@@ -176,6 +180,7 @@ class CallTimeBounds:
                 case CallKind.INFER:
                     compute_seconds = infer_call_seconds(self.problem, call, model, links).total
                 case CallKind.COMPUTE | CallKind.COPY:
+                    # The bytes of copied weights do not count, so this stays a lower bound.
                     compute_seconds = 0.0
                 case _:
                     continue
@@ -220,6 +225,7 @@ class CallTimeBounds:
         for source, target in self._edges:
             ranks = [self.steps.ranks(placement, call)[0] for call in (source, target)]
             source_nodes, target_nodes = ({*self._nodes(rank)} for rank in ranks)
+            # Columns from a node without ranks of the reader cross the network.
             if source_nodes - target_nodes:
                 crossing_calls[target.role or self.problem.policy].add(target.id)
         return {role: frozenset(calls) for role, calls in crossing_calls.items()}
@@ -262,6 +268,7 @@ class CallTimeBounds:
         """
         facts = self.problem.models[role]
         call_placement = CallPlacement(mesh)
+        # Generation has no micro-batches: any size serves.
         sizes = micro_batch_sizes(self.problem)
         model = role_model(self.problem, facts, mesh, sizes[0], recompute=False)
         pool = self._pools[mesh.pool]
@@ -270,6 +277,7 @@ class CallTimeBounds:
         )
         engines = mesh.model_copy(update={"data": mesh.num_devices // tensor, "tensor": tensor})
         if kv_cache_bytes is None:
+            # A larger cache never generates more slowly.
             kv_cache_bytes = kv_bytes(load, tensor, load.sequences(engines.data))
         with suppress(ProfileUnusable):
             return {
@@ -293,7 +301,7 @@ class CallTimeBounds:
         return tuple(call.id for call in self.graph.calls_of_kind(*MODEL_CALLS))
 
     def offload_calls(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
-        """Seconds of a role's loads and offloads, by `move_of`; empty if it stays."""
+        """Seconds of a role's loads and offloads, by `move_of`; empty if it never leaves."""
         if depth is OffloadDepth.NOTHING:
             return {}
         links = self.links[model.mesh.pool]
