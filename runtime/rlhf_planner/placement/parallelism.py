@@ -1,8 +1,8 @@
-"""Cuts of each role's devices for training and forward passes: by its engine, as its group of
-placement says, or else its training.
+"""Cut each role's devices for training and forward passes, by its training engine.
 
 FSDP shards over all devices. Megatron cuts the model over tensor ranks and pipeline stages; the
-remaining factor is replicas. Whatever does not divide is refused here.
+remaining factor is replicas. The manifest fixes a cut in the role's group of `placement` or in its
+`training`. A cut that does not divide the model or the devices is refused here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from rlhf_sizing.config import MEGATRON_FAMILIES
 
 
 class _Cut(NamedTuple):
-    """The cut of a role's model for training, and the field that fixes it: of its group or of its
-    training."""
+    """The cut of a role's model for training."""
 
+    # Ranks over which each layer is cut.
     tensor: int
-    """Ranks over which each layer is cut."""
+    # Stages over which the layers are distributed.
     pipeline: int
-    """Stages over which the layers are distributed."""
+    # The field of the manifest that fixes it: that of its group, or of its training.
     field: str
-    """The field of the manifest that fixes it."""
 
     @property
     def num_ranks(self) -> int:
@@ -62,6 +61,7 @@ def cut_meshes(
         problem_ for facts in megatron for problem_ in _problems(facts, placement[facts.role])
     ]
     if problems:
+        # Several roles may have the same training settings, so their problems are the same.
         raise ManifestError(list(dict.fromkeys(problems)))
     by_name = {pool.name: pool for pool in problem.pools}
     meshes = {role: role_placement.training.mesh for role, role_placement in placement.items()}
@@ -110,6 +110,7 @@ def _problems(facts: RoleSpec, role_placement: RolePlacement) -> Iterator[Proble
         for uneven_field in uneven_fields:
             size = uneven_field.at[-1]
             in_group = ("spec", "placement", "groups", role_placement.training.group or 0, size)
+            # The error names the field that fixed the size: that of the group, if it has one.
             at = in_group if size in role_placement.training.cut else (*where, *uneven_field.at)
             yield replace(rule.problem_for(uneven_field), location=at)
 
@@ -140,13 +141,15 @@ def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:
 
 
 def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
-    """Refuse tensor groups that cross nodes: their ranks exchange activations in every layer."""
+    """Refuse tensor groups that cross nodes."""
+    # Tensor ranks exchange activations in every layer, which is slow between nodes.
     per_node, tensor = pool.devices_per_node, mesh.tensor
     torn = torn_groups(mesh.ranks, tensor, per_node)
     if not torn:
         return
     where = describe_devices(range(torn[0], torn[0] + tensor), pool.name)
     if per_node % tensor:
+        # Groups of this size cross nodes whatever the first device is.
         raise DoesNotDivide(
             f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with "
             f"{per_node} on a node, and {per_node} / {tensor} = {per_node / tensor:.4g}; allowed "

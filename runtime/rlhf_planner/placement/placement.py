@@ -1,6 +1,6 @@
 """The placement of roles: devices for each kind of their calls.
 
-Neighbouring devices with the same roles form a group; one sum of memory stands for each of them.
+Neighbouring devices with the same roles form a group: one sum of memory holds for all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_flow.errors import InvalidPlacement, NotOffered
 
+# Kinds of calls of each role with a model, in any graph.
 KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
-"""Kinds of calls of each role with a model, in any graph."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def manual_placement(
     placements = {
         role: _role_placement(role, groups, call_placements, kinds[role]) for role in kinds
     }
+    # Devices without roles would idle throughout the job.
     for pool in pools:
         if all(pool.name != call_placement.mesh.pool for call_placement in call_placements):
             raise InvalidPlacement(
@@ -157,6 +158,7 @@ def _role_placement(
         by_kind[kind] if kind in kinds else None for kind in (RoleCalls.TRAIN, RoleCalls.INFER)
     )
     generating = by_kind[RoleCalls.GENERATE] if RoleCalls.GENERATE in kinds else None
+    # A role without calls of a kind takes the devices of the next kind: its model needs some.
     training = trained or inferred or generating or rest or own_groups[0][1]
     # Infer reads the weights that Train updates, and no runtime moves them between such calls.
     if inferred is not None and not _is_same(inferred, training):
@@ -261,8 +263,8 @@ class GroupMemory:
         return self.peak_bytes - self.group.pool.memory_bytes_per_device
 
     def generation_peak(self, role: str, release: bool) -> int:
-        """The higher peak of the phases of generation that have a role's cache. Without release the
-        cache is also resident while new weights arrive."""
+        """The highest sum of the phases in which a role's cache is resident."""
+        # Engines that keep their memory also hold the cache while new weights arrive.
         kinds = (CallKind.GENERATE,) if release else (CallKind.RESHARD, CallKind.GENERATE)
         return max(self.sums[call_phase(role, kind)] for kind in kinds)
 

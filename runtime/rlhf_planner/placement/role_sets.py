@@ -10,11 +10,12 @@ from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 
+# Roles that share devices; the set with the policy comes first.
 RoleSets = tuple[tuple[str, ...], ...]
-"""Roles that share devices; the set with the policy comes first."""
 
+# Passes of training, besides one of inference or generation: a forward pass, and a backward pass
+# that counts twice.
 TRAINING_PASSES = 3
-"""Passes of a trained role besides inference or generation: a backward pass counts twice."""
 
 
 def role_sets(kind: PlacementType, heads: Mapping[str, ModelHead], policy: str) -> RoleSets:
@@ -28,6 +29,7 @@ def role_sets(kind: PlacementType, heads: Mapping[str, ModelHead], policy: str) 
     Raises:
         InvalidPlacement: there is only one set.
     """
+    # The sort is stable: the policy comes first, the others keep their order.
     with_model = sorted(heads, key=lambda name: name != policy)
     if kind is PlacementType.STANDALONE:
         sets: RoleSets = tuple((name,) for name in with_model)
@@ -106,7 +108,8 @@ def _cannot_share(num_devices: int, sets: RoleSets, multiples: Sequence[int], li
             "write type: Colocated"
         )
     terms = [f"{size} ({', '.join(roles)})" for size, roles in zip(multiples, sets, strict=True)]
-    # Every set's number added to a sum is one, so one is above within the first of them.
+    # A possible sum plus a multiple is possible, too. So the next larger one is at most the first
+    # multiple away.
     is_sum_ = _sums(max(0, num_devices - min_devices) + multiples[0], multiples)
     sums = [min_devices + more for more, possible in enumerate(is_sum_) if possible]
     nearest = [n for n in sums if n < num_devices][-1:] + [n for n in sums if n > num_devices][:1]
@@ -139,6 +142,7 @@ def share_devices(
     """
     remaining = num_devices - len(works)
     due = [1 + remaining * work / sum(works) for work in works]
+    # A set has at least its multiple: none may end without devices.
     counts = [
         max(multiple, int(due_devices) // multiple * multiple)
         for due_devices, multiple in zip(due, multiples, strict=True)
@@ -148,6 +152,7 @@ def share_devices(
     can = _sums(max(0, num_devices), multiples)
 
     def lacks(number: int) -> tuple[float, int]:
+        # Of equal sets the first gains a multiple, and the last loses one.
         return (due[number] - counts[number], -number)
 
     while (left := num_devices - sum(counts)) < 0 or not can[left]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from rlhf_api.calls import RELEASE, RESHARD, CallKind
 from rlhf_flow.step.calls import ModelCall
 
+# Calls that need almost no memory of a device.
 LIGHT = (CallKind.COMPUTE, CallKind.SCORE, CallKind.SAVE)
-"""Calls that need next to no memory of a device."""
+# True if two calls share ranks.
 ShareRanks = Callable[[ModelCall, ModelCall], bool]
-"""True if two calls share ranks."""
 
 
 def with_transitions(
@@ -18,17 +18,16 @@ def with_transitions(
     releases: Collection[str],
     share_ranks: ShareRanks,
 ) -> list[ModelCall]:
-    """The calls of a graph with those between training and generation.
+    """Add the calls between training and generation to those of a graph.
 
-    A role's weights are resharded before it generates, unless they are known to be there: from a
-    call before, since which nothing has changed them. What a region (`flow.every`, `flow.repeat`)
-    leaves behind is not known, as it may run or not; nor is what the last pass does.
+    A role's weights are resharded before it generates, unless its engines still have them from an
+    earlier call of the same region and pass.
 
     Args:
         calls: in program order.
-        releases: roles whose engines give weights and cache back after they have generated, unless
-            they are the next that need memory on their ranks.
-        share_ranks: whether two calls run on some of the same ranks.
+        releases: roles whose engines release weights and cache after generation, unless the next
+            call that needs memory on their ranks generates with the same role.
+        share_ranks: true if two calls run on some of the same ranks.
 
     Source: HybridFlow (arXiv 2409.19256), section 5.1; ReaL (arXiv 2406.14088), section 4.
     """
@@ -36,11 +35,12 @@ def with_transitions(
     current: set[str] = set()
     region = ""
     for number, call in enumerate(calls):
-        # A region (`flow.every`, `flow.repeat`) may run or not, so what it leaves in the engines is
-        # unknown. So is the state after the last pass.
+        # A region (`flow.every`, `flow.repeat`) may run or not, so the weights that it leaves in
+        # the engines are unknown. So are those after the last pass.
         if region_of(call) != region:
             region = region_of(call)
             current.clear()
+        # Engines hold old weights after a call that changes the role.
         current -= {role for role in current if call.changes(role)}
         if call.kind is not CallKind.GENERATE:
             result.append(call)
@@ -80,6 +80,7 @@ def _generates_next(
     for other in following:
         if region_of(other) != region_of(call):
             return False
+        # Such calls leave engines where they are: they need no memory there.
         if other.kind in LIGHT or not share_ranks(call, other):
             continue
         return other.kind is CallKind.GENERATE and other.role == call.role

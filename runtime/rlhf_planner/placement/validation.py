@@ -38,8 +38,8 @@ def check_engines(
     here, there = one.mesh, other.mesh
     if not here.overlaps(there):
         return
-    # vLLM keeps one set of groups in a process, which a second engine takes over: it must be on the
-    # same ranks, and of the same size.
+    # vLLM keeps one set of groups in a process, and a second engine uses the same one. So it must
+    # be on the same ranks, and of the same size.
     if pool.device is Device.GPU:
         raise NotOffered(
             "several roles that generate on the same GPUs are not offered yet, where an engine "
@@ -61,10 +61,10 @@ def check_engines(
         )
 
 
+# Head sizes for which vLLM's CPU build has an attention kernel; on others its first token fails. On
+# GPUs one of its backends takes every size. Source: vLLM 0.32, v1/attention/backends/cpu_attn.py
+# (which leaves 48 out, for which there is a kernel) and platforms/cuda.py.
 CPU_HEAD_SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Head sizes for which vLLM's CPU build has an attention kernel; on others its first token fails.
-On GPUs one of its backends takes every size. Source: vLLM 0.32, v1/attention/backends/cpu_attn.py
-(which leaves 48 out, for which there is a kernel) and platforms/cuda.py."""
 
 
 def check_served(problem: PlanningProblem) -> None:
