@@ -37,6 +37,7 @@ def cuts(facts: RoleSpec, call_placement: CallPlacement, pool: Pool) -> tuple[Cu
     tensor = call_placement.tensor or facts.fixed.tensor
     pipeline = call_placement.pipeline or facts.fixed.pipeline
     if not facts.uses_megatron:
+        # FSDP cuts no model. `cut_meshes` refuses a fixed cut, with the field to change.
         return (Cut(tensor or 1, pipeline or 1),)
     num_devices = call_placement.mesh.num_devices
     tensors = [tensor] if tensor else _tensors(facts, pool, call_placement.mesh)
@@ -112,6 +113,7 @@ def with_layout(
         cut_of: per role with a model.
         tensor_of: ranks of an engine, per role that generates.
     """
+    # A role that does not generate has the same devices and cut for all calls.
     return {
         role: RolePlacement(
             with_cut(role_placement.training, cut_of[role]),
@@ -124,6 +126,7 @@ def with_layout(
 
 
 def _sized_engines(call_placement: CallPlacement, tensor: int) -> CallPlacement:
+    # A size that the manifest fixes is not the planner's choice.
     is_chosen = call_placement.tensor is None
     return replace(call_placement, tensor=tensor, pipeline=None, is_chosen=is_chosen)
 
@@ -146,7 +149,8 @@ def possible_cuts(devices: Sequence[Pool], shapes: Sequence[DecoderShape]) -> li
     per_node = min(pool.devices_per_node for pool in devices)
     total = min(pool.num_devices for pool in devices)
     powers = [2**k for k in range(total.bit_length())]
-    # Of cuts with equal products the one with most tensor ranks: these share activations, too.
+    # Of cuts with equal products the last one stays, which has the most tensor ranks: these share
+    # activations, too.
     best: dict[int, tuple[int, int]] = {}
     for tensor in powers:
         if per_node % tensor or any(any(uneven_tensor(shape, tensor)) for shape in shapes):

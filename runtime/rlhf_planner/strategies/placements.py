@@ -3,8 +3,8 @@
 Placement units: every role with a model, plus one for each role's generation. Roles that copy
 weights form one unit; beyond MAX_UNITS the rest share one. Units are partitioned into sets in every
 way. The sets of a pool get consecutive devices, in every composition of the pool's devices; larger
-sets come first, so that they lie within nodes where possible. In addition: generation on all
-devices of a pool, whatever the sets.
+sets come first. In addition: generation on all devices of a pool, next to every partition of the
+other units.
 
 Devices are counted in blocks, the smallest with which the family is small enough.
 
@@ -62,14 +62,14 @@ def count_compositions(total: int, parts: int) -> int:
     return comb(total - 1, parts - 1)
 
 
+# Limit of units that are placed separately: 6 have 203 partitions into sets, 8 have 4,140.
 MAX_UNITS = 6
-"""Limit of units that are placed separately: more give thousands of partitions."""
 
+# Limit of compared placements; each takes about a tenth of a millisecond.
 MAX_PLACEMENTS = 10_000
-"""Limit of compared placements; each takes about a tenth of a millisecond."""
 
+# The devices of each role with a model; cut along `data` only.
 Placement = Mapping[str, RolePlacement]
-"""The devices of each role with a model; cut along `data` only."""
 
 
 class PlacementUnit(NamedTuple):
@@ -87,8 +87,8 @@ Sets = tuple[tuple[PlacementUnit, ...], ...]
 class _Blocks:
     """The blocks of devices that sets of a pool are made of."""
 
+    # Devices of a block, by pool.
     sizes: Mapping[str, int]
-    """Devices of a block, by pool."""
     pools: tuple[Pool, ...]
 
     def num_blocks(self, pool: Pool) -> int:
@@ -113,6 +113,7 @@ def placements(
             yield _placement(problem, sets, meshes)
     if len(engines) == 1 and len(role_units) > 1:
         for sets, pools in _assignments(role_units, problem.pools):
+            # With one set this is the colocated placement, which the first loop has.
             if len(sets) > 1:
                 for meshes in _meshes(sets, pools, blocks):
                     yield _placement(problem, sets, meshes)
@@ -137,6 +138,8 @@ def mesh_sizes(problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS) -
 def placement_units(problem: PlanningProblem) -> tuple[PlacementUnit, ...]:
     """The units that are placed separately: first the roles, then generation."""
     copied: dict[str, str] = {role: role for role in problem.models}
+    # Roles that copy weights must share devices (`check_copies`): the target's set joins the
+    # source's.
     for graph in problem.graphs.values():
         for call in graph.calls_of_kind(CallKind.COPY):
             target, source = copied[str(call.role)], copied[str(call.copied_role)]
@@ -165,6 +168,7 @@ def _blocks(pools: Sequence[Pool], units: Sequence[PlacementUnit], max_placement
     """The smallest blocks with which there are few enough placements; else one block per pool."""
     sizes = [_units(pool) for pool in pools]
     finest = max(map(len, sizes))
+    # Placements are counted instead of listed: their number depends only on the sets per pool.
     counts = Counter(_parts(chosen, pools) for _, chosen in _assignments(units, pools))
     for step in range(finest):
         block_sizes_ = {
@@ -238,7 +242,8 @@ def _meshes(sets: Sets, pools: Sequence[Pool], blocks: _Blocks) -> Iterator[tupl
         meshes: dict[int, Mesh] = {}
         for pool, numbers, sizes in zip(blocks.pools, by_pool, chosen, strict=True):
             first, block = 0, blocks.sizes[pool.name]
-            # Sets with most devices come first; equal ones in their own order.
+            # Sets with most devices come first, so that they lie within nodes where possible; equal
+            # ones in their own order.
             for number, size in sorted(
                 zip(numbers, sizes, strict=True), key=lambda pair: (-pair[1], pair[0])
             ):
