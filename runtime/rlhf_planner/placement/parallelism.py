@@ -149,7 +149,7 @@ def _check_nodes(role: str, mesh: Mesh, pool: Pool, field: str) -> None:
         return
     where = describe_devices(range(torn[0], torn[0] + tensor), pool.name)
     if per_node % tensor:
-        # Groups of this size cross nodes whatever the first device is.
+        # Aligned groups cross no node only if their size divides the devices of a node.
         raise DoesNotDivide(
             f"tensor ranks of {role} lie on two nodes: got tensor {tensor} on {where}, with "
             f"{per_node} on a node, and {per_node} / {tensor} = {per_node / tensor:.4g}; allowed "
