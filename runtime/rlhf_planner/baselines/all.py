@@ -1,8 +1,4 @@
-"""Plans by every rule that respects what the manifest fixes. Pure.
-
-The rules of ReaL and HybridFlow assume equal devices: they apply to jobs on one pool whose
-placement is Auto.
-"""
+"""Plans by every rule that respects what the manifest fixes. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +22,12 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.feasibility import FeasibleJob
 from rlhf_planner.problem.problem import PlanningProblem
 
+# Placements that follow from the roles.
 PLACED_BY_ROLES = (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
-"""Placements that follow from the roles."""
+# Names of the other rules, for people.
 MEGATRON, REAL, HYBRIDFLOW = "Megatron heuristic", "ReaL heuristic", "HybridFlow"
-"""Names of the other rules, for people."""
+# Name of the only rule if the placement is fixed.
 FIRST = "the first that fits"
-"""Name of the only rule if the placement is fixed."""
 
 
 def baselines(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> tuple[Baseline, ...]:
@@ -49,6 +45,7 @@ def baselines(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> tup
         return (evaluated_baseline(problem, hardware, FIRST, simple_placement(problem, placement)),)
     plans = []
     for name, rule in _rules(problem, hardware).items():
+        # A rule may choose what no runtime executes: then it has no plan here.
         with suppress(PlanError, ManifestError):
             plans.append(evaluated_baseline(problem, hardware, name, rule()))
     return tuple(plans)
@@ -62,6 +59,7 @@ def _rules(
         kind.value: partial(simple_placement, problem, placement.model_copy(update={"type": kind}))
         for kind in PLACED_BY_ROLES
     }
+    # These rules assume equal devices.
     if len(problem.pools) == 1:
         (pool,) = problem.pools
         rules[MEGATRON] = partial(megatron_heuristic, problem)

@@ -1,24 +1,6 @@
-"""HybridFlow's algorithms 1 and 2. Pure.
+"""HybridFlow's mapping of roles to devices: its algorithms 1 and 2. Pure.
 
-Algorithm 2: how a role's model is cut on a number of devices, and its engines for generation, each
-the fastest by itself.
-
-    t in {t_min, ..., U},  p in {p_min, ..., N_l / U},  d = N_l / (p t)
-
-for N_l devices, U of them on a node; the minimum of simulate(p, t, d) is chosen.
-
-The paper leaves some points open. Here:
-- Its simulators are the time model of this planner (`simulate`: cost/), with the fastest config
-  with which the role, alone on its devices, fits.
-- Cuts are skipped if d is no integer, p does not divide the layers, t does not divide heads and
-  widths, or tensor ranks would cross nodes. If N_l is less than a node, t ends at N_l and p at
-  p_min. If t_min or p_min divides nothing the next larger divisor comes first.
-- FSDP's roles are not cut; a fixed cut is kept.
-- The policy's cut for training is chosen first, by its calls that train or run forward. With its
-  memory recorded, engines grow from one rank until their weights and a cache for the longest
-  sequence fit next to it; of these sizes the fastest is chosen, with the cache that is left.
-
-Algorithm 1: which roles share devices, and how many.
+Algorithm 1 chooses the sets of roles that share devices, and the devices of each set:
 
     for every partition of the roles into sets, for every allocation A of the N devices to them with
     A >= A_min: the best strategy of each role by algorithm 2; the mapping of minimum cost is chosen
@@ -27,17 +9,16 @@ Algorithm 1: which roles share devices, and how many.
 
 with the stages generation, preparation (forward passes) and training.
 
-The paper leaves some points open. Here:
-- A_min of a set, with t_min and p_min: the fewest devices on which all of its roles fit, all with
-  the same cut, by this planner's memory: tensor ranks grow first, then stages (rule.py). Engines
-  have as many ranks as there are tensor ranks. t_min and p_min hold on more devices, too.
-- Devices are allocated in the blocks of the planner's own placements (strategies/placements.py);
-  larger sets come first. Roles that copy each other's weights are one, and so are the last of many.
-- The seconds of a strategy are those of a role alone: the other roles of its set may force another
-  config, or leave less for the cache. A mapping that does not fit then, or that no runtime executes
-  (tensor ranks that cross nodes), is replaced by the next cheapest, `MAX_TRIED` times.
-- The cost ignores transitions, transfers, and overlap between steps: the plan is evaluated like all
-  others, and may be slower than one that costs more by this.
+Algorithm 2 chooses the cut of a role's model on the devices of its set, and its engines, each the
+fastest by itself:
+
+    t in {t_min, ..., U},  p in {p_min, ..., N_l / U},  d = N_l / (p t)
+
+for N_l devices, U of them on a node; the minimum of simulate(p, t, d) is chosen.
+
+Comments at the lines say how this file decides what the paper leaves open. The cost ignores
+transitions, transfers, and overlap between steps. The plan is evaluated like all others, so it may
+be slower than one with a higher cost.
 
 Source: HybridFlow (arXiv 2409.19256), section 6, algorithms 1 and 2.
 """
@@ -73,8 +54,8 @@ from rlhf_planner.strategies.placements import (
     set_partitions,
 )
 
+# Stages of a step by their calls: generation, preparation, training.
 STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
-"""Stages of a step by their calls: generation, preparation, training."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +82,7 @@ class Strategies:
         self._engines = cache(self._best_engines)
 
     def _best(self, role: str, num_devices: int, min_cut: Cut) -> Strategy | None:
-        """The fastest cut and engines of a role. None: none fits, even alone.
+        """The fastest cut and engines of a role, by algorithm 2. None: none fits, even alone.
 
         Args:
             role: its name.
@@ -118,6 +99,7 @@ class Strategies:
         ]
         if not priced:
             return None
+        # The cut comes first, by the calls that train the role or run it forward; then its engines.
         seconds, cut = min(priced, key=lambda pair: sum(pair[0]))
         if not self._problem.models[role].generates:
             return Strategy(cut, None, seconds)
@@ -132,10 +114,14 @@ class Strategies:
         return self._pool.devices_per_node
 
     def _cuts(self, role: str, call_placement: CallPlacement) -> tuple[Cut, ...]:
+        # Cuts are left out that do not divide the devices, the layers, or heads and widths, or that
+        # let tensor ranks cross nodes. FSDP's roles are not cut; a fixed cut is kept.
         return cuts(self._problem.models[role], call_placement, self._pool)
 
     def _simulate(self, role: str, mesh: Mesh, cut: Cut) -> tuple[float, ...] | None:
         """Seconds of a role's calls in each stage, without generation."""
+        # The paper's simulators are the time model of this planner, with the fastest config with
+        # which the role fits, alone on its devices.
         calls = self._bounds.model_calls(role, mesh, cut)
         if calls is None:
             return None
@@ -153,6 +139,8 @@ class Strategies:
         call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
         facts = self._problem.models[role]
         best: tuple[int, float] | None = None
+        # Engines grow from one rank. Their weights and a cache for the longest sequence must fit
+        # next to the memory of training; the cache gets what is left.
         for tensor in engine_tensors(self._problem, facts, call_placement, self._pool):
             engines = CallPlacement(call_placement.mesh, tensor, is_chosen=True)
             placed = single_roles(
@@ -209,6 +197,8 @@ def possible_cuts(
     """
     if len(allowed) == 1:
         return allowed
+    # On less than a node N_l / U is 0, and p ends at p_min. If t_min or p_min divides nothing, the
+    # next larger divisor comes first.
     max_pipeline = max(min_cut.pipeline, num_devices // per_node)
     return tuple(
         cut
@@ -217,9 +207,8 @@ def possible_cuts(
     )
 
 
+# Limit of mappings that are checked against memory; each that does not fit takes some milliseconds.
 MAX_TRIED = 50
-"""Limit of mappings that are checked against memory; each that does not fit takes some
-milliseconds."""
 
 RoleSet = tuple[str, ...]
 
@@ -251,6 +240,9 @@ def hybridflow_mapping(problem: PlanningProblem, hardware: Hardware) -> Feasible
     Raises:
         PlanError, ManifestError: no runtime executes any of them.
     """
+    # Costs are those of roles alone: the others of a set may force another config, or leave less
+    # memory for the cache. So the cheapest mapping may not fit, or no runtime may execute it. Then
+    # the next cheapest is tried.
     mapper = Mapper(problem, hardware)
     cheapest = nsmallest(MAX_TRIED, mapper.costs(), key=lambda pair: pair[0])
     refusals: list[PlanError | ManifestError] = []
@@ -279,6 +271,7 @@ class Mapper:
 
     def costs(self) -> Iterator[tuple[float, DeviceMapping]]:
         """Every mapping with its cost, d_cost; sets that fit nowhere are skipped."""
+        # Roles that copy each other's weights count as one, and so do the last of many roles.
         groups = [unit.roles for unit in placement_units(self._problem) if not unit.generates]
         for partition in set_partitions(groups):
             sets = tuple(tuple(role for roles in set_ for role in roles) for set_ in partition)
@@ -287,9 +280,9 @@ class Mapper:
                     self.set_seconds(*pair)
                     for pair in zip(mapping.sets, mapping.devices, strict=True)
                 ]
-                known_seconds = [second for second in seconds if second is not None]
-                if len(known_seconds) == len(sets):
-                    yield mapping_cost(known_seconds), mapping
+                feasible_seconds = [second for second in seconds if second is not None]
+                if len(feasible_seconds) == len(sets):
+                    yield mapping_cost(feasible_seconds), mapping
 
     def _allocations(self, sets: tuple[RoleSet, ...]) -> Iterator[DeviceMapping]:
         """All allocations of devices to sets, with at least the minimum of each."""
@@ -297,6 +290,7 @@ class Mapper:
         needed = [minimum.num_devices for minimum in minimums if minimum is not None]
         if len(needed) < len(sets) or sum(needed) > self._pool.num_devices:
             return
+        # Blocks as in the planner's own placements, so that both compare the same device counts.
         for blocks in compositions(self._pool.num_devices // self._block, len(sets)):
             devices = tuple(block * self._block for block in blocks)
             if all(count >= number for count, number in zip(devices, needed, strict=True)):
@@ -309,6 +303,8 @@ class Mapper:
         return self._minimums[roles]
 
     def _compute_min_allocation(self, roles: RoleSet) -> Allocation | None:
+        # The fewest devices on which all roles fit with the same cut, by this planner's memory. The
+        # cut, t_min and p_min, is also the minimum on more devices.
         for devices in range(self._block, self._pool.num_devices + 1, self._block):
             mesh = Mesh(pool=self._pool.name, data=devices)
             for cut, placement in symmetric_placements(self._problem, roles, mesh):
@@ -317,7 +313,7 @@ class Mapper:
         return None
 
     def set_seconds(self, roles: RoleSet, devices: int) -> tuple[float, ...] | None:
-        """Seconds of a set in each stage: its roles take turns. None: some role has no strategy."""
+        """Seconds of a set in each stage. None: some role has no strategy."""
         key = roles, devices
         if key not in self._seconds:
             strategies = [self.strategy(roles, role, devices) for role in roles]
@@ -325,6 +321,7 @@ class Mapper:
                 strategy.stage_seconds for strategy in strategies if strategy is not None
             ]
             is_complete = len(stage_seconds) == len(roles)
+            # Roles of a set share its devices, so they run one after the other.
             self._seconds[key] = (
                 tuple(map(sum, zip(*stage_seconds, strict=True))) if is_complete else None
             )
@@ -336,7 +333,8 @@ class Mapper:
         return None if minimum is None else self._strategies.best(role, devices, minimum.cut)
 
     def placement(self, mapping: DeviceMapping) -> Placement:
-        """The devices of each role, with models cut and engines sized; larger sets first."""
+        """The devices of each role, with models cut and engines sized."""
+        # Larger sets come first, as in the planner's own placements.
         placement: dict[str, RolePlacement] = {}
         first = 0
         order = sorted(zip(mapping.devices, mapping.sets, strict=True), key=lambda pair: -pair[0])

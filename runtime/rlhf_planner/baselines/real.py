@@ -1,5 +1,6 @@
-"""ReaL's published rule for PPO and GRPO: devices and a cut for each kind of call, from numbers of
-nodes and sizes of models only. Pure.
+"""ReaL's published rule for PPO and GRPO: devices and a cut for each kind of call. Pure.
+
+The rule reads only the number of nodes and the sizes of models.
 
 With N nodes of G devices and cuts (tensor, stages); the rest of a mesh is replicas:
 
@@ -16,13 +17,9 @@ of models, rounded up, and at most all but one. If only the policy is trained:
     training of the policy        all, (min(4, G), N)
     inference                     all, (min(2, G/2), max(2, N))
 
-Deviations, as no runtime executes the original:
-- Engines have no stages: they have as many tensor ranks as the rule has stages, at most a node's.
-- A critic runs forward where it is trained, not on the other half of the nodes.
-- Roles that copy each other's weights are all where the first of them is that is trained.
-- A cut that a model or its devices do not allow becomes the nearest below, tensor ranks first;
-  FSDP's roles are not cut. The rule has eight devices on a node; here it is in parts of them.
-- The rule refuses models above 16B on one node; here memory decides.
+Deviations, where no runtime executes the original, stand as comments at their lines. The rule has
+eight devices on a node; here it is in parts of a node. It refuses models above 16B on one node;
+here memory decides. FSDP's roles are not cut.
 
 Source: `heuristic` among the allocation modes of github.com/openpsi-project/ReaLHF
 (experiments/common/ppo_exp.py, and grpo_exp.py of examples/new_algorithms).
@@ -41,17 +38,17 @@ from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut
 from rlhf_planner.strategies.placements import Placement, placement_units
 
+# Smaller models count as 7B: the rule knows sizes by name, and the next one is 13B.
 SMALL_PARAMETERS = 10 * 10**9
-"""Smaller models count as 7B: the rule knows sizes by name, and the next one is 13B."""
 
 
 class _Choice(NamedTuple):
     """The rule's choice for some calls."""
 
+    # Devices, cut along `data` only.
     mesh: Mesh
-    """Devices, cut along `data` only."""
+    # The cut, before it is adapted to the model.
     cut: Cut
-    """The cut, before it is adapted to the model."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,8 @@ class _Nodes:
         return Mesh(pool=self.pool.name, first_rank=first, data=end - first)
 
     def split(self, share: float) -> tuple[Mesh, Mesh]:
-        """Split the pool by nodes in two non-empty parts; a single node by devices; a single device
-        serves both."""
+        """Split the pool in two parts, by nodes; a single node by devices. A single device is both
+        parts."""
         nodes, per_node = self.pool.nodes, self.pool.devices_per_node
         total = self.pool.num_devices
         if total == 1:
@@ -100,6 +97,8 @@ def real_heuristic(problem: PlanningProblem) -> Placement:
 
 def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> _Choice:
     """The rule's choice for roles that share devices."""
+    # Roles that copy each other's weights must share devices: those of the policy, or else of the
+    # first trained one.
     models = problem.models
     trained = [role for role, facts in models.items() if facts.is_trained]
     others = [role for role in trained if role != problem.policy]
@@ -129,6 +128,8 @@ def _with_critics(
     is_small = facts.shape.num_parameters < SMALL_PARAMETERS or not facts.is_trained
     tensor = quarter if pool.nodes == 1 and is_small else half
     first, second = nodes.split(share if facts.is_trained else 0.5)
+    # A critic runs forward on the devices that train it. The rule uses the other half of the nodes,
+    # but no runtime moves its weights there.
     mesh = second if role in critics else first
     return _Choice(mesh, Cut(tensor, nodes.stages(mesh)))
 
@@ -136,10 +137,10 @@ def _with_critics(
 def _adapted(
     problem: PlanningProblem, facts: RoleSpec, pool: Pool, choice: _Choice
 ) -> RolePlacement:
-    """Adapt the rule's choice to a role. A fixed cut that is impossible there stays open, and is
-    refused when the plan is made."""
+    """Adapt the rule's choice to a role."""
     call_placement = CallPlacement(choice.mesh)
     allowed = cuts(facts, call_placement, pool)
+    # An impossible fixed cut stays open here. `cut_meshes` refuses it, with the field to change.
     training = (
         with_cut(call_placement, _nearest_cut(allowed, choice.cut)) if allowed else call_placement
     )
@@ -149,6 +150,8 @@ def _adapted(
     sizes = engine_tensors(problem, facts, everywhere, pool)
     if not sizes:
         return RolePlacement(training, everywhere)
+    # Engines have no stages: they get as many tensor ranks as the rule has stages, at most a
+    # node's.
     stages = max(2, pool.nodes)
     tensor = max((size for size in sizes if size <= stages), default=min(sizes))
     return RolePlacement(training, CallPlacement(everywhere.mesh, tensor, is_chosen=True))
@@ -159,4 +162,5 @@ def _nearest_cut(allowed: Sequence[Cut], target: Cut) -> Cut:
     below = [
         cut for cut in allowed if cut.tensor <= target.tensor and cut.pipeline <= target.pipeline
     ]
+    # Tuples compare tensor ranks first, then stages.
     return max(below) if below else min(allowed)

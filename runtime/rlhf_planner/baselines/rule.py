@@ -1,20 +1,13 @@
-"""Parts that all rules share, and the simplest rules. Pure.
+"""The simplest rules, and the parts that all rules share. Pure.
 
-Symmetric cuts: one cut for several roles, the smallest first. Placements by roles: all roles on all
-devices, language models separate from scalar ones, or every role by itself, each cut in the fewest
-parts that fit, tensor ranks before stages, with the smallest engines that fit. Source: the usual
-advice for Megatron: tensor parallelism within a node first, then pipeline stages, the rest
-replicas (Narayanan et al., arXiv 2104.04473, section 3).
-
-Megatron heuristic: one parallelism for everything, as for pretraining. All roles are on all
-devices, all calls have the same tensor ranks, stages and replicas.
-
-    tensor   as few ranks of a node as fit
-    stages   with the most tensor ranks, as few as fit
-    data     the rest
-
-Source: the baseline of ReaL (arXiv 2406.14088), section 8, which takes it from Megatron-LM's advice
-for pretraining. Engines have no stages here.
+- Placements by roles: all roles on all devices, language models separate from scalar ones, or every
+  role by itself. Models are cut in the fewest parts that fit, tensor ranks before stages, with the
+  smallest engines that fit. Source: the usual advice for Megatron (Narayanan et al., arXiv
+  2104.04473, section 3): tensor parallelism within a node, then pipeline stages, the rest replicas.
+- Megatron heuristic: all roles on all devices, and all calls with the same tensor ranks, stages and
+  replicas, as for pretraining. Tensor ranks are as few of a node as fit. With the most of them,
+  stages are as few as fit. The rest is replicas. Source: the baseline of ReaL (arXiv 2406.14088),
+  section 8, which takes it from Megatron-LM's advice for pretraining.
 """
 
 from __future__ import annotations
@@ -82,6 +75,7 @@ def evaluated_baseline(
 
 def fits(placed: PlacedJob) -> bool:
     """True if a placed job fits with the memory choice that needs the least memory."""
+    # The last choice needs the least memory; if it does not fit, none does.
     *_, last = memory_choices(placed.problem, placed.groups)
     try:
         check_feasible(placed, last)
@@ -110,8 +104,7 @@ def symmetric_placements(
     """Roles on the same devices with the same cut, also in generation: first with ever more tensor
     ranks, then with the most tensor ranks and ever more stages.
 
-    FSDP's roles are not cut, and roles with a fixed cut keep it. Engines have no stages: their size
-    is the largest possible one up to the tensor ranks. If no role may be cut only engines grow.
+    FSDP's roles are not cut, and roles with a fixed cut keep it.
 
     Args:
         problem: the planning problem.
@@ -128,6 +121,7 @@ def symmetric_placements(
     }
     if not all(allowed.values()) or not all(sizes.values()):
         return
+    # Engines have no stages: they get the largest possible size up to the tensor ranks.
     for cut in _cuts(pool, list(allowed.values()), list(sizes.values())):
         yield (
             cut,
@@ -147,10 +141,12 @@ def _cuts(pool: Pool, allowed: list[tuple[Cut, ...]], sizes: list[tuple[int, ...
     """The cuts that all roles with a choice have in common, in the rule's order."""
     free = [set(cuts_of_role) for cuts_of_role in allowed if len(cuts_of_role) > 1]
     if not free:
+        # No role may be cut, so only engines grow.
         grown = sorted({size for sizes_of_role in sizes for size in sizes_of_role}) or [1]
         return [Cut(size, 1) for size in grown]
     common = set.intersection(*free)
     within = sorted(cut for cut in common if cut.pipeline == 1)
+    # Stages come after tensor ranks: they are tried with the most tensor ranks only.
     max_tensor = max((cut.tensor for cut in within), default=1)
     across = sorted(cut for cut in common if cut.pipeline > 1 and cut.tensor == max_tensor)
     return [*within, *across]
@@ -174,11 +170,13 @@ def simple_placement(problem: PlanningProblem, placement: PlacementSpec) -> Feas
     job = _smallest_cut(placed_problem)
     if job is None:
         return None
+    # Placement and cut are the rule's choice: the job gets back the problem that leaves them open.
     return replace(job, placed=replace(job.placed, problem=problem, is_chosen=True))
 
 
 def _smallest_cut(problem: PlanningProblem) -> FeasibleJob | None:
     refusals: list[PlanError | ManifestError] = []
+    # Cuts come with ever more parts, so the first that fits is the smallest.
     for candidate in _cut_problems(problem):
         try:
             return first_feasible(candidate)
