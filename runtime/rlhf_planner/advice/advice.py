@@ -33,8 +33,8 @@ from rlhf_planner.problem.problem import Graphs
 from rlhf_planner.strategies.parallelism import possible_cuts
 from rlhf_sizing.shape import DecoderShape
 
+# Advice shortens lengths to this fraction at most: beyond that it would be another job.
 MIN_LENGTH_SHARE = 8
-"""Lengths are not advised below this fraction of the requested ones: it would be another job."""
 
 
 def size_changes(current: Changed, shapes: Mapping[str, DecoderShape]) -> list[Change]:
@@ -77,6 +77,7 @@ def _cuts(current: Changed, shapes: Mapping[str, DecoderShape]) -> Iterator[Chan
 
     cuts = possible_cuts(current.devices, [shapes[role] for role in models if role in shapes])
     now = max((models[role].training.parallelism.num_ranks for role in megatron), default=1)
+    # Only more parts than now need less memory on each device.
     yield Change([cut for cut in cuts if cut[0] * cut[1] > now], apply, text)
     if megatron:
         derived = any(models[role].training.offload is Offload.DERIVED for role in megatron)
@@ -92,6 +93,8 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
     for role in roles:
         path: Path = ("spec", "models", role, "training")
         changed = with_field(changed, engine, path=(*path, "engine"))
+        # Only Megatron has these settings, and a manifest may not have them with FSDP: they return
+        # to their defaults.
         changed = with_field(changed, TrainingParallelism(), path=(*path, "parallelism"))
         changed = with_field(changed, True, path=(*path, "distributed_optimizer"))
         if value_at(changed.job, path).offload is Offload.DERIVED:
@@ -99,12 +102,12 @@ def _to_fsdp(changed: Changed, engine: TrainingEngineType, roles: Sequence[str])
     return changed
 
 
+# Marks that no value of a change is enough. None cannot: it is the value of a setting left open.
 NOTHING = object()
-"""Marks that no value of a change is enough; None is a value."""
+# Changes with at most this number of values are tried with each of them.
 FEW_VALUES = 32
-"""Up to this number of values each is tried."""
+# Limit of pieces of advice; devices with more memory come in addition.
 MAX_ADVICE = 6
-"""Limit of pieces of advice, without devices with more memory."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +150,14 @@ def advice(
     search = _Search(graphs, shapes)
     current = Advice((), Changed(job, tuple(devices)))
     free = current
+    # The job with all optional settings left to the plan.
     for change in left_to_the_plan(current.changed):
         free = free.then(change, change.values[0])
     memory = [memory_change(current.changed)]
     # Larger devices are advised last: they are the most expensive change.
     with_memory = search.single(memory, current) or search.single(memory, free)
     settings = search.single(setting_changes(current.changed), current)
+    # One model's setting may not be enough: then the same change is tried for all.
     settings = settings or search.single(joint_changes(current.changed), current)
     if not settings and free.parts and search.fits(free.changed):
         settings = [free]
@@ -192,8 +197,10 @@ class _Search:
         def fits(value: Any) -> bool:
             return self.fits(change.apply(start.changed, value))
 
+        # The last value needs the least memory: if it does not fit, none does.
         if not change.values or not fits(change.values[-1]):
             return NOTHING
+        # Later values need less memory, so all values after the first that fits do, too.
         return change.values[bisect_left(change.values, True, key=fits)]
 
     def single(self, changes: Iterable[Change], start: Advice) -> list[Advice]:
@@ -207,6 +214,7 @@ class _Search:
         for pool, more in enumerate(device_changes(start.changed)):
             if not more.values:
                 continue
+            # A change that does not help with the most devices helps with no fewer.
             largest = Advice((), more.apply(start.changed, more.values[-1]))
             for change in size_changes(largest.changed, self.shapes):
                 both = (start.then(change, value) for value in self._enough(change, largest))

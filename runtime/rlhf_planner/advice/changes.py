@@ -1,6 +1,6 @@
-"""Changes of a manifest and of its devices, and their application. Pure; whether a change is enough
-is
-tried in advice.py.
+"""Changes of a manifest and of its devices, and their application. Pure.
+
+advice.py tries which of them are enough.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.items import GIB
 from rlhf_planner.problem.devices import GPU_MEMORY_BYTES
 
+# Names of fields, indices and keys, starting at a job.
 Path = tuple[str | int, ...]
-"""Names of fields, indices and keys, starting at a job."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def smaller_number(name: str, path: Path, job: RLHFJob, min_value: int) -> Chang
 
 
 def with_field(changed: Changed, new: Any, path: Path) -> Changed:
-    """Set another value of a field. The manifest's rules are not checked: all values obey them."""
+    """Set another value of a field."""
+    # The manifest's rules are not checked again: all values that changes have obey them.
     return Changed(_replaced(changed.job, path, new), changed.devices)
 
 
@@ -76,15 +77,16 @@ def value_at(job: RLHFJob, path: Path) -> Any:
 
 
 def _step(value: Any, name: str | int) -> Any:
+    # Models have fields as attributes; mappings and tuples have keys and indices.
     return getattr(value, str(name)) if hasattr(value, "model_copy") else value[name]
 
 
+# Settings of `training` that may restrict the plan: name in the manifest, name in code, default.
 _CHOICES: Sequence[tuple[str, str, Any]] = (
     ("activationRecompute", "activation_recompute", None),
     ("offload", "offload", Offload.AUTO),
     ("distributedOptimizer", "distributed_optimizer", True),
 )
-"""Settings of a training that may restrict the plan: name for people, name in code, and default."""
 
 
 def setting_changes(current: Changed) -> list[Change]:
@@ -122,6 +124,8 @@ def left_to_the_plan(current: Changed) -> list[Change]:
 def _restricts(training: Any, field: str, default: Any) -> bool:
     """True if a setting of a training may need more memory than its default."""
     value = getattr(training, field, default)
+    # Settings that force recomputation, offloading or sharding save memory, so they restrict
+    # nothing.
     return value != default and value is not True and value is not Offload.ALWAYS
 
 
@@ -129,6 +133,7 @@ def _of_training(job: RLHFJob, entries: Sequence[tuple[str, Path]]) -> list[Chan
     """Changes of all given trainings, for settings that each of them has."""
     tokens_by_path = {path: value_at(job, path).micro_batch_tokens for _, path in entries}
     changes = []
+    # A change of several trainings needs the setting in each of them.
     if all(tokens is not None and tokens > 1 for tokens in tokens_by_path.values()):
         names = ", ".join(f"{name}.microBatchTokens" for name, _ in entries)
 
@@ -205,10 +210,10 @@ def _entries(job: RLHFJob) -> Iterator[tuple[str, Path]]:
             yield f"rewards[{number}].model", ("spec", "rewards", number, "model")
 
 
+# Pools are enlarged to at most this number of devices.
 MAX_DEVICES = 1024
-"""Up to this number more devices are tried."""
+# Limit of the memory per process that advice names.
 MAX_GIB = 4096
-"""Up to this memory of a device more is tried."""
 
 
 def device_changes(current: Changed) -> list[Change]:
@@ -240,6 +245,7 @@ def device_changes(current: Changed) -> list[Change]:
 def _all_pools(grown: Sequence[Change]) -> Change:
     """All pools enlarged to the same number of devices."""
     sizes = [change.values for change in grown]
+    # Ascending by devices, so that the first size that fits is the smallest.
     common = sorted(set(sizes[0]).intersection(*sizes[1:]), key=lambda size: size[0] * size[1])
 
     def apply(changed: Changed, size: Any) -> Changed:
@@ -259,6 +265,7 @@ def memory_change(current: Changed) -> Change:
     def apply(changed: Changed, gib: int) -> Changed:
         pools = tuple(
             pool.model_copy(
+                # Pools whose devices have more memory keep them.
                 update={"memory_bytes_per_device": max(pool.memory_bytes_per_device, gib * GIB)}
             )
             for pool in changed.devices
@@ -278,16 +285,18 @@ def memory_change(current: Changed) -> Change:
 
 
 def _larger(pool: Pool, job: RLHFJob) -> list[tuple[int, int]]:
-    """Nodes and devices per node of ever larger pools with full copies of the models; none for a
-    machine's CPUs."""
+    """Nodes and devices per node of ever larger pools; none for a machine's CPUs."""
+    # Processes on CPUs share the memory of their machine: more of them have less each.
     if pool.device is Device.CPU and not job.spec.resources.node_pools:
         return []
     nodes, per_node = pool.nodes, pool.devices_per_node
     sizes = []
+    # A single node grows up to eight devices; then nodes of that size are added.
     if nodes == 1:
         sizes = [(1, more) for more in (2, 4, 8) if more > per_node]
         per_node = max(per_node, 8)
     sizes += [(more, per_node) for more in range(nodes + 1, MAX_DEVICES // per_node + 1)]
+    # Only numbers of devices that full copies of the models divide.
     multiple = lcm(*(model.training.parallelism.num_ranks for model in job.spec.models.values()))
     return [(n, count) for n, count in sizes if n * count % multiple == 0]
 
