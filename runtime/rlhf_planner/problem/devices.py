@@ -17,6 +17,8 @@ from rlhf_flow.errors import DevicesUnknown
 
 GIB = 2**30
 
+# Memory by the GPU's model, in decimal gigabytes as in data sheets. Drivers report a few percent
+# more, which plans do not use.
 GPU_MEMORY_BYTES: Mapping[str, int] = {
     name: gigabytes * 10**9
     for name, gigabytes in {
@@ -38,17 +40,14 @@ GPU_MEMORY_BYTES: Mapping[str, int] = {
         "B200": 180,
     }.items()
 }
-"""Memory by the GPU's model as data sheets state it, in decimal gigabytes; drivers report a few
-percent more, which plans do not use."""
 
+# Prefixes of GPU names.
 _VENDORS = re.compile(r"^(NVIDIA-)?(GEFORCE-|TESLA-)?")
-"""Prefixes of GPU names."""
+# The part of a name that is its memory.
 _MEMORY = re.compile(r"\d+G")
-"""The part of a name that is its memory."""
 
+# Memory of the machine for Ray's own processes and the driver: 0.85 GiB were measured.
 HOST_RESERVE_BYTES = GIB
-"""Memory of the machine that ranks do not get: Ray's own processes and the driver, 0.85 GiB
-measured."""
 
 
 def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
@@ -67,6 +66,7 @@ def inventory_from_pools(pools: tuple[NodePool, ...]) -> tuple[Pool, ...]:
 
 
 def _pool(pool: NodePool, index: int) -> Pool:
+    # A GPU outside the table may be used if the manifest describes its speed.
     if pool.device is Device.GPU and pool.gpu not in GPU_MEMORY_BYTES and pool.hardware is not None:
         try:
             check_described(pool.name, pool.gpu, pool.hardware)
@@ -119,6 +119,7 @@ def limit_devices(devices: Pool, placement: PlacementSpec) -> Pool:
     limit = placement.max_devices
     if limit is None or limit >= devices.num_devices:
         return devices
+    # Devices that do not fill a node stay unused.
     per_node = min(limit, devices.devices_per_node)
     limited = {"nodes": limit // per_node, "devices_per_node": per_node}
     return devices.model_copy(update=limited)
@@ -184,6 +185,7 @@ def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
     if placement.type is not PlacementType.MANUAL:
         return {None: []}
     named = list(dict.fromkeys(group.pool for group in placement.groups if group.pool is not None))
+    # Groups without a pool are in the first one that a group names.
     only = named[0] if named else None
     pools: dict[str | None, list[RoleGroup]] = {}
     for group in placement.groups:
@@ -192,6 +194,7 @@ def _by_pool(placement: PlacementSpec) -> dict[str | None, list[RoleGroup]]:
 
 
 def _needed(groups: Iterable[RoleGroup]) -> int:
+    # A group of open size needs at least one device.
     return max((group.first_device + (group.devices or 1) for group in groups), default=1)
 
 
@@ -221,6 +224,7 @@ def similar_gpus(name: str) -> list[str]:
     """The supported GPUs that a name can mean: as a driver or a cloud writes it
     (NVIDIA-H100-80GB-HBM3, nvidia-tesla-t4), without its memory (A100), or misspelt."""
     plain = _plain(name)
+    # The most exact entry: H100-80G and H100 both begin the name H100-80G-HBM3.
     longest = max((gpu for gpu in GPU_MEMORY_BYTES if _begins(plain, gpu)), key=len, default="")
     variants = [gpu for gpu in GPU_MEMORY_BYTES if _begins(gpu, plain)]
     if longest or variants:
@@ -243,6 +247,7 @@ def supported_gpu(name: str) -> str | None:
 
 def _plain(name: str) -> str:
     """A GPU's name in the form of this table, without its vendor."""
+    # "NVIDIA H100 80GB HBM3" becomes "H100-80G-HBM3".
     plain = _VENDORS.sub("", name.strip().upper().replace(" ", "-").replace("_", "-"))
     return re.sub(r"(\d+)GB\b", r"\1G", plain)
 
@@ -307,6 +312,7 @@ def gpu_inventory(
         device=Device.GPU,
         nodes=1,
         devices_per_node=count,
+        # A pool has one memory size, so the smallest GPU limits all.
         memory_bytes_per_device=min(memory_bytes[:count]),
         gpu=gpu,
     )

@@ -1,4 +1,4 @@
-"""Makes planning problems from manifests, and finds what a manifest lacks for one (`rlhf fill`)."""
+"""The planning problem of a manifest, and what a manifest lacks for one (`rlhf fill`)."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def _role_spec(
     return RoleSpec(
         role=role,
         origin=origin,
+        # A role that the manifest leaves out has the training settings of the actor.
         trained_as=role if role in job.spec.models else "actor",
         head=head,
         shape=shape,
@@ -114,15 +115,17 @@ def _offload(job: RLHFJob, role: str, job_role: JobRole) -> Offload:
 
 
 def _is_saved(job: RLHFJob, origin: str, role: JobRole, policy: str) -> bool:
-    """True if a role's weights cannot be read from their source again: it is trained, takes over
-    another role's, or took the policy's after a warm start."""
+    """True if checkpoints hold a role's state."""
+    # A role is saved if its weights cannot be read from their source again: it is trained, takes
+    # over another role's weights, or took those of the policy after a warm start.
     has_warm_start = job.spec.schedule.warm_start is not None
     takes_policys = origin == job.spec.origin_role(policy)
     return role.is_trained or role.takes_weights or (has_warm_start and takes_policys)
 
 
 def _rows_together(graph: Graph, role: str) -> int:
-    """Rows of a prompt that must be on one rank: all if the role's loss compares them, else one."""
+    """Rows of a prompt that must be on one rank."""
+    # A loss that compares the responses of a prompt needs all of them.
     compared = [
         graph.rows[call.id].maximum for call in graph.trainings(role) if call.compares_responses
     ]
@@ -138,6 +141,7 @@ def _workload(job: RLHFJob) -> Workload:
         evaluation_prompts=None if evaluation is None else evaluation.max_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
+        # Without an expectation in the manifest, half of the limit.
         expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
         expected_response_tokens=rollout.expected_response_tokens
         or rollout.max_response_tokens / 2,
@@ -155,7 +159,8 @@ def _fixed(job: RLHFJob) -> Constraints:
         kv_cache_bytes=None if memory is None else quantity_value(memory),
         kv_cache_memory=memory,
         standby=job.spec.failure_policy.standby,
-        # The last copy has no step beside it.
+        # Without `everySteps` and a warm start only the last state is copied, and no step runs
+        # then.
         saves_while_training=job.spec.checkpoint.every_steps > 0 or has_warm_start,
         stage_fusion=rollout.stage_fusion,
         stage_fusion_threshold=rollout.stage_fusion_threshold,
@@ -188,11 +193,13 @@ def shapes_to_fill(job: RLHFJob, cache: Path) -> Iterator[Filling]:
         is_listed = source.path is None and (
             source.hugging_face is None or source.hugging_face in WELL_KNOWN_MODELS
         )
+        # Built-in and listed models need no shape in the manifest.
         if shape is None and is_listed:
             continue
         try:
             shape_spec = source_shape(job, role, cache).to_spec()
         except ShapeUnknown as error:
+            # The shape in the manifest serves where the model itself cannot be read.
             if shape is not None:
                 continue
             raise error.at("spec", *model.location) from error.__cause__

@@ -1,10 +1,8 @@
-"""Dimensions and context windows of well-known models, so that jobs can be planned offline, and the
-shape of a role's model: from the manifest, these tables, or a config.json on this machine.
+"""The shape of a role's model: from the manifest, a table, or a config.json on this machine.
 
-Parameter counts that follow from the dimensions are tested against the published ones. Context
-windows let a job whose responses no engine would take be refused before it asks for a GPU; those of
-other models, or of models on this machine, are read from config.json before a start. Source: each
-model's config.json; context windows are max_position_embeddings, the larger if versions differ.
+The tables hold dimensions and context windows of well-known models, so that jobs can be planned
+offline. Parameter counts that follow from the dimensions are tested against the published ones.
+Source: each model's config.json.
 """
 
 from __future__ import annotations
@@ -139,6 +137,7 @@ WELL_KNOWN_MODELS: Mapping[str, DecoderShape] = {
     **{f"Qwen/Qwen2.5-{size}-Instruct": shape for size, shape in _QWEN25.items()},
     **{f"Qwen/Qwen2.5-Math-{size}": shape for size, shape in _QWEN25_MATH.items()},
     **{f"Qwen/Qwen3-{size}": shape for size, shape in _QWEN3.items()},
+    # There is no Qwen3-32B-Base.
     **{f"Qwen/Qwen3-{size}-Base": shape for size, shape in _QWEN3.items() if size != "32B"},
     **{f"google/gemma-2-{size}": shape for size, shape in _GEMMA2.items()},
     **{f"google/gemma-2-{size}-it": shape for size, shape in _GEMMA2.items()},
@@ -152,6 +151,8 @@ BUILTIN_MODELS: Mapping[BuiltinModel, DecoderShape] = {
 
 
 KIBI = 1024
+# Context windows in tokens, by the beginning of a model's id; the first match counts. These are
+# max_position_embeddings of config.json, the larger if versions differ.
 BY_PREFIX: Mapping[str, int] = {
     "meta-llama/Llama-3.": 128 * KIBI,
     "mistralai/Mistral-7B-": 32 * KIBI,
@@ -161,9 +162,8 @@ BY_PREFIX: Mapping[str, int] = {
     "google/gemma-2-": 8 * KIBI,
     "google/gemma-3-1b-": 32 * KIBI,
 }
-"""Tokens by the beginning of a model's id; the first match counts."""
+# Context window of Qwen2.5 models whose id ends in Instruct.
 QWEN25_INSTRUCT = 32 * KIBI
-"""Tokens of models whose id ends in Instruct."""
 
 
 def context_tokens(model: str) -> int | None:
@@ -185,6 +185,8 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
     Raises:
         ManifestError: one does not; vLLM would refuse to start.
     """
+    # This refuses a job before it asks for a GPU. The context windows of other models are read from
+    # config.json before a start.
     rollout = job.spec.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     for role in dict.fromkeys(
@@ -222,10 +224,9 @@ def check_shapes(job: RLHFJob, cache: Path) -> None:
             continue
         try:
             actual_shape = source_shape(job, role, cache).to_spec()
-        except (
-            ShapeUnknown,
-            NoScores,
-        ):  # the reason for a shape in the manifest, or reported by other checks
+        except (ShapeUnknown, NoScores):
+            # An unknown model is why the manifest has a shape. Other checks report a model without
+            # scores.
             continue
         different = difference_of(shape, actual_shape)
         if different is not None:
@@ -240,11 +241,11 @@ def check_shapes(job: RLHFJob, cache: Path) -> None:
 def difference_of(
     manifest_shape: ModelShape, actual_shape: ModelShape
 ) -> tuple[str, Any, Any] | None:
-    """The first field in which a shape differs from the actual one, with both values. A missing
-    family matches any."""
+    """The first field in which a shape differs from the actual one, with both values."""
     ours, theirs = (
         shape.model_dump(mode="json", by_alias=True) for shape in (manifest_shape, actual_shape)
     )
+    # A manifest may leave the family out, which is then not compared.
     if manifest_shape.family is None:
         del ours["family"]
     return next(
@@ -255,7 +256,7 @@ def difference_of(
 def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     """The shape of a role's model.
 
-    The manifest's own `shape` wins; then built-in models, a local folder, the hub cache, the table
+    The order: the manifest's own `shape`, built-in models, a local folder, the hub cache, the table
     of well-known models.
 
     Args:
@@ -289,6 +290,7 @@ def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     if source.builtin is not None:
         return BUILTIN_MODELS[source.builtin]
     if source.path is not None:
+        # Folders of a manifest may exist in the pods of workers only.
         advice = f"correct the path, or, if only the workers can see it, {advice}"
         return _read(job, named, Path(source.path), advice)
     assert source.hugging_face is not None, "a role has exactly one source"
@@ -297,6 +299,7 @@ def source_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
         return _read(job, named, folder, advice)
     if source.hugging_face not in WELL_KNOWN_MODELS:
         name = source.hugging_face
+        # Ids of the hub have no such beginning: a folder was meant.
         if name.startswith((".", "/", "~")):
             advice = f"if a folder was meant, write source: {{path: {name}}}; else {advice}"
         raise ShapeUnknown(

@@ -1,6 +1,6 @@
-"""The planning problem: graphs and models of a job, its workload, its devices, and what is fixed.
+"""The planning problem: graphs and models of a job, workload, devices, and fixed choices.
 
-The planner reads nothing else. A problem has no manifest in it; `problem_of` makes it from one.
+The planner reads nothing else. A problem holds no manifest; `problem_of` makes it from one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlhf_planner.problem.devices import device_of
 from rlhf_planner.problem.profile import Profile
 from rlhf_sizing.shape import DecoderShape
 
+# The graphs of a job.
 Graphs = Mapping[GraphName, Graph]
-"""The graphs of a job."""
 
 
 @dataclass(frozen=True)

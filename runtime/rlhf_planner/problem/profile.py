@@ -1,12 +1,7 @@
 """Profiles: times of the layers of some models, measured on one kind of device.
 
-`rlhf profile` writes it (rlhf_runtime.profiling), `MeasuredLayers` answers from it. It is a JSON
-file, whose version rises when an older reader would misunderstand it. Times are curves: functions
-of one number, piecewise linear, never falling.
-
-The time of a block depends on its widths, not on how many of them a model has, so a profile of one
-model serves all with such blocks. A tensor group's part is measured as a model of that part's
-widths: fewer heads, a narrower feed-forward layer, fewer rows of the vocabulary.
+`rlhf profile` writes a profile (rlhf_runtime.profiling), `MeasuredLayers` reads it. It is a JSON
+file. Times are curves: functions of one number, piecewise linear, never falling.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class Curve(Contract):
     """Seconds as a function of a count, never below 0. It is linear between points; beyond the
-    first and the last the slope of the segment there continues."""
+    first and the last point the slope of the nearest segment continues."""
 
     at: Annotated[tuple[Number, ...], Field(min_length=2)]
     """Counts of tokens, pairs, sequences or parameters, ascending."""
@@ -50,6 +45,7 @@ class Curve(Contract):
     def __call__(self, at: float) -> float:
         """Seconds at a count."""
         points, seconds = self.at, self.seconds
+        # The segment around the count, or the nearest one beyond the ends.
         after = min(max(bisect_left(points, at), 1), len(points) - 1)
         left, low = points[after - 1], seconds[after - 1]
         slope = (seconds[after] - low) / (points[after] - left)
@@ -94,9 +90,6 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
     """Fit a block's curves to measurements.
 
     One number of tokens should occur with different numbers of pairs; otherwise pairs add nothing.
-    The number of tokens with the most pairs determines the curve of pairs; below its fewest pairs
-    the slope of the next segment continues. The curve of pairs is then subtracted from all
-    measurements.
 
     Args:
         samples: tokens, pairs and seconds; at least one.
@@ -109,6 +102,8 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
     def num_pairs(tokens: float) -> int:
         return len({pairs for pairs, _ in by_tokens[tokens]})
 
+    # The number of tokens with the most measurements of pairs determines their curve: there only
+    # pairs differ. The curve is then subtracted from all measurements.
     densest = max(by_tokens, key=lambda tokens: (num_pairs(tokens), tokens))
     attention = _pairs_curve(curve_of(by_tokens[densest]))
     return BlockCurves(
@@ -119,6 +114,8 @@ def block_curves(samples: Iterable[tuple[float, float, float]]) -> BlockCurves:
 
 def _pairs_curve(measured: Curve) -> Curve:
     """The curve extended to 0 pairs, with 0 seconds there."""
+    # Below the fewest pairs the slope of the first segment continues. Seconds at 0 pairs belong to
+    # the curve of tokens.
     (first, second, *_), (low, high, *_) = measured.at, measured.seconds
     none = low - first * (high - low) / (second - first)
     more = [max(0.0, seconds - none) for seconds in measured.seconds]
@@ -127,14 +124,18 @@ def _pairs_curve(measured: Curve) -> Curve:
     return Curve(at=(0.0, *measured.at), seconds=(0.0, *more))
 
 
+# The version rises when an older reader would misunderstand the file.
 PROFILE_VERSION: Literal[1] = 1
+# By default this replaces a manifest's extension.
 PROFILE_SUFFIX = ".profile.json"
-"""Replaces a manifest's extension, by default."""
 
 
 class BlockShape(Contract):
     """The dimensions of a model that determine the times of its layers."""
 
+    # The number of layers is left out: a profile of one model serves all with such blocks. The part
+    # of a tensor group is measured as a model of that part's widths: fewer heads, a narrower
+    # feed-forward layer, fewer rows of the vocabulary.
     hidden_size: Count
     intermediate_size: Count
     num_attention_heads: Count
