@@ -107,7 +107,6 @@ def find_plan(
     """Find the fastest plan of a family.
 
     Args:
-        problem: the planning problem.
         hardware: of the devices of each pool.
         family: the placements. None: all of `placements`.
         incumbents: feasible jobs to start from; one of them is the result if none is faster.

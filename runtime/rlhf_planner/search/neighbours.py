@@ -46,8 +46,7 @@ def neighbours(
     If stages of the plan overlap, each neighbour gets the overlap that is best for it.
 
     Args:
-        problem: the planning problem.
-        plan: its plan.
+        plan: a plan of the problem.
         hardware: of the devices of each pool.
         call: the site of a call of the step that uses a model.
     """

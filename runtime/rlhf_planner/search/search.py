@@ -52,7 +52,6 @@ def run_search(
     """Search the fastest plan on all devices of a problem.
 
     Args:
-        problem: the planning problem.
         hardware: of the devices of each pool.
         max_candidates: limit of compute configs that are checked against memory.
         below_seconds: only plans with shorter steps are searched for.
