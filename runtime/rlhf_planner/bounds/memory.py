@@ -192,7 +192,6 @@ def capacity_of(
     """Memory of the devices, less processes and standby libraries.
 
     Args:
-        problem: the planning problem.
         groups: all devices, by the roles on them.
         offload: roles that leave their devices.
     """

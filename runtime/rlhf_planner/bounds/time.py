@@ -99,9 +99,8 @@ class CallTimeBounds:
         Each call takes the fastest config with which the role, alone on its devices, fits.
 
         Args:
-            role: its name.
-            mesh: its devices, cut along `data` only.
-            cut: of its model.
+            mesh: the role's devices, cut along `data` only.
+            cut: of the role's model.
         """
         fastest: dict[str, float] | None = None
         for config in sorted(
@@ -198,9 +197,8 @@ class CallTimeBounds:
         """Reshards of a role, by `move_of`.
 
         Args:
-            role: its name.
-            role_placement: its devices, cut along `data` only.
-            cut: of its model.
+            role_placement: the role's devices, cut along `data` only.
+            cut: of the role's model.
             tensor: ranks of an engine.
         """
         mesh = cut_mesh(role_placement.training.mesh, cut)
@@ -260,7 +258,6 @@ class CallTimeBounds:
         """Bound calls that generate with a role. None: the profile lacks engines of this size.
 
         Args:
-            role: its name.
             mesh: the devices that generate.
             tensor: ranks of an engine.
             kv_cache_bytes: cache per device. None: as large as engines can use.
