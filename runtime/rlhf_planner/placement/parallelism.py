@@ -46,7 +46,6 @@ def cut_meshes(
     """The meshes of roles, cut for training.
 
     Args:
-        problem: the planning problem.
         placement: the devices of each role with a model.
 
     Raises:

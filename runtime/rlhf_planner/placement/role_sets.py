@@ -67,7 +67,6 @@ def set_meshes(
     only pool in proportion to the sets' work.
 
     Args:
-        problem: the planning problem.
         sets: of `role_sets`.
         multiples: required multiples of the devices of each set in a common pool.
 

@@ -18,7 +18,6 @@ def check_offered(problem: PlanningProblem, placement: Mapping[str, RolePlacemen
     """Refuse steps that no runtime runs yet.
 
     Args:
-        problem: the planning problem.
         placement: the devices of each role with a model.
 
     Raises:
@@ -89,7 +88,6 @@ def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
     """Refuse copies of weights between models that differ, or that are on other devices.
 
     Args:
-        problem: the planning problem.
         meshes: the ranks of each role with a model.
 
     Raises:
