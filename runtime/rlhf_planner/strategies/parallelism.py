@@ -74,7 +74,6 @@ def engine_tensors(
     devices.
 
     Args:
-        problem: the planning problem.
         facts: of the role.
         call_placement: the devices that generate.
         pool: of these devices.

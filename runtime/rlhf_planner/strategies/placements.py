@@ -101,7 +101,6 @@ def placements(
     """Every placement of the family; each uses all devices of the pools that it uses.
 
     Args:
-        problem: the planning problem.
         max_placements: limit of placements; blocks of devices are larger if there would be more.
     """
     units = placement_units(problem)
