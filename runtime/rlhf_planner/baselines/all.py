@@ -34,7 +34,6 @@ def baselines(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> tup
     """A plan by each rule that applies.
 
     Args:
-        problem: the planning problem.
         hardware: of the devices of each pool.
 
     Raises:

@@ -85,8 +85,7 @@ class Strategies:
         """The fastest cut and engines of a role, by algorithm 2. None: none fits, even alone.
 
         Args:
-            role: its name.
-            num_devices: of its set.
+            num_devices: of the role's set.
             min_cut: tensor ranks and stages, t_min and p_min.
         """
         call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
@@ -174,8 +173,7 @@ def single_roles(problem: PlanningProblem, placement: Placement) -> PlacedJob:
     """Some roles of a job, as if their devices had no others.
 
     Args:
-        problem: the planning problem.
-        placement: of these roles, with models cut and engines sized.
+        placement: of only these roles, with models cut and engines sized.
     """
     models = {role: facts for role, facts in problem.models.items() if role in placement}
     subset = replace(problem, models=models)

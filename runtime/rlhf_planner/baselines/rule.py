@@ -57,7 +57,6 @@ def evaluated_baseline(
     """Evaluate a rule's job: the time of its steps and the memory of its fullest device.
 
     Args:
-        problem: the planning problem.
         hardware: of the devices of each pool.
         name: of the rule, for people.
         job: the rule's choice. None: it does not fit.
@@ -88,7 +87,6 @@ def feasible_placement(problem: PlanningProblem, placement: Placement) -> Feasib
     """The first feasible job of a placement. None: it does not fit.
 
     Args:
-        problem: the planning problem.
         placement: the devices of each role, with models cut and engines sized.
 
     Raises:
@@ -107,9 +105,7 @@ def symmetric_placements(
     FSDP's roles are not cut, and roles with a fixed cut keep it.
 
     Args:
-        problem: the planning problem.
-        roles: the roles.
-        mesh: their devices, cut along `data` only.
+        mesh: the roles' devices, cut along `data` only.
     """
     pool = next(pool for pool in problem.pools if pool.name == mesh.pool)
     call_placement = CallPlacement(mesh)
@@ -160,7 +156,6 @@ def simple_placement(problem: PlanningProblem, placement: PlacementSpec) -> Feas
     """The first feasible job of a placement, with models cut in ever more parts. None: none fits.
 
     Args:
-        problem: the planning problem.
         placement: the manifest's, or another one.
 
     Raises:
