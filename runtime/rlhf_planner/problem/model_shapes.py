@@ -167,11 +167,7 @@ QWEN25_INSTRUCT = 32 * KIBI
 
 
 def context_tokens(model: str) -> int | None:
-    """The context window of a model of the hub. None: unknown.
-
-    Args:
-        model: its id.
-    """
+    """The context window of a model of the hub, by its id. None: unknown."""
     if model not in WELL_KNOWN_MODELS:
         return None
     if model.startswith("Qwen/Qwen2.5-") and model.endswith("-Instruct"):
@@ -260,8 +256,7 @@ def resolve_shape(job: RLHFJob, role: str, cache: Path) -> DecoderShape:
     of well-known models.
 
     Args:
-        job: the job.
-        role: one of its roles; a role that the manifest leaves out has the actor's model.
+        role: a role of the job; one that the manifest leaves out has the actor's model.
         cache: the hub cache of this machine.
 
     Raises:
