@@ -21,10 +21,10 @@ from rlhf_sizing.shape import (
 )
 
 CONFIG_FILE = "config.json"
+# Limit of a model's parameters: a config.json with more is damaged.
 MAX_PARAMETERS = 10**14
-"""Limit of a model's parameters: a config.json with more is damaged."""
+# Values of `model_type` with layers that rlhf_runtime maps to Megatron's.
 MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Values of `model_type` with layers that rlhf_runtime maps to Megatron's."""
 
 
 def read_shape(folder: Path, advice: str) -> DecoderShape:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from rlhf_api.spec.resources import Device
 
+# c. CPUs have one kernel for both. On GPUs a mask rules out flash attention, and torch uses its
+# memory-efficient kernel, of which half the speed is assumed: it was not measured.
 MASKED_COST: Mapping[Device, float] = {Device.CPU: 1.0, Device.GPU: 2.0}
-"""c. CPUs have one kernel for both. On GPUs a mask rules out flash attention, and torch uses its
-memory-efficient kernel, of which half the speed is assumed: it was not measured."""
 
 
 class SequenceCost(NamedTuple):
@@ -35,14 +35,13 @@ class SequenceCost(NamedTuple):
         return tokens + self.masked_cost * tokens**2 / (6 * self.hidden_size)
 
 
+# Logits of one block. CPU: measured. GPU: 128 MiB of float32.
 BLOCK_ELEMENTS = {Device.CPU: 1 << 18, Device.GPU: 1 << 25}
-"""Logits of one block. CPU: measured. GPU: 128 MiB of float32."""
+# Smallest number of vocabulary tokens in a block: narrower products of matrices waste the device.
 MIN_BLOCK_WIDTH = 1024
-"""Smallest number of vocabulary tokens in a block: narrower products of matrices waste the device.
-"""
+# Bytes per logit of a block: logits, scaled logits and probabilities in float32; with bfloat16 the
+# latter two in float32, and kept logits, or else their gradient, in bfloat16.
 BYTES_PER_LOGIT = 12
-"""Bytes per logit of a block: logits, scaled logits and probabilities in float32; with bfloat16 the
-latter two in float32, and kept logits, or else their gradient, in bfloat16."""
 
 
 def block_width(device: Device, num_tokens: int) -> int:

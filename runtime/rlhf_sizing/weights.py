@@ -15,8 +15,8 @@ from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_sizing.shape import DecoderShape
 
+# vLLM pads the vocabulary to a multiple of this.
 VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this."""
 KEY_VALUE = ("k_proj", "v_proj")
 ROWS = ("q_proj", *KEY_VALUE, "gate_proj", "up_proj")
 COLUMNS = ("o_proj", "down_proj")
@@ -97,11 +97,11 @@ def _common(one: range, other: range) -> int:
 
 
 EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+# Prefix of a layer's number.
 LAYER = "model.layers."
-"""Prefix of a layer's number."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
+# Additional norms of layers with four.
 FEED_FORWARD_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
-"""Additional norms of layers with four."""
 
 
 class Weights(NamedTuple):
@@ -119,8 +119,8 @@ class Weights(NamedTuple):
         return tensor_part(self.name, self.shape, index, size, num_key_value_heads)
 
 
+# Weights, and a rank's part of each.
 WeightsOnRank = tuple[Weights, Part]
-"""Weights, and a rank's part of each."""
 
 
 def all_weights(shape: DecoderShape) -> tuple[Weights, ...]:

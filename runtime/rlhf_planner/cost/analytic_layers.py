@@ -42,21 +42,21 @@ from rlhf_planner.cost.layers import (
 from rlhf_planner.memory.items import FLOAT32_BYTES
 from rlhf_sizing.shape import DecoderShape
 
+# Products of attention's backward pass for each of its forward pass: 5 for 2.
 ATTENTION_BACKWARD = 2.5
-"""Products of attention's backward pass for each of its forward pass: 5 for 2."""
+# Fused AdamW, for each parameter: weight, gradient and two moments read (16), weight and moments
+# written (12), all float32.
 ADAM_STEP_BYTES = 28
-"""Fused AdamW, for each parameter: weight, gradient and two moments read (16), weight and moments
-written (12), all float32."""
+# The gradient read for its norm (4), read and written scaled (8).
 CLIPPING_BYTES = 12
-"""The gradient read for its norm (4), read and written scaled (8)."""
+# For each logit beside its product: cast (4), divided by the temperature (8), maximum (4), minus it
+# (8), exponential (8), sum (4), written by the product before (4).
 LOGIT_FORWARD_BYTES = 40
-"""For each logit beside its product: cast (4), divided by the temperature (8), maximum (4), minus
-it (8), exponential (8), sum (4), written by the product before (4)."""
+# Cast (4) and divided (8) again, softmax and the loss's gradient (32), divided (8), cast (8).
 LOGIT_BACKWARD_BYTES = 60
-"""Cast (4) and divided (8) again, softmax and the loss's gradient (32), divided (8), cast (8)."""
+# vLLM for each logit of a sampled token: cast (6), temperature (8), log-softmax (12), softmax (8),
+# exponential noise written and divided by (8), maximum (4).
 SAMPLED_LOGIT_BYTES = 46
-"""vLLM for each logit of a sampled token: cast (6), temperature (8), log-softmax (12), softmax (8),
-exponential noise written and divided by (8), maximum (4)."""
 
 
 class LayerRates(NamedTuple):

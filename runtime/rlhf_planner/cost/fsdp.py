@@ -42,8 +42,8 @@ class _Pass:
     """A pass of one micro-batch."""
 
     computing: LayerTime
+    # Seconds of collectives that are not hidden.
     waiting: float
-    """Seconds of collectives that are not hidden."""
 
 
 class FsdpPasses:

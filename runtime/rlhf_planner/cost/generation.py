@@ -52,16 +52,16 @@ from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_to
 from rlhf_sizing.limits import BATCHED_TOKENS
 from rlhf_sizing.shape import DecoderShape
 
+# Positions in [-1, 1] relative to the middle of an interval, and their weights.
 _HALF = (
     (0.2386191860831969, 0.4679139345726910),
     (0.6612093864662645, 0.3607615730481386),
     (0.9324695142031521, 0.1713244923791704),
 )
-"""Positions in [-1, 1] relative to the middle of an interval, and their weights."""
+# Positions in [0, 1] and the weights of values there.
 QUADRATURE = tuple(
     ((1 + sign * distance) / 2, weight / 2) for sign in (-1, 1) for distance, weight in _HALF
 )
-"""Positions in [0, 1] and the weights of values there."""
 
 
 class Engine:

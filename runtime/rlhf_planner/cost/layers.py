@@ -138,15 +138,15 @@ class LayerSeconds(Protocol):
         """
 
 
+# Sums with the residual stream in a block.
 RESIDUALS = 2
-"""Sums with the residual stream in a block."""
+# Kernels of a block's forward pass in PyTorch, without norms; and of a norm. Counted by hand in
+# transformers' Llama: 7 products, 10 of rotary positions, 2 of attention, 2 of the activation, 2 of
+# the residuals.
 EAGER_KERNELS, NORM_KERNELS = 23, 6
-"""Kernels of a block's forward pass in PyTorch, without norms; and of a norm. Counted by hand in
-transformers' Llama: 7 products, 10 of rotary positions, 2 of attention, 2 of the activation, 2 of
-the residuals."""
+# Kernels of a block in vLLM: 4 products, 2 norms, and one each for rotary positions, the cache's
+# write, attention and the activation.
 FUSED_KERNELS = 10
-"""Kernels of a block in vLLM: 4 products, 2 norms, and one each for rotary positions, the cache's
-write, attention and the activation."""
 
 
 class BlockCounts(NamedTuple):

@@ -33,18 +33,18 @@ from rlhf_planner.cost.seconds import CallSeconds, step_seconds, write_seconds
 from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
 from rlhf_planner.memory.megatron import stage_parameters, vocabulary_rows
 
+# All-reduces of a layer in a pass: after attention and after the feed-forward layer.
 REDUCTIONS = 2
-"""All-reduces of a layer in a pass: after attention and after the feed-forward layer."""
 
 
 class _Slot(NamedTuple):
     """One micro-batch on one stage."""
 
     computing: LayerTime
+    # Communication of tensor ranks.
     tensor: float
-    """Communication of tensor ranks."""
+    # Messages between stages.
     stages: float
-    """Messages between stages."""
 
     @property
     def total(self) -> float:

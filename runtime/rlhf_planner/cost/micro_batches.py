@@ -40,8 +40,8 @@ from typing import NamedTuple
 from rlhf_planner.memory.items import RoleModel
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
+# An exponent below which all lengths count as equal: the gamma functions lose their digits.
 EQUAL = 1e-6
-"""An exponent below which all lengths count as equal: the gamma functions lose their digits."""
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,17 @@ from rlhf_flow.errors import DevicesUnknown, TimesUnknown
 from rlhf_planner.cost.hardware import CPU, GIGA, HARDWARE, PCIE_4, TERA, Hardware, hardware_of
 from rlhf_planner.problem.devices import check_described
 
+# Default of the FLOP/s in float32, as a share of bfloat16: 1/16 on A100, 1/15 on H100.
 FLOAT32_SHARE = 1 / 16
-"""Default of the FLOP/s in float32, as a share of bfloat16: 1/16 on A100, 1/15 on H100."""
+# Default network of a node, per second.
 NODE_NETWORK_GIGABITS = 100.0
-"""Default network of a node, per second."""
+# Characters of a GPU's name that plans show.
 LONGEST_NAME = 64
-"""Characters of a GPU's name that plans show."""
+# Bits of a byte.
 BITS = 8
-"""Bits of a byte."""
 MICRO = 1e-6
 
+# Names of fields of `Hardware` for people, by the ends of the fields' names.
 _WORDS = {
     "_flops_per_second": "FLOP/s",
     "memory_bytes_per_second": "memory bandwidth",
@@ -38,7 +39,6 @@ _WORDS = {
     "_efficiency": "efficiency",
     "_latency_seconds": "latency",
 }
-"""Names of fields of `Hardware` for people, by the ends of the fields' names."""
 
 
 def pool_hardware(pool: Pool | NodePool) -> Hardware:

@@ -74,8 +74,8 @@ class CallSeconds:
         return CallSeconds(*(getattr(self, name) * number for name in PARTS))
 
 
+# Names of the parts.
 PARTS = tuple(field.name for field in fields(CallSeconds))
-"""Names of the parts."""
 
 
 def in_turn(calls: Iterable[CallSeconds]) -> CallSeconds:

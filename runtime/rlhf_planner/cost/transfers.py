@@ -52,12 +52,12 @@ from rlhf_sizing.weights import (
     trained_weights,
 )
 
+# Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate.
 DISPATCH_SECONDS = 2e-3
-"""Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate."""
+# Rate of a column into the object store and out of it. An estimate.
 STORE_BYTES_PER_SECOND = 2e9
-"""Rate of a column into the object store and out of it. An estimate."""
+# Bytes of a number of a column, such as a token or a log-probability.
 COLUMN_BYTES = 4
-"""Bytes of a number of a column, such as a token or a log-probability."""
 
 
 @lru_cache(maxsize=16384)

@@ -18,13 +18,13 @@ from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
 from rlhf_planner.placement.placement import DeviceGroup
 from rlhf_planner.problem.problem import PlanningProblem
 
+# The default is halved down to this size when memory is short.
 SMALLEST_MICRO_BATCH_TOKENS = 1024
-"""The default is halved down to this size when memory is short."""
 
+# Down to this size smaller micro-batches cost less time than recomputation, which adds a third. On
+# GPUs layers are gathered per micro-batch: at 4096 tokens that takes half the time of the
+# computation that hides it, at 2048 all of it. CPUs compute slowly enough for any size.
 CHEAP_MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 1024, Device.GPU: 4096}
-"""Down to this size smaller micro-batches cost less time than recomputation, which adds a third. On
-GPUs layers are gathered per micro-batch: at 4096 tokens that takes half the time of the computation
-that hides it, at 2048 all of it. CPUs compute slowly enough for any size."""
 
 
 @dataclass(frozen=True)

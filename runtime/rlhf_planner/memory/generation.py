@@ -65,18 +65,18 @@ class GenerationChoice:
         )
 
 
+# Tokens of a block of the cache. On CPUs vLLM's default of 128 is slower.
 KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 32, Device.GPU: 16}
-"""Tokens of a block of the cache. On CPUs vLLM's default of 128 is slower."""
 
+# Blocks of weights that are widened to integers while their checksums are computed.
 CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
-"""Blocks of weights that are widened to integers while their checksums are computed."""
 
+# About a hundred graphs of vLLM and the workspace of its attention, which stay when the rest of an
+# engine is released. The graphs' sizes are an estimate.
 GRAPHS_BYTES: Mapping[Device, int] = {Device.CPU: 0, Device.GPU: 100 * 8 * MIB + 394 * MIB}
-"""About a hundred graphs of vLLM and the workspace of its attention, which stay when the rest of an
-engine is released. The graphs' sizes are an estimate."""
 
+# Smallest cache that a plan gives.
 KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
-"""Smallest cache that a plan gives."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def generation_items(
     )
 
 
+# The load of each role that generates.
 Loads = Mapping[str, GenerationLoad]
-"""The load of each role that generates."""
 
 
 def generation_loads(

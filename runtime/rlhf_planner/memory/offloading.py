@@ -22,11 +22,11 @@ from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 
 """The methods of such calls."""
 
+# State that the host has a copy of; gradients exist during updates only.
 COPIED = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
-"""State that the host has a copy of; gradients exist during updates only."""
 
+# The reason for a choice by time.
 FASTEST = "part of the fastest plan that fits"
-"""The reason for a choice by time."""
 
 DEPTH_TEXTS = {
     OffloadDepth.DERIVED: (

@@ -23,9 +23,9 @@ from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
+# Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave the
+# device idle.
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
-"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave the
-device idle."""
 
 
 def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_tokens: int) -> int:
@@ -108,14 +108,14 @@ def role_model(
 class _Sizes(NamedTuple):
     """Padded tokens on a rank."""
 
+    # Limit of a micro-batch.
     micro_batch: int
-    """Limit of a micro-batch."""
+    # Largest micro-batch of the job.
     peak: int
-    """Largest micro-batch of the job."""
+    # All tokens of a call.
     batch: int
-    """All tokens of a call."""
+    # Longest sequence of a prompt and several responses; 0 if prompts are not shared.
     longest_shared: int
-    """Longest sequence of a prompt and several responses; 0 if prompts are not shared."""
 
 
 def _sizes(workload: Workload, facts: RoleSpec, mesh: Mesh, default_tokens: int) -> _Sizes:
@@ -167,8 +167,8 @@ def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[Memor
     return (item,)
 
 
+# Kinds of calls for which a device may hold a role.
 MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
-"""Kinds of calls for which a device may hold a role."""
 
 
 def job_phases(

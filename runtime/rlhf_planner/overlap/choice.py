@@ -37,12 +37,12 @@ from rlhf_planner.overlap.fusable_calls import (
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.step_tasks import simulate_step
 
+# Share of a step that a fusion must save: estimates are no more exact than that.
 MIN_GAIN = 0.01
-"""Share of a step that a fusion must save: estimates are no more exact than that."""
+# Coarse thresholds, each a square root of two below the one before.
 COARSE_STEPS = 16
-"""Coarse thresholds, each a square root of two below the one before."""
+# Fine thresholds on either side of the best coarse one.
 FINE_STEPS = 3
-"""Fine thresholds on either side of the best coarse one."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rlhf_flow.step.operations import Custom, Operation, Scope
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.placement.transitions import region_of
 
+# Up to this number of meshes every subset is kept free; of more, each by itself, and all.
 MAX_SETS = 4
-"""Up to this number of meshes every subset is kept free; of more, each by itself, and all."""
 
 
 def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:

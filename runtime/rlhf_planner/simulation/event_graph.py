@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 from rlhf_flow.errors import FlowError
 
+# Passes that the driver sends before the pass that runs has ended, so that workers never wait for
+# it.
 PASSES_AHEAD = 1
-"""Passes that the driver sends before the pass that runs has ended, so that workers never wait for
-it."""
 
 
 class PoolRanks(NamedTuple):
@@ -73,10 +73,10 @@ class Cause(StrEnum):
     """The driver sends it when all of an earlier pass has ended."""
 
 
+# A node that must have ended, and how many iterations earlier than the waiting node.
 Arc = tuple[int, int]
-"""A node that must have ended, and how many iterations earlier than the waiting node."""
+# Dependencies of a node, with their kinds.
 Arcs = Mapping[Arc, Cause]
-"""Dependencies of a node, with their kinds."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ def _add_driver(arcs: list[dict[Arc, Cause]], passes_ahead: int) -> None:
     arcs[end][end, 1] = Cause.DRIVER
 
 
+# Share of all tasks' seconds below which differences are rounding.
 RELATIVE_TOLERANCE = 1e-12
-"""Share of all tasks' seconds below which differences are rounding."""
 
 
 class Link(NamedTuple):

@@ -23,9 +23,9 @@ from rlhf_planner.cost.fusion import Fusion, fusion_of
 from rlhf_planner.simulation.event_graph import PASSES_AHEAD, PoolRanks, Task
 from rlhf_planner.simulation.simulate import Simulation, simulate
 
+# Suffixes of a call's site: its part over responses that ended early, and over the others. Also of
+# the engines that release memory at once, and of those that finish.
 EARLY, LATE = " (early)", " (late)"
-"""Suffixes of a call's site: its part over responses that ended early, and over the others. Also of
-the engines that release memory at once, and of those that finish."""
 
 
 def site_of(task: str) -> str:
@@ -60,8 +60,8 @@ class _Order:
     def __init__(self, fusion: Fusion, finish: str, late_seconds: Mapping[str, float]) -> None:
         self._fusion, self._finish, self._late_seconds = fusion, finish, late_seconds
         self._late_parts: list[Task] = []
+        # Task after which all of a call's rows are complete, by site.
         self._complete = {fusion.generate: finish} | {site: site + LATE for site in fusion.calls}
-        """Task after which all of a call's rows are complete, by site."""
 
     def sent(self, calls: Sequence[CallPlan], tasks: Sequence[Task]) -> Iterator[Task]:
         for call, task in zip(calls, tasks, strict=True):
