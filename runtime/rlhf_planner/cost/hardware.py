@@ -113,9 +113,9 @@ class Hardware:
         return num_bytes / (self.host_bytes_per_second * self.host_efficiency)
 
 
-# Fields that are rates: higher ones never make anything slower.
+# Rates: higher ones never make anything slower.
 RATES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_per_second"))
-# Fields that are shares of rates.
+# Shares of the rates that kernels and collectives reach.
 SHARES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_efficiency"))
 
 
@@ -134,7 +134,7 @@ SHARED_CARD = 100 / 8 / 8
 
 
 class _Sheet(NamedTuple):
-    """TFLOP/s and GB/s of a data sheet; links in one direction."""
+    """TFLOP/s and GB/s of a data sheet; links and network in one direction."""
 
     float32: float
     bfloat16: float
@@ -232,7 +232,6 @@ def _gpu(name: str, sheet: _Sheet) -> Hardware:
     )
 
 
-# All presets.
 HARDWARE: Mapping[str, Hardware] = {
     **{name: _gpu(name, sheet) for name, sheet in _SHEETS.items()},
     CPU.name: CPU,

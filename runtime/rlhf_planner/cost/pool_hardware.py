@@ -1,8 +1,7 @@
-"""Hardware of a pool: the preset of its GPU, with the manifest's numbers in place of the preset's,
-or
-all of it from the manifest (`resources.nodePools[].hardware`). Pure.
+"""Hardware of a pool's devices, from presets and `resources.nodePools[].hardware`. Pure.
 
-Presets are per device; a manifest's network is that of a node, shared by its devices.
+The manifest's numbers replace those of the GPU's preset. The manifest alone describes a GPU without
+a preset.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ FLOAT32_SHARE = 1 / 16
 NODE_NETWORK_GIGABITS = 100.0
 # Characters of a GPU's name that plans show.
 LONGEST_NAME = 64
-# Bits of a byte.
 BITS = 8
 MICRO = 1e-6
 
@@ -70,6 +68,7 @@ def manifest_values(spec: HardwareSpec, devices_per_node: int) -> dict[str, Any]
         "float32_flops_per_second": _times(spec.float32_teraflops, TERA),
         "memory_bytes_per_second": _times(spec.memory_gigabytes_per_second, GIGA),
         "link_bytes_per_second": _times(spec.link_gigabytes_per_second, GIGA),
+        # The manifest's network is that of a node, which its devices share.
         "network_bytes_per_second": _times(network, GIGA / BITS / devices_per_node),
         "host_bytes_per_second": _times(spec.host_gigabytes_per_second, GIGA),
         "matmul_efficiency": spec.matmul_efficiency,
