@@ -124,7 +124,7 @@ def process_items(
 
 
 def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem:
-    """A device's share of its node's fork server, if ranks use the same memory."""
+    """A device's share of its node's fork server."""
     return MemoryItem(
         role=None,
         what=MemoryUse.STANDBY,
@@ -134,7 +134,7 @@ def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem
 
 
 def overflow_message(items: tuple[MemoryItem, ...], capacity: int, setting: str) -> str:
-    """The message of items that do not fit: a table of the fullest phase.
+    """Describe items that do not fit, with a table of the fullest phase.
 
     Args:
         items: of the plan that comes closest.
