@@ -1,6 +1,4 @@
-"""Cost of a sequence, with or without a shared prompt, and blocks of the logits. The runtime cuts
-by
-these numbers, and plans count with them.
+"""Cost of a sequence, with or without a shared prompt, and blocks of the logits.
 
 Per layer a token costs about 24 h^2 operations of its own, h the hidden size, and 4 h for every
 token in its attention: under a mask all of the sequence, in plain causal order the earlier half.
@@ -51,5 +49,6 @@ def block_width(device: Device, num_tokens: int) -> int:
 
 def block_bytes(device: Device, num_tokens: int, vocab_size: int) -> int:
     """Upper bound of the bytes of logits at once, for up to a number of predicted tokens."""
+    # At the minimum width many tokens exceed the usual size of a block.
     block = max(BLOCK_ELEMENTS[device], num_tokens * MIN_BLOCK_WIDTH)
     return min(num_tokens * vocab_size, block) * BYTES_PER_LOGIT

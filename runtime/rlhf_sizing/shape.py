@@ -80,7 +80,8 @@ class DecoderShape:
         )
 
     def to_spec(self) -> ModelShape:
-        """The shape for a manifest. Its family implies what the dimensions do not say."""
+        """The shape for a manifest."""
+        # The family implies biases and norms, which a manifest's dimensions do not name.
         family = next((family_ for family_, name in FAMILIES.items() if name == self.family), None)
         return ModelShape(
             num_layers=self.num_layers,
