@@ -101,6 +101,7 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
     try:
         hardware = hardware_of_pools(plan.pools, problem.profile)
     except DevicesUnknown as error:
+        # The plan can run without times, so it only says why there are none.
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     evaluation = evaluate(problem, plan, hardware)

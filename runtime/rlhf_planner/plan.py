@@ -138,6 +138,7 @@ def plan_job(
         PlanError, ManifestError: as `plan_problem`, or as `check_contexts`; if a job does not fit,
             the message also says what would.
     """
+    # The check needs no devices, so a wrong context is reported before a search.
     check_contexts(job, graphs)
     try:
         return plan_problem(problem_of(job, graphs, devices, shapes, profile), max_candidates)

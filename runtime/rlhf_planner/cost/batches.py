@@ -59,8 +59,8 @@ def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
     if not late:
         return SplitBatch(batch, None)
     response, left = batch.response, generated.left
-    # The late part's mean is of tokens so far and the mean rest; the early part's follows, as both
-    # have the tokens of the batch together.
+    # Late rows have the tokens at the switch and their mean rest. The early rows' mean follows from
+    # the tokens of the full batch.
     longer = Lengths(min(response.maximum, generated.tokens + left.mean), response.maximum)
     if late == batch.rows:
         return SplitBatch(None, batch)

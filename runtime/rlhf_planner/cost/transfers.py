@@ -207,8 +207,8 @@ def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -
         for node in _nodes(engines, devices_per_node)
         for received in received_on(model, engines, node, devices_per_node)
     ]
-    # The rank that receives most counts, or the mean that each training rank sends, if that is
-    # more: the sum over counted ranks is scaled to all that receive, over all that send.
+    # The larger counts: what the fullest rank receives, or what each training rank sends on
+    # average. `spread` scales the sum over the counted ranks to that mean.
     spread = len(engines.ranks) / len(ranks) / len(model.mesh.ranks)
     return Traffic(
         within=max(max(r.within for r in ranks), sum(r.within for r in ranks) * spread),

@@ -209,7 +209,7 @@ def _add_dependencies(
             if numbers.get(source, number) >= number:
                 raise FlowError(
                     f"{task.id} waits for what is not there or is sent after it: got {source}, "
-                    f"allowed {', '.join(each.id for each in tasks[:number]) or 'nothing'}; "
+                    f"allowed {', '.join(earlier.id for earlier in tasks[:number]) or 'nothing'}; "
                     "correct the dependency or the order of the tasks"
                 )
             arcs[number][numbers[source], 0] = Cause.INPUT
