@@ -66,6 +66,7 @@ def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardwa
     }
     calls = {call: in_turn(call_parts) for call, call_parts in parts.items()}
     totals = {call: seconds.total for call, seconds in calls.items()}
+    # A call of two parts counts with both; its second part begins after the last response.
     late = {call: call_parts[1].total for call, call_parts in parts.items() if len(call_parts) > 1}
     simulation = simulate_step(problem.graphs[GraphName.STEP], plan, totals, late)
     return Estimate(calls, late, simulation, tokens_per_step(problem), plan.memory)
@@ -85,6 +86,7 @@ def hardware_of_pools(pools: Sequence[Pool], profile: Profile | None = None) -> 
     by_pool = {pool.name: pool_hardware(pool) for pool in pools}
     if profile is None:
         return by_pool
+    # Ranks on a CPU share its cores, so measurements hold for one number of ranks only.
     for pool in pools:
         require_ranks(profile, pool.device, pool.devices_per_node)
     return {name: measured_hardware(hardware, profile) for name, hardware in by_pool.items()}
@@ -99,6 +101,7 @@ def with_estimate(problem: PlanningProblem, plan: Plan) -> Plan:
     try:
         hardware = hardware_of_pools(plan.pools, problem.profile)
     except DevicesUnknown as error:
+        # The plan can run without times, so it only says why there are none.
         reasons = (*plan.reasons, f"times are not estimated: {error}")
         return plan.model_copy(update={"reasons": reasons})
     evaluation = evaluate(problem, plan, hardware)
@@ -133,5 +136,6 @@ def _step_estimate(
 
 def _idle_share(estimate: Estimate, num_devices: int) -> float:
     """Share of the time of all devices in which nothing runs."""
+    # `Simulation.idle_share` leaves out devices without any call; here they count as idle.
     busy = sum(use.busy_share * use.group.num_ranks for use in estimate.uses)
     return max(0.0, 1.0 - busy / num_devices)

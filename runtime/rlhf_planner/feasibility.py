@@ -1,4 +1,4 @@
-"""Feasibility of a job on devices, for a placement and a way to compute.
+"""Feasibility of a job on devices, for a placement and a memory choice.
 
 The placement says which ranks hold each model and which generate with it; a `MemoryChoice` says how
 they compute. Left to decide is generation: ranks per engine, size of the cache, and whether engines
@@ -121,12 +121,13 @@ def check_feasible(placed: PlacedJob, choice: MemoryChoice) -> FeasibleJob:
 
 
 def requested_placement(problem: PlanningProblem) -> Mapping[str, RolePlacement]:
-    """The placement that the manifest asks for."""
+    """The placement in the manifest."""
     placement, models = problem.fixed.placement, problem.models
     if placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE):
         heads = {role: facts.head for role, facts in models.items()}
         sets = role_sets(placement.type, heads, problem.policy)
         copies = {role: facts.fixed.num_ranks for role, facts in models.items()}
+        # Devices of a set hold full copies of its models; those of the first also full engines.
         multiples = set_multiples(sets, copies, problem.fixed.engine_tensor)
         return meshes_placement(set_meshes(problem, sets, multiples))
     return manual_placement(
@@ -157,6 +158,7 @@ def first_feasible_choice(placed: PlacedJob) -> FeasibleJob:
 
 
 def _first_feasible(placed: PlacedJob) -> FeasibleJob:
+    # The last choice needs the least memory, so its error is the one to report.
     *better, last = memory_choices(placed.problem, placed.groups)
     # Choices are in the order of their time, so the first feasible one is the fastest by rule.
     for choice in better:
@@ -170,7 +172,8 @@ def _first_feasible(placed: PlacedJob) -> FeasibleJob:
 
 def _with_less_recomputation(job: FeasibleJob) -> FeasibleJob:
     """Drop recomputation of each role that fits without it."""
-    # A choice recomputes several roles at once, of which some may not need it.
+    # A choice recomputes several roles at once, of which some may not need it. Engines stay as they
+    # are: more memory for activations must not leave less for generation.
     for role in sorted(job.choice.chosen_to_recompute):
         choice = replace(job.choice, recomputed=job.choice.recomputed - {role})
         with suppress(DoesNotFit):

@@ -73,6 +73,7 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
         TimesUnknown: an objective that compares times, on devices of unknown speed.
         StepTooLong: no number of devices reaches the required step time.
     """
+    # These objectives mean nothing without times, so the error comes before any fallback.
     objective = problem.fixed.placement.objective
     if objective.may_use_fewer_devices:
         require_times(objective, problem.pools)
@@ -110,7 +111,7 @@ def _fastest_plan(
     search = run_search(problem, hardware, max_candidates)
     if search.result.fitted is None:
         # Raises DoesNotFit with the sum of the choice that needs the least memory.
-        first_feasible(problem)  # which says why not
+        first_feasible(problem)
         raise DoesNotFit("nothing that was tried fits")
     return plan_of_search(search)
 
@@ -137,6 +138,7 @@ def plan_job(
         PlanError, ManifestError: as `plan_problem`, or as `check_contexts`; if a job does not fit,
             the message also says what would.
     """
+    # The check needs no devices, so a wrong context is reported before a search.
     check_contexts(job, graphs)
     try:
         return plan_problem(problem_of(job, graphs, devices, shapes, profile), max_candidates)
@@ -186,9 +188,10 @@ def pools_of(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
 
 
 def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...]:
-    """This machine's GPUs, by default all; without any, ranks on its CPUs, by default one per
-    device that the job's placement needs. Devices are split into the pools that the placement
-    names.
+    """This machine's GPUs, by default all, or ranks on its CPUs if it has none.
+
+    By default there are as many ranks on CPUs as the job's placement needs. Devices are split into
+    the pools that the placement names.
 
     Raises:
         DevicesUnknown: fewer GPUs than requested, too few devices, or unknown memory.
@@ -203,15 +206,17 @@ def local_pools(job: RLHFJob, num_devices: int | None = None) -> tuple[Pool, ...
 
 
 def _devices_needed(job: RLHFJob) -> int:
-    """The minimum of devices on which a job can be placed; groups without a number count for one.
+    """The minimum number of devices on which a job can be placed.
 
     Raises:
         FlowError: an algorithm that cannot be traced.
         InvalidPlacement: a placement that has nothing to separate.
     """
+    # Groups without a number count for one device.
     kind = job.spec.placement.type
     if kind is PlacementType.MANUAL:
         return min_devices_of_groups(job.spec.placement)
+    # On shared devices the copies of each role's model must fill all of them.
     if kind not in (PlacementType.SPLIT, PlacementType.STANDALONE):
         return lcm(*_copies(job, job.spec.models).values())
     graphs = trace_job(job, Device.CPU)

@@ -67,8 +67,8 @@ def _no_release_reason(choice: GenerationChoice) -> str:
 
 
 def _roles_of_group(group: DeviceGroup, engines: Collection[str]) -> list[str]:
-    """Describe the roles of a group; a role without its generation, or only its generation, says
-    so."""
+    """Describe the roles of a group."""
+    # Training and generation of a role may be on different groups, which the text then says.
     roles = [
         f"{role} without its generation"
         if role in engines and role not in group.generating
@@ -151,12 +151,14 @@ def _with_groups(job: FeasibleJob) -> FeasibleJob:
 
 def build_plan(job: FeasibleJob) -> Plan:
     """Build the plan of a feasible job."""
+    # Feasibility does not depend on which ranks form an engine, so only the built plan has groups.
     job = _with_groups(job)
     placed, choice, engines = job.placed, job.choice, job.engines
     problem = placed.problem
     memory_of_groups = tuple(
         group_memory for pool in job.generations for group_memory in pool.memory
     )
+    # Standby libraries come last: they get only what everything else leaves.
     memory, standby, standby_reason = with_standby(problem.fixed, memory_of_groups)
     meshes = CallMeshes(placed.meshes, engines, problem.policy)
     return Plan(

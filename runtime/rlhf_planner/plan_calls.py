@@ -24,7 +24,7 @@ class CallMeshes:
     engines: Mapping[str, EngineChoice]
     """The engines of each role that generates."""
     policy: str
-    """The role on whose ranks numerics without a model run: it trains on their results."""
+    """The role on whose ranks numerics without a model run."""
 
     def of(self, call: ModelCall) -> Mesh | None:
         """The mesh of a call; None if no rank runs it."""
@@ -35,6 +35,7 @@ class CallMeshes:
                 assert call.role is not None
                 return self.engines[call.role].mesh
             case _:
+                # Numerics without a model run on the policy's ranks, as it trains on their results.
                 return self.training[call.role or self.policy]
 
     def source_of(self, call: ModelCall) -> Mesh | None:
@@ -87,7 +88,8 @@ def call_plans(
 
 
 def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
-    """Parts of a call's batch; one for a loss that makes a single update."""
+    """Parts of a call's batch."""
+    # A loss that makes one update even with two parts is never cut.
     if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
         return 1
     return problem.workload.updates_per_epoch

@@ -21,10 +21,10 @@ from rlhf_sizing.shape import (
 )
 
 CONFIG_FILE = "config.json"
+# Limit of a model's parameters: a config.json with more is damaged.
 MAX_PARAMETERS = 10**14
-"""Limit of a model's parameters: a config.json with more is damaged."""
+# Values of `model_type` with layers that rlhf_runtime maps to Megatron's.
 MEGATRON_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Values of `model_type` with layers that rlhf_runtime maps to Megatron's."""
 
 
 def read_shape(folder: Path, advice: str) -> DecoderShape:
@@ -51,6 +51,7 @@ def require_classifier(folder: Path, advice: str) -> None:
         ShapeUnknown: no valid config.json.
         NoScores: a model with another head.
     """
+    # A configuration without architectures says nothing, so it is not refused.
     named = _read(folder, advice).get("architectures") or ()
     if named and not any(str(name).endswith("ForSequenceClassification") for name in named):
         raise NoScores(
@@ -98,6 +99,7 @@ def shape_from_config(config: Mapping[str, Any], origin: str, advice: str) -> De
         value = config.get(name)
         if value is None and default is not None:
             return default
+        # Python's booleans are integers, too.
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ShapeUnknown(
                 f"a dimension is missing or wrong: got {name} {value!r} in {origin}, allowed a "
@@ -135,6 +137,7 @@ def cached_folder(cache: Path, model_id: str, revision: str) -> Path | None:
     repository = cache / f"models--{model_id.replace('/', '--')}"
     snapshots = repository / "snapshots"
     reference = repository / "refs" / revision
+    # A branch or tag has a file with its commit; any other revision is a commit itself.
     commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
     folder = snapshots / commit
     return folder if (folder / CONFIG_FILE).is_file() else None

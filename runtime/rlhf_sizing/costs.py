@@ -1,6 +1,4 @@
-"""Cost of a sequence, with or without a shared prompt, and blocks of the logits. The runtime cuts
-by
-these numbers, and plans count with them.
+"""Cost of a sequence, with or without a shared prompt, and blocks of the logits.
 
 Per layer a token costs about 24 h^2 operations of its own, h the hidden size, and 4 h for every
 token in its attention: under a mask all of the sequence, in plain causal order the earlier half.
@@ -14,9 +12,9 @@ from typing import NamedTuple
 
 from rlhf_api.spec.resources import Device
 
+# c. CPUs have one kernel for both. On GPUs a mask rules out flash attention, and torch uses its
+# memory-efficient kernel, of which half the speed is assumed: it was not measured.
 MASKED_COST: Mapping[Device, float] = {Device.CPU: 1.0, Device.GPU: 2.0}
-"""c. CPUs have one kernel for both. On GPUs a mask rules out flash attention, and torch uses its
-memory-efficient kernel, of which half the speed is assumed: it was not measured."""
 
 
 class SequenceCost(NamedTuple):
@@ -35,14 +33,13 @@ class SequenceCost(NamedTuple):
         return tokens + self.masked_cost * tokens**2 / (6 * self.hidden_size)
 
 
+# Logits of one block. CPU: measured. GPU: 128 MiB of float32.
 BLOCK_ELEMENTS = {Device.CPU: 1 << 18, Device.GPU: 1 << 25}
-"""Logits of one block. CPU: measured. GPU: 128 MiB of float32."""
+# Smallest number of vocabulary tokens in a block: narrower products of matrices waste the device.
 MIN_BLOCK_WIDTH = 1024
-"""Smallest number of vocabulary tokens in a block: narrower products of matrices waste the device.
-"""
+# Bytes per logit of a block: logits, scaled logits and probabilities in float32; with bfloat16 the
+# latter two in float32, and kept logits, or else their gradient, in bfloat16.
 BYTES_PER_LOGIT = 12
-"""Bytes per logit of a block: logits, scaled logits and probabilities in float32; with bfloat16 the
-latter two in float32, and kept logits, or else their gradient, in bfloat16."""
 
 
 def block_width(device: Device, num_tokens: int) -> int:
@@ -52,5 +49,6 @@ def block_width(device: Device, num_tokens: int) -> int:
 
 def block_bytes(device: Device, num_tokens: int, vocab_size: int) -> int:
     """Upper bound of the bytes of logits at once, for up to a number of predicted tokens."""
+    # At the minimum width many tokens exceed the usual size of a block.
     block = max(BLOCK_ELEMENTS[device], num_tokens * MIN_BLOCK_WIDTH)
     return min(num_tokens * vocab_size, block) * BYTES_PER_LOGIT

@@ -28,6 +28,7 @@ def machine_memory_bytes(root: Path = Path("/")) -> int:
             "memoryPerDevice"
         )
     total = int(match.group(1)) * 1024
+    # A container's limit, by cgroups of version 2 or 1; without a limit version 2 says "max".
     limits = [
         root / "sys/fs/cgroup/memory.max",
         root / "sys/fs/cgroup/memory/memory.limit_in_bytes",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import ModelFamily, ModelShape
 
+# `model_type` of the families that a manifest can name.
 FAMILIES: Mapping[ModelFamily, str] = {
     ModelFamily.LLAMA: "llama",
     ModelFamily.MISTRAL: "mistral",
@@ -17,15 +18,14 @@ FAMILIES: Mapping[ModelFamily, str] = {
     ModelFamily.GEMMA2: "gemma2",
     ModelFamily.GEMMA3: "gemma3_text",
 }
-"""`model_type` of the families that a manifest can name."""
+# Values of `model_type` with supported layers.
 MODEL_TYPES = frozenset(FAMILIES.values())
-"""Values of `model_type` with supported layers."""
+# Query, key and value projections have biases.
 QKV_BIAS = frozenset({"qwen2"})
-"""Query, key and value projections have biases."""
+# Queries and keys are normalized per head.
 QUERY_KEY_NORM = frozenset({"qwen3", "gemma3_text"})
-"""Queries and keys are normalized per head."""
+# The output projection shares the embedding's weights unless config.json says otherwise.
 TIED_BY_DEFAULT = frozenset({"gemma", "gemma2", "gemma3_text"})
-"""The output projection shares the embedding's weights unless config.json says otherwise."""
 _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 
 
@@ -80,7 +80,8 @@ class DecoderShape:
         )
 
     def to_spec(self) -> ModelShape:
-        """The shape for a manifest. Its family implies what the dimensions do not say."""
+        """The shape for a manifest."""
+        # The family implies biases and norms, which a manifest's dimensions do not name.
         family = next((family_ for family_, name in FAMILIES.items() if name == self.family), None)
         return ModelShape(
             num_layers=self.num_layers,

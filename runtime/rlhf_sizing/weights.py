@@ -1,8 +1,7 @@
 """Weights of a decoder by Hugging Face names, and their cuts over ranks for training and
 generation.
 
-A part is some rows and some columns of a matrix; a vector is a matrix of one column. Megatron and
-vLLM cut alike and differ in how they arrange the parts. FSDP cuts every weight by rows.
+A part is some rows and some columns of a matrix; a vector is a matrix of one column.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from rlhf_api.plan import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_sizing.shape import DecoderShape
 
+# vLLM pads the vocabulary to a multiple of this.
 VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this."""
 KEY_VALUE = ("k_proj", "v_proj")
 ROWS = ("q_proj", *KEY_VALUE, "gate_proj", "up_proj")
 COLUMNS = ("o_proj", "down_proj")
@@ -54,6 +53,7 @@ def tensor_part(
     Returns:
         All of a weight that is not cut, such as a norm.
     """
+    # Megatron and vLLM cut alike; they differ only in the arrangement of the parts.
     module, _, parameter = name.rpartition(".")
     kind = module.rpartition(".")[2]
     rows, columns = full_part(shape)
@@ -61,6 +61,7 @@ def tensor_part(
         return Part(_cut(rows, index * num_key_value_heads // size, num_key_value_heads), columns)
     if kind in ROWS:
         return Part(_cut(rows, index, size), columns)
+    # A bias of these layers is added to the sum over ranks, so it is not cut.
     if kind in COLUMNS and parameter == "weight":
         return Part(rows, _cut(columns, index, size))
     if kind in VOCABULARY:
@@ -97,11 +98,11 @@ def _common(one: range, other: range) -> int:
 
 
 EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+# Prefix of a layer's number.
 LAYER = "model.layers."
-"""Prefix of a layer's number."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
+# Additional norms of layers with four.
 FEED_FORWARD_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
-"""Additional norms of layers with four."""
 
 
 class Weights(NamedTuple):
@@ -119,8 +120,8 @@ class Weights(NamedTuple):
         return tensor_part(self.name, self.shape, index, size, num_key_value_heads)
 
 
+# Weights, and a rank's part of each.
 WeightsOnRank = tuple[Weights, Part]
-"""Weights, and a rank's part of each."""
 
 
 def all_weights(shape: DecoderShape) -> tuple[Weights, ...]:
@@ -197,7 +198,8 @@ def _on_stage(weights: Weights, stage: int, num_stages: int, is_tied: bool) -> i
     """Number of some weights on a pipeline stage."""
     is_first, is_last = stage == 0, stage == num_stages - 1
     if weights.name == EMBEDDING:
-        return int(is_first or (is_last and is_tied))  # it is the output projection, too
+        # A tied embedding is the output projection, too.
+        return int(is_first or (is_last and is_tied))
     if weights.name in (FINAL_NORM, OUTPUT):
         return int(is_last)
     return weights.number // num_stages

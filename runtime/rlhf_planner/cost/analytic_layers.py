@@ -6,15 +6,11 @@
 
 n tokens, p pairs of them, w weights, v widths, f FLOP of a pair, u attention's width and x bytes as
 of `BlockCounts`; F FLOP/s with shares e of products and a of attention, B bandwidth with its share
-m. Backward: two products for each forward one, with respect to inputs and weights; five of
-attention's for its two; elementwise kernels twice. Decoding reads the cache, of c tokens in all:
+m. Decoding reads the cache, of c tokens in all:
 
     attention              max( f c / (F a),  c y / (B m) ),  y bytes of a token's keys and values
 
-The head is a product, and passes over its logits (numerics/head.py of the runtime); backward it is
-computed again. AdamW and clipping move 40 bytes for each parameter. On GPUs launches are hidden
-behind kernels that take longer, except for the overhead of a CUDA graph; on CPUs nothing hides
-them.
+The head is a product, and passes over its logits (numerics/head.py of the runtime).
 
 Source: Williams, Waterman and Patterson, "Roofline" (2009); FlashAttention-2 (arXiv 2307.08691),
 section 4.1, for attention's backward pass.
@@ -42,21 +38,21 @@ from rlhf_planner.cost.layers import (
 from rlhf_planner.memory.items import FLOAT32_BYTES
 from rlhf_sizing.shape import DecoderShape
 
+# Products of attention's backward pass for each of its forward pass: 5 for 2.
 ATTENTION_BACKWARD = 2.5
-"""Products of attention's backward pass for each of its forward pass: 5 for 2."""
+# Fused AdamW, for each parameter: weight, gradient and two moments read (16), weight and moments
+# written (12), all float32.
 ADAM_STEP_BYTES = 28
-"""Fused AdamW, for each parameter: weight, gradient and two moments read (16), weight and moments
-written (12), all float32."""
+# The gradient read for its norm (4), read and written scaled (8).
 CLIPPING_BYTES = 12
-"""The gradient read for its norm (4), read and written scaled (8)."""
+# For each logit beside its product: cast (4), divided by the temperature (8), maximum (4), minus it
+# (8), exponential (8), sum (4), written by the product before (4).
 LOGIT_FORWARD_BYTES = 40
-"""For each logit beside its product: cast (4), divided by the temperature (8), maximum (4), minus
-it (8), exponential (8), sum (4), written by the product before (4)."""
+# Cast (4) and divided (8) again, softmax and the loss's gradient (32), divided (8), cast (8).
 LOGIT_BACKWARD_BYTES = 60
-"""Cast (4) and divided (8) again, softmax and the loss's gradient (32), divided (8), cast (8)."""
+# vLLM for each logit of a sampled token: cast (6), temperature (8), log-softmax (12), softmax (8),
+# exponential noise written and divided by (8), maximum (4).
 SAMPLED_LOGIT_BYTES = 46
-"""vLLM for each logit of a sampled token: cast (6), temperature (8), log-softmax (12), softmax (8),
-exponential noise written and divided by (8), maximum (4)."""
 
 
 class LayerRates(NamedTuple):
@@ -69,9 +65,7 @@ class LayerRates(NamedTuple):
     byte: float
     """Seconds of a byte of memory."""
     half_tokens: float
-    """`Hardware.matmul_half_tokens`, but at most half of the tokens at which computing a product
-    takes as long as reading its weights: kernels for fewer tokens have smaller tiles, and products
-    with one token are limited by memory everywhere."""
+    """Tokens at which a product reaches half of its rate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +88,9 @@ class AnalyticLayers:
         hardware = self.hardware
         peak = hardware.flops_per_second(self.precision)
         matmul, byte = 1 / (peak * hardware.matmul_efficiency), hardware.memory_seconds(1)
+        # At `ridge` tokens computing a product takes as long as reading its weights. Kernels for
+        # fewer tokens have smaller tiles, and products with one token are limited by memory
+        # everywhere: so the tokens of half the rate are at most half of it.
         ridge = self.number_bytes * byte / (2 * matmul)
         half = min(hardware.matmul_half_tokens, ridge / 2)
         return LayerRates(matmul, 1 / (peak * hardware.attention_efficiency), byte, half)
@@ -116,12 +113,14 @@ class AnalyticLayers:
         # own.
         if kind is LayerKind.BLOCK:
             counts = _block(self, cut)
+            # Two products for each forward one, with respect to inputs and to weights.
             time = self._eager_block(counts, tokens, pairs, 2, ATTENTION_BACKWARD)
             if recompute:
                 time = time.plus(self._eager_block(counts, tokens, pairs, 1, 1.0))
             return time
         table = _table(self, cut)
         if kind is LayerKind.HEAD:
+            # The logits are computed again, then the gradients of inputs and weights.
             return self._head(table, tokens, 3, LOGIT_BACKWARD_BYTES)
         moved = (3 * tokens + table.rows) * table.hidden * self.number_bytes
         return self._launched(0.0, moved * self.rates.byte, 3)
@@ -146,28 +145,30 @@ class AnalyticLayers:
         self, kind: LayerKind, cut: LayerCut, sequences: float, cached_tokens: float
     ) -> LayerTime:
         """See `LayerSeconds`."""
+        # Decoding replays CUDA graphs: each kernel adds an overhead that nothing hides.
         rates, graph = self.rates, self.hardware.graph_kernel_seconds
         if kind is LayerKind.BLOCK:
             counts = _block(self, cut)
             compute, memory = self._products(counts.weights, counts.widths, sequences)
             reading = cached_tokens * counts.cached_bytes * rates.byte
-            looking = cached_tokens * counts.pair_flops * rates.attention
+            attending = cached_tokens * counts.pair_flops * rates.attention
             memory += sequences * counts.fused_bytes * rates.byte
-            if looking > reading:
-                return LayerTime(compute + looking, memory, FUSED_KERNELS * graph)
+            if attending > reading:
+                return LayerTime(compute + attending, memory, FUSED_KERNELS * graph)
             return LayerTime(compute, memory + reading, FUSED_KERNELS * graph)
         table = _table(self, cut)
         if kind is LayerKind.EMBEDDING:
             moved = 2 * sequences * table.hidden * self.number_bytes
             return LayerTime(0.0, moved * rates.byte, graph)
         compute, memory = self._products(table.hidden * table.rows, table.hidden, sequences)
+        # Logits are gathered first, so sampling covers the full vocabulary.
         sampled = sequences * self.shape.vocab_size * SAMPLED_LOGIT_BYTES
         return LayerTime(compute, memory + sampled * rates.byte, FUSED_KERNELS * graph)
 
     def _eager_block(
         self, counts: BlockCounts, tokens: float, pairs: float, passes: int, attention: float
     ) -> LayerTime:
-        """Multiples of a forward pass, with another multiple for attention."""
+        """`passes` times a block's forward pass, with `attention` times its attention."""
         compute, memory = self._products(counts.weights, counts.widths, tokens)
         attending, moving = self._attention(counts, tokens, pairs)
         memory += tokens * counts.eager_bytes * self.rates.byte
@@ -189,6 +190,7 @@ class AnalyticLayers:
         rates = self.rates
         if not tokens:
             return 0.0, 0.0
+        # n tokens compute at n / (n + half_tokens) of the rate, so n cancels out of their time.
         compute = 2 * weights * (tokens + rates.half_tokens) * rates.matmul
         memory = (weights + tokens * widths) * self.number_bytes * rates.byte
         return (compute, 0.0) if compute >= memory else (0.0, memory)
@@ -202,6 +204,8 @@ class AnalyticLayers:
     def _launched(self, compute: float, memory: float, kernels: int) -> LayerTime:
         """Add the launches of a number of kernels."""
         launch = kernels * self.hardware.eager_kernel_seconds
+        # GPUs' kernels are launched ahead: only the excess over the kernels' own time shows. On
+        # CPUs nothing hides a launch.
         if self.hardware.device is Device.GPU:
             launch = max(0.0, launch - compute - memory)
         return LayerTime(compute, memory, launch)
@@ -211,7 +215,8 @@ class AnalyticLayers:
 def analytic_layers(
     hardware: Hardware, shape: DecoderShape, precision: Precision
 ) -> AnalyticLayers:
-    """The same object for equal arguments, so that caches of estimates hit."""
+    """Layers by data sheets: the same object for equal arguments."""
+    # The layers are hashed by identity: equal but distinct objects would miss caches of estimates.
     return AnalyticLayers(hardware, shape, precision)
 
 

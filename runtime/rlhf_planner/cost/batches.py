@@ -26,8 +26,7 @@ def response_lengths(workload: Workload) -> Lengths:
 
 
 def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
-    """The rows that a call of the step reads, or makes if it generates: their expected number in
-    one run."""
+    """The expected rows of one run of a call: those that it reads or, if it generates, writes."""
     workload, graph = problem.workload, problem.graphs[GraphName.STEP]
     per_prompt = graph.rows[call.id].expected
     sampled = _samples(graph, call)
@@ -60,6 +59,8 @@ def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
     if not late:
         return SplitBatch(batch, None)
     response, left = batch.response, generated.left
+    # Late rows have the tokens at the switch and their mean rest. The early rows' mean follows from
+    # the tokens of the full batch.
     longer = Lengths(min(response.maximum, generated.tokens + left.mean), response.maximum)
     if late == batch.rows:
         return SplitBatch(None, batch)
@@ -94,18 +95,19 @@ def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall
 
 
 def num_token_columns(call: ModelCall) -> int:
-    """Number of columns with a value per token that a call reads; a column of a user's own
-    operation counts as one."""
+    """Number of columns with a value per token that a call reads."""
+    # Columns of a user's own operation have no spec; each counts as one per token.
     kinds = [spec.kind if (spec := column_spec(name)) else None for name in call.reads]
     return sum(kind in (None, Kind.TOKENS, *PER_TOKEN) for kind in kinds)
 
 
 def tokens_per_step(problem: PlanningProblem) -> float:
-    """Prompt and response tokens of a step: of everything generated, or else of what the policy is
-    trained on. Rounds count with their expected number."""
+    """Prompt and response tokens of a step: of everything generated, or else of the policy's
+    training."""
     graph, workload = problem.graphs[GraphName.STEP], problem.workload
     calls = graph.calls_of_kind(CallKind.GENERATE) or graph.trainings(problem.policy)[:1]
     tokens_per_row = workload.expected_prompt_tokens + workload.expected_response_tokens
+    # Repeated calls count with the expected number of their rounds.
     rows = [call_batch(problem, call).rows * graph.expected_count(call.id) for call in calls]
     return sum(rows) * tokens_per_row
 

@@ -8,9 +8,7 @@
                                    the Generate is then shorter
 
 A call that begins before the last response has ended is two Infer calls, on its two parts of the
-rows. Batches of auxiliary losses are further micro-batches of the same updates. Work off the ranks,
-of verifiers and the driver, takes no time here: the time of user code is unknown, and other calls
-run meanwhile.
+rows. Work off the ranks, of verifiers and the driver, takes no time.
 """
 
 from __future__ import annotations
@@ -104,6 +102,7 @@ def train_call_seconds(
         mini_batches: parts of a batch, each for an update.
     """
     assert isinstance(call.options, TrainOptions)
+    # With one mini-batch per epoch the updates are the epochs.
     layers, epochs = _layers(model, links), call.options.loss.updates(1)
     own = train_seconds(model, call_batch(problem, call), layers, links, mini_batches, epochs)
     if not call.options.auxiliary:
@@ -217,6 +216,8 @@ class CallCosts:
     def parts(self, planned: CallPlan) -> tuple[CallSeconds, ...]:
         """Seconds of one run of a call, alone on its ranks; two parts if it begins with responses
         that ended early. Empty for calls off the ranks."""
+        # Work off the ranks counts as 0: user code takes an unknown time, and other calls run
+        # meanwhile.
         if planned.mesh is None:
             return (CallSeconds(),)
         if planned.kind in TRANSITIONS:
@@ -308,6 +309,7 @@ class CallCosts:
                 return CallSeconds()
 
     def _columns(self, call: ModelCall, mesh: Mesh, batch: Batch) -> CallSeconds:
+        # Columns travel over the network if a source has ranks on a node without ranks of the call.
         crosses = any(
             self._nodes(source.mesh) - self._nodes(mesh)
             for edge in self.graph.data_edges

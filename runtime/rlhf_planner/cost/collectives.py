@@ -5,10 +5,8 @@ For a collective over n ranks on k nodes, with a result of S bytes (ring algorit
     all-gather, reduce-scatter   max( (n - 1)/n S / link,  (k - 1)/k S / (n/k network) )
     all-reduce                   twice as much
 
-The first term is what every rank receives. The second is the traffic into every node, where each of
-its n/k ranks has its share of the network: rings cross a node's border once for each of its network
-cards. Links within a node and between nodes work at the same time, so the slower counts. NCCL's own
-model of latency is added: a constant, and each step's hop, of which k - 1 are between nodes.
+The first term is the bytes that every rank receives, the second the traffic into every node. NCCL's
+own model of latency is added: a constant, and a hop per step.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH" (2005), section 4, for the rings; NCCL, src/graph/tuning.cc, for latency.
@@ -44,6 +42,7 @@ class Links:
         """A group of ranks at equal distances."""
         if size == 1:
             return ALONE
+        # Ranks at least a node apart share no node.
         if stride >= self.devices_per_node:
             return Group(size, size)
         last = first_rank + (size - 1) * stride
@@ -69,9 +68,13 @@ class Links:
             return 0.0
         hardware = self.hardware
         link = hardware.link_bytes_per_second * hardware.link_efficiency
+        # With one rank per node all bytes come over the network.
         seconds = (size - 1) / size * num_bytes / link if size > nodes else 0.0
         if nodes > 1:
             network = hardware.network_bytes_per_second * hardware.network_efficiency
+            # Rings cross a node's border once for each of its network cards, so the shares of all
+            # its ranks carry the traffic. Links and network work at the same time: the slower
+            # counts.
             received = (nodes - 1) / nodes * num_bytes
             seconds = max(seconds, received / (size / nodes * network))
         return seconds + hardware.collective_seconds + self._hops(group)
@@ -84,8 +87,9 @@ class Links:
         """Seconds until every rank, which has a number of bytes, has the sum."""
         if group.size == 1:
             return 0.0
+        # A reduce-scatter, then an all-gather. One kernel does both, so its constant counts once.
         twice = 2 * self.all_gather_seconds(num_bytes, group)
-        return twice - self.hardware.collective_seconds  # one kernel does both
+        return twice - self.hardware.collective_seconds
 
     def send_seconds(self, num_bytes: float, *, crosses_nodes: bool) -> float:
         """Seconds of a message from one rank to another."""
@@ -99,8 +103,8 @@ class Links:
         return num_bytes / rate + hop + hardware.collective_seconds
 
     def receive_seconds(self, within: float, between: float) -> float:
-        """Seconds of bytes from ranks of the same node, then of bytes from other nodes, to every
-        rank at once."""
+        """Seconds to receive bytes from the same node, then from other nodes, on every rank at
+        once."""
         hardware = self.hardware
         link = hardware.link_bytes_per_second * hardware.link_efficiency
         network = hardware.network_bytes_per_second * hardware.network_efficiency
@@ -109,5 +113,6 @@ class Links:
     def _hops(self, group: Group) -> float:
         size, nodes = group
         hardware = self.hardware
+        # A ring has size - 1 hops, of which nodes - 1 are between nodes.
         within = (size - nodes) * hardware.link_latency_seconds
         return within + (nodes - 1) * hardware.network_latency_seconds

@@ -7,14 +7,9 @@ takes
     forward    g_root + g + e + L c + (L - 1) max(0, g - c) + head
     backward   head + max(0, g - head) + L c' + (L - 1) max(0, g + r - c') + e' + r + r_root
 
-On CPUs collectives also compute, on the cores of the ranks: nothing hides them, and c, c' and head
-are 0 in the waiting time (measured by `make bench-estimator`).
-
-The root (embedding, last norm, output projection) is gathered for a full pass. Forward, the first
-block waits for its weights; the next ones arrive while a block computes. Backward they arrive
-again, along with the gradients of the block before, over the same links; the last gradients are
-waited for. Weights travel in the format of the computation, gradients in float32, and both are
-copied into and out of the buffers that travel, on the stream that computes:
+The root (embedding, last norm, output projection) is gathered for a full pass. Weights travel in
+the format of the computation, gradients in float32. Both are copied into and out of the buffers
+that travel, on the stream that computes:
 
     gathered    P ( 2 b + (s + b) / n )  bytes: of a number s are stored, b in the computation
     reduced     P ( b + 4 + 12 / n )  bytes, with the sum over micro-batches
@@ -42,8 +37,8 @@ class _Pass:
     """A pass of one micro-batch."""
 
     computing: LayerTime
+    # Seconds of collectives that are not hidden.
     waiting: float
-    """Seconds of collectives that are not hidden."""
 
 
 class FsdpPasses:
@@ -97,7 +92,9 @@ class FsdpPasses:
         waiting = (
             # The head's backward pass hides the last block's weights.
             max(0.0, gather - self._hiding(head))
+            # Weights of the next block and gradients of the last one share the links.
             + (count - 1) * max(0.0, gather + reduce - self._hiding(block))
+            # No computation is left to hide the last gradients.
             + reduce
             + self._reduce(self._root)
         )
@@ -110,6 +107,8 @@ class FsdpPasses:
 
     def _hiding(self, time: LayerTime) -> float:
         """Seconds of collectives that a computation hides."""
+        # On CPUs collectives compute on the cores of the ranks, so nothing hides them (measured by
+        # `make bench-estimator`).
         return time.total if self._model.device is Device.GPU else 0.0
 
     def _head(self, *, backward: bool) -> LayerTime:
@@ -127,6 +126,8 @@ class FsdpPasses:
     def _gathered_bytes(self, parameters: int) -> float:
         if not self._is_sharded:
             return 0.0
+        # The block is copied out of the gathered buffer (read and written); the own shard is read
+        # as stored and written into the buffer.
         number = self._model.compute_bytes
         own = (stored_bytes(self._model) + number) / self._group.size
         return parameters * (2 * number + own)
@@ -134,6 +135,8 @@ class FsdpPasses:
     def _reduced_bytes(self, parameters: int) -> float:
         if not self._is_sharded:
             return 0.0
+        # Gradients are read, and written to the buffer in float32. The own shard is added to the
+        # sum over micro-batches: two float32 numbers read, one written.
         own = 3 * FLOAT32_BYTES / self._group.size
         return parameters * (self._model.compute_bytes + FLOAT32_BYTES + own)
 

@@ -18,13 +18,13 @@ class Fusion:
     """The overlap at the end of a step's generation."""
 
     generate: CallId
-    """The call whose last responses are finished separately."""
+    """The generate call whose last responses few engines finish."""
     mesh: Mesh
     """The engines that finish them: some of the generation's, or all."""
     threshold_rows: int
     """Limit of unfinished responses when they start to."""
     calls: tuple[CallId, ...]
-    """Calls that begin with the responses that have ended, in program order."""
+    """Calls that begin early, with the finished responses, in program order."""
 
 
 def describe_fusion(fusion: Fusion) -> str:
@@ -41,6 +41,7 @@ def fusion_of(plan: Plan) -> Fusion | None:
     """The fusion of a plan's step. None: there is none."""
     for generation in plan.generations:
         if generation.fusion is not None:
+            # A step with a fusion has a single call that generates, so its kind identifies it.
             own = [call for call in plan.calls if call.role == generation.role]
             step = {own_call.kind: own_call for own_call in own if own_call.graph is GraphName.STEP}
             generate, finish = step[CallKind.GENERATE], step[CallKind.FINISH]

@@ -9,28 +9,21 @@ Decoding. An engine of t ranks takes for a step with a sequences that hold C tok
 Of n sequences at most c run at once: as many as the cache and the engine's limit hold. If n > c, a
 waiting one starts when one ends. Until none waits that takes (n - c) mean / c steps, in which c run
 with P + E[X^2] / (2 mean) tokens each (P of the prompt, the rest the mean age of a renewal
-process). Then the last c run out: after t steps c S(t) are left, with P + t tokens each, but one at
-least until the longest ends. That one is the longest of all engines, as calls end when all have
-ended. For equal lengths the first part is n/c - 1 full waves. Steps that run out are summed up by
-the Gauss-Legendre rule of six points, within 0.6 % of the sum over each step.
+process). Then the last c run out: after t steps c S(t) are left, with P + t tokens each, but at
+least one until the longest ends. For equal lengths the first part is n/c - 1 full waves.
 
-Prefill. Prompts run through the model in passes of up to 8,192 tokens (`BATCHED_TOKENS`). Responses
-to one prompt share it, as engines keep keys and values of equal prompts. Each of the call's engines
-gets full prompts, the same number or one more; the one with the most counts.
+Prefill. Prompts run through the model in passes of up to 8,192 tokens (`BATCHED_TOKENS`). Each of
+the call's engines gets full prompts, the same number or one more; the one with the most counts.
 
-A cache of B bytes on a rank holds B / (bytes of a token's keys and values) tokens. Sequences that
-begin together need the most of it when c S(t) (P + t) is largest; if others follow, P + E[X^2] /
-(2 mean) each. So many run at once that neither exceeds the cache, but at least one. Prompts are
-counted once for each response here, although responses share their memory.
+Cache. B bytes on a rank hold B / (bytes of a token's keys and values) tokens. Sequences that begin
+together need the most of it when c S(t) (P + t) is largest; if others follow, P + E[X^2] / (2 mean)
+each. So many run at once that neither exceeds the cache, but at least one.
 
 Separate finish. Until R of the n running responses are left it is the decoding above, ended early:
-that many are left after t* steps, with S(t*) = R / n, and engines notice it after half of their
-`CHECK_STEPS` more, on average. Each of these checks is an all-reduce of all engines' ranks. The
-n S(t) responses that are then left, with P + t tokens in the cache each, are finished by K of E
-engines. That is generation again, with prompts of P + t tokens and the rest of the responses: rows
-that do not fit into the caches at once wait. A share 1 - K/E of them comes from other engines and
-is prefilled again, with all of its tokens. With K = E both parts take the time of the undivided
-call, plus the checks.
+that many are left after t* steps, with S(t*) = R / n. The n S(t) responses that are left at the
+switch, with P + t tokens in the cache each, are finished by K of E engines. That is generation
+again, with prompts of P + t tokens and the rest of the responses: rows that do not fit into the
+caches at once wait. With K = E both parts take the time of the undivided call, plus the checks.
 
 Source: RLHFuse (arXiv 2409.13221), inter-stage fusion.
 """
@@ -52,16 +45,17 @@ from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_to
 from rlhf_sizing.limits import BATCHED_TOKENS
 from rlhf_sizing.shape import DecoderShape
 
+# Positions in [-1, 1] relative to the middle of an interval, and their weights.
 _HALF = (
     (0.2386191860831969, 0.4679139345726910),
     (0.6612093864662645, 0.3607615730481386),
     (0.9324695142031521, 0.1713244923791704),
 )
-"""Positions in [-1, 1] relative to the middle of an interval, and their weights."""
+# Positions in [0, 1] and the weights of values there: the Gauss-Legendre rule of six points, within
+# 0.6 % of the sum over each step.
 QUADRATURE = tuple(
     ((1 + sign * distance) / 2, weight / 2) for sign in (-1, 1) for distance, weight in _HALF
 )
-"""Positions in [0, 1] and the weights of values there."""
 
 
 class Engine:
@@ -116,6 +110,7 @@ class Engine:
     @cached_property
     def _reductions(self) -> tuple[float, float]:
         """Seconds of all all-reduces of a step: a constant, and per token."""
+        # Two per block, after attention and feed-forward, and one of the embedding.
         number = 2 * self._shape.num_layers + 1
         always = number * self._links.all_reduce_seconds(0.0, self._group)
         vector = self._shape.hidden_size * self._number_bytes
@@ -123,7 +118,7 @@ class Engine:
 
     @cached_property
     def _decoding_communication(self) -> tuple[float, float]:
-        """The same with the gathered logits."""
+        """Seconds of `_reductions` and of gathering the logits: a constant, and per token."""
         logits = self._shape.vocab_size * self._number_bytes
         gather = self._links.all_gather_seconds(0.0, self._group)
         per_token = self._links.all_gather_seconds(logits, self._group) - gather
@@ -152,6 +147,7 @@ def decode_seconds(
         until_tokens: tokens of a response at which steps end, if before the longest ends.
     """
     running = min(sequences, at_once)
+    # A call ends when all engines have ended, so the longest response of all of them counts.
     longest = min(until_tokens, response.expected_maximum(num_running))
     steps: list[tuple[float, CallSeconds]] = []
     for position, weight in QUADRATURE:
@@ -201,6 +197,7 @@ def generate_seconds(
     num_running = min(float(call.rows), min(sequences, at_once) * engines.data)
     decoding = decode_seconds(engine, sequences, at_once, num_running, prompt, response)
     prefill = prefill_seconds(engine, sequences / call.samples, prompt)
+    # Engines keep keys and values of equal prompts, so responses to one prompt share its prefill.
     return in_turn([prefill, decoding])
 
 
@@ -208,6 +205,7 @@ def sequences_at_once(
     load: GenerationLoad, tensor: int, kv_cache_bytes: int, prompt: Lengths, response: Lengths
 ) -> float:
     """Sequences that an engine decodes at once, on average; arguments as for `generate_seconds`."""
+    # Prompts count once per response, although responses share their memory.
     tokens = kv_cache_bytes / kv_token_bytes(load, tensor)
     # All sequences begin together at first; later each start follows an end.
     together = response.expected_peak(prompt.mean)
@@ -265,6 +263,7 @@ class SplitGeneration:
     def tokens(self) -> float:
         """t: tokens of each unfinished response at the switch."""
         share = min(1.0, self.threshold_rows / self.rows_at_once)
+        # Engines notice the switch at their next check: half of `CHECK_STEPS` later, on average.
         noticed = self.response.exceeded_by(share) + CHECK_STEPS / 2
         return min(noticed, self.response.expected_maximum(self.rows_at_once))
 
@@ -300,6 +299,7 @@ class SplitGeneration:
         rows, num_engines = self.rows_left, self.finish.data
         if rows <= 0:
             return CallSeconds()
+        # Generation again, with the tokens so far as prompts of one length.
         begun = Lengths(self.prompt.mean + self.tokens, self.prompt.mean + self.tokens)
         at_once = sequences_at_once(
             self.load, self.finish.tensor, self.kv_cache_bytes, begun, self.left
@@ -310,19 +310,21 @@ class SplitGeneration:
         decoding = decode_seconds(
             self._engine, rows_per_engine, at_once, num_running, begun, self.left
         )
+        # Rows from engines that do not finish have no cache here, so they are prefilled again.
         moved = rows / num_engines * (1 - num_engines / self.engines.data)
         return in_turn([prefill_seconds(self._engine, moved, begun), decoding])
 
     def _share_of(self, num_engines: int) -> float:
-        """Rows of the fullest finishing engine. If all engines finish nothing moves, and those with
-        more prompts have more."""
+        """Rows of the fullest finishing engine."""
+        # If all engines finish nothing moves, so rows stay as uneven as the prompts.
         if num_engines == self.engines.data:
             return self._running * self.response.survival(self.tokens)
         return self.rows_left / num_engines
 
     @property
     def _checks(self) -> CallSeconds:
-        """Checks of the number of unfinished responses: an all-reduce of a number per rank."""
+        """Seconds of the checks of the number of unfinished responses."""
+        # A check sums up a number of 8 bytes over the ranks of all engines.
         first_ones = max(0.0, self._sequences - self._running) * self.response.mean / self._running
         number = (first_ones + self.tokens) / CHECK_STEPS
         mesh = self.engines

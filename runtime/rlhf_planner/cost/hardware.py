@@ -27,9 +27,9 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_planner.problem.devices import similar_gpus
 
+# Rate of typical model shapes, relative to the fastest product of matrices: a quick search finds 80
+# to 90 % of an exhaustive one ([MLE], compute/accelerator/benchmarks).
 USUAL_SHAPES = 0.85
-"""Rate of typical model shapes, relative to the fastest product of matrices: a quick search finds
-80 to 90 % of an exhaustive one ([MLE], compute/accelerator/benchmarks)."""
 
 
 @dataclass(frozen=True)
@@ -113,28 +113,28 @@ class Hardware:
         return num_bytes / (self.host_bytes_per_second * self.host_efficiency)
 
 
+# Rates: higher ones never make anything slower.
 RATES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_per_second"))
-"""Fields that are rates: higher ones never make anything slower."""
+# Shares of the rates that kernels and collectives reach.
 SHARES = tuple(field.name for field in fields(Hardware) if field.name.endswith("_efficiency"))
-"""Fields that are shares of rates."""
 
 
 TERA, GIGA = 1e12, 1e9
 
+# GB/s of 16 lanes in one direction.
 PCIE_3, PCIE_4, PCIE_5 = 15.75, 31.5, 63.0
-"""GB/s of 16 lanes in one direction."""
+# Share that NCCL's rings reach over PCIe: about 40 of 63 GB/s on eight H100 (docs.alayanew.com,
+# nccl-tests).
 PCIE_EFFICIENCY = 0.63
-"""Share that NCCL's rings reach over PCIe: about 40 of 63 GB/s on eight H100 (docs.alayanew.com,
-nccl-tests)."""
+# The same for cards that cannot read each other's memory: all traffic goes through the host's. An
+# estimate.
 WITHOUT_PEERS = 0.3
-"""The same for cards that cannot read each other's memory: all traffic goes through the host's. An
-estimate."""
+# GB/s of each of eight devices with one card of 100 Gbit/s.
 SHARED_CARD = 100 / 8 / 8
-"""GB/s of each of eight devices with one card of 100 Gbit/s."""
 
 
 class _Sheet(NamedTuple):
-    """TFLOP/s and GB/s of a data sheet; links in one direction."""
+    """TFLOP/s and GB/s of a data sheet; links and network in one direction."""
 
     float32: float
     bfloat16: float
@@ -163,10 +163,10 @@ def _pcie(
 
 
 _A100 = _Sheet(19.5, 312, 2039, 300, 25, PCIE_4, 0.869, link_efficiency=0.78)
+# Attention: FlashAttention-2 reaches 335 TFLOP/s on H100; PyTorch has no version 3.
 _H100 = _Sheet(67, 989.4, 3350, 450, 50, PCIE_5, 0.803, 0.34, 0.81)
-"""Attention: FlashAttention-2 reaches 335 TFLOP/s on H100; PyTorch has no version 3."""
+# No tensor cores for bfloat16. Its share is an estimate.
 _V100 = _Sheet(15.7, 15.7, 900, 150, 6.25, PCIE_3, 0.85)
-"""No tensor cores for bfloat16. Its share is an estimate."""
 
 _SHEETS: Mapping[str, _Sheet] = {
     "T4": _pcie(8.1, 8.1, 320, PCIE_3, 0.85),  # no bfloat16; the share is an estimate
@@ -190,6 +190,8 @@ _SHEETS: Mapping[str, _Sheet] = {
     "B200": _Sheet(80, 2250, 8000, 900, 50, PCIE_5, 0.776, 0.2, 0.75),
 }
 
+# A process on one core: 2.5 GHz with two AVX-512 units and no units for bfloat16, gloo between
+# processes. Orders of magnitude, to be replaced by a measured profile.
 CPU = Hardware(
     name="CPU",
     device=Device.CPU,
@@ -211,8 +213,6 @@ CPU = Hardware(
     graph_kernel_seconds=5e-6,
     engine_step_seconds=2e-3,
 )
-"""A process on one core: 2.5 GHz with two AVX-512 units and no units for bfloat16, gloo between
-processes. Orders of magnitude, to be replaced by a measured profile."""
 
 
 def _gpu(name: str, sheet: _Sheet) -> Hardware:
@@ -236,7 +236,6 @@ HARDWARE: Mapping[str, Hardware] = {
     **{name: _gpu(name, sheet) for name, sheet in _SHEETS.items()},
     CPU.name: CPU,
 }
-"""All presets."""
 
 
 def hardware_of(device: Device, gpu: str | None) -> Hardware:

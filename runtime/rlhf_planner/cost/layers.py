@@ -17,18 +17,10 @@ of a number and t the ranks that share the layer:
     attention    4 q/t FLOP for each pair of tokens: scores, and the sum of values
                  (FlashAttention-2, arXiv 2307.08691, section 4.1)
 
-Elementwise kernels move bytes. PyTorch runs each operation of Hugging Face's Llama by itself:
-
-    norm         28 bytes per number of its input: squared (8), averaged (4), scaled (8), times the
-                 weight (8); in bfloat16 36: times the weight (4), and two casts (6 each)
-    rotary       10 b per number of queries and keys: two products (2b each), the halves swapped
-                 (3b), the sum (3b)
-    residual     3 b per number, twice;  SiLU and product: 5 b per number of i
-
-Megatron's layers do about the same here, as its own norms need kernels that are built on GPUs
-(docs/adr/0020-megatron-computes-torch-optimizes.md). vLLM has one kernel for each: norm with
-residual (4 b), rotary in place (2 b), the cache's write (4 b for each key or value), SiLU and
-product (3 b).
+Elementwise kernels move bytes: many in PyTorch, which runs each operation of Hugging Face's Llama
+by itself, fewer in vLLM, which has one kernel for each group of operations. Megatron's layers count
+as those of PyTorch, as its own norms need kernels that are built on GPUs
+(docs/adr/0020-megatron-computes-torch-optimizes.md).
 """
 
 from __future__ import annotations
@@ -138,15 +130,15 @@ class LayerSeconds(Protocol):
         """
 
 
+# Sums with the residual stream in a block.
 RESIDUALS = 2
-"""Sums with the residual stream in a block."""
+# Kernels of a block's forward pass in PyTorch, without norms; and of a norm. Counted by hand in
+# transformers' Llama: 7 products, 10 of rotary positions, 2 of attention, 2 of the activation, 2 of
+# the residuals.
 EAGER_KERNELS, NORM_KERNELS = 23, 6
-"""Kernels of a block's forward pass in PyTorch, without norms; and of a norm. Counted by hand in
-transformers' Llama: 7 products, 10 of rotary positions, 2 of attention, 2 of the activation, 2 of
-the residuals."""
+# Kernels of a block in vLLM: 4 products, 2 norms, and one each for rotary positions, the cache's
+# write, attention and the activation.
 FUSED_KERNELS = 10
-"""Kernels of a block in vLLM: 4 products, 2 norms, and one each for rotary positions, the cache's
-write, attention and the activation."""
 
 
 class BlockCounts(NamedTuple):
@@ -189,10 +181,12 @@ def block_counts(shape: DecoderShape, number_bytes: int, cut: LayerCut) -> Block
     """
     tensor, hidden = cut.tensor, shape.hidden_size
     query = shape.query_size / tensor
+    # Keys and values of fewer heads than ranks are replicated.
     key = key_value_heads_per_rank(shape, tensor) * shape.head_dim
     middle = shape.intermediate_size / tensor
     norms = shape.norms_per_layer
     heads_norm = query + key if shape.query_key_norm else 0
+    # Only sequence parallelism shares out the tokens of norms and residuals.
     own = hidden / (tensor if cut.sequence_parallel else 1)
     norm, number = norm_bytes(number_bytes), number_bytes
     return BlockCounts(
@@ -200,8 +194,12 @@ def block_counts(shape: DecoderShape, number_bytes: int, cut: LayerCut) -> Block
         widths=4 * hidden + 2 * query + 2 * key + 3 * middle,
         pair_flops=4 * query,
         attention_width=2 * query + 2 * key,
+        # Residual: 3 b per number. Rotary positions, of queries and keys: two products (2 b each),
+        # the halves swapped (3 b), the sum (3 b). SiLU and product: 5 b.
         eager_bytes=(norms * own + heads_norm) * norm
         + (RESIDUALS * 3 * own + 10 * (query + key) + 5 * middle) * number,
+        # Norm with residual (4 b), rotary in place (2 b), the cache's write (4 b for each key or
+        # value), SiLU and product (3 b).
         fused_bytes=(4 * norms * hidden + 2 * (query + key) + 4 * 2 * key + 3 * middle) * number,
         cached_bytes=2 * key * number,
         kernels=EAGER_KERNELS + NORM_KERNELS * (norms + (2 if shape.query_key_norm else 0)),
@@ -216,5 +214,7 @@ def table_counts(shape: DecoderShape, cut: LayerCut) -> TableCounts:
 
 def norm_bytes(number_bytes: int) -> int:
     """Bytes that PyTorch moves for each number of a norm's input."""
+    # Squared (8), averaged (4), scaled (8), times the weight (2 b); in bfloat16 cast to float32 and
+    # back.
     casts = 0 if number_bytes == FLOAT32_BYTES else 2 * (FLOAT32_BYTES + number_bytes)
     return 8 + 4 + 8 + 2 * number_bytes + casts

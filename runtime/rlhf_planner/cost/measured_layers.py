@@ -6,13 +6,9 @@
     decode      sequences(a) + cached(C) of a block; for the head the rest of a step, minus
                 `Hardware.engine_step_seconds`
 
-All curves are piecewise linear and never fall. Shapes that were not measured are refused: times of
-other widths do not follow by scaling (kernels of a narrow block are limited by memory and launches,
-those of a wide one by FLOP/s). Sequence parallelism was not measured: norms count as if each rank
-computed all tokens.
-
-A profile cannot tell FLOP/s from bandwidth. Blocks of passes count as computing, those of decoding
-and embeddings as memory, the rest of a decoding step as launches.
+All curves are piecewise linear and never fall. Shapes that were not measured are refused. A profile
+cannot tell FLOP/s from bandwidth: blocks of passes count as computing, those of decoding and
+embeddings as memory, the rest of a decoding step as launches.
 """
 
 from __future__ import annotations
@@ -65,6 +61,7 @@ class MeasuredLayers:
 
     def optimizer(self, num_parameters: float) -> float:
         """See `LayerSeconds`."""
+        # Time depends on the rank's parameters only, so a profile of any cut will do.
         for measured in self.by_tensor.values():
             if measured.training is not None:
                 return measured.training.optimizer(num_parameters)
@@ -88,6 +85,7 @@ class MeasuredLayers:
             return LayerTime(memory=curves.sequences(sequences) + curves.cached(cached_tokens))
         if kind is LayerKind.EMBEDDING:
             return LayerTime()
+        # `Engine` adds the hardware's seconds per step, which the measured step contains already.
         return LayerTime(launch=max(0.0, curves.step(sequences) - self.engine_step_seconds))
 
     def _training(self, cut: LayerCut) -> TrainingCurves:
@@ -103,6 +101,7 @@ class MeasuredLayers:
         return curves
 
     def _of(self, cut: LayerCut) -> ModelProfile:
+        # Sequence parallelism was not measured: norms count as if each rank computed all tokens.
         if cut.tensor not in self.by_tensor:
             raise self._lacking("layers", cut.tensor)
         return self.by_tensor[cut.tensor]
@@ -154,6 +153,8 @@ def layers_for(
         for model in profile.models
         if model.shape == block_shape and model.precision is precision
     }
+    # Times do not scale with widths: kernels of a narrow block are limited by memory and launches,
+    # those of a wide one by FLOP/s.
     if not by_tensor:
         measured_models = dict.fromkeys(
             f"{model.shape} in {model.precision}" for model in profile.models
@@ -186,6 +187,7 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
         )
     constants, links = profile.constants, hardware
     if constants.link_bytes_per_second is not None and constants.collective_seconds is not None:
+        # Measured rates contain the efficiency and the hops.
         links = replace(
             hardware,
             link_bytes_per_second=constants.link_bytes_per_second,
@@ -205,9 +207,9 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    # Its numbers are many, so comparing them would be slow.
     """A profile that is compared by identity."""
 
+    # Its numbers are many, so comparing them would be slow.
     profile: Profile
 
 
@@ -215,6 +217,7 @@ class Measurement:
 class MeasuredHardware(Hardware):
     """Hardware with measured layers."""
 
+    # A default, as the fields before it have some.
     measurement: Measurement | None = None
     """The measurement; never None."""
 
@@ -249,6 +252,7 @@ def require_ranks(profile: Profile, device: Device, devices_per_node: int) -> No
     Raises:
         ProfileUnusable: another number of ranks.
     """
+    # A GPU belongs to one rank, so its times do not depend on the others.
     measured = profile.measured
     if device is Device.CPU and measured.ranks != devices_per_node:
         raise ProfileUnusable(

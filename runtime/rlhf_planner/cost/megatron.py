@@ -11,11 +11,8 @@ With m micro-batches and p stages in the schedule 1F1B, an update takes
 
     (m + p - 1) slots of the slowest stage: m of them its own work, p - 1 the bubble.
 
-Micro-batches are assumed to be equal. Afterwards, hidden behind nothing (docs/adr/0020-megatron-
-computes-torch-optimizes.md), float32 gradients are reduced between replicas; with a distributed
-optimizer each gets its part, and weights are gathered after the step. With tied embeddings both
-ends of a pipeline sum the table's gradient. Gradients of a micro-batch are added to the float32
-ones by a separate kernel: b + 8 bytes for each parameter.
+Micro-batches are assumed to be equal. Afterwards float32 gradients are reduced between replicas;
+with a distributed optimizer each gets its part, and weights are gathered after the step.
 
 Source: Narayanan et al. (arXiv 2104.04473), sections 2.2 and 3; Korthikanti et al. (arXiv
 2205.05198), section 4.2, for sequence parallelism.
@@ -33,18 +30,18 @@ from rlhf_planner.cost.seconds import CallSeconds, step_seconds, write_seconds
 from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
 from rlhf_planner.memory.megatron import stage_parameters, vocabulary_rows
 
+# All-reduces of a layer in a pass: after attention and after the feed-forward layer.
 REDUCTIONS = 2
-"""All-reduces of a layer in a pass: after attention and after the feed-forward layer."""
 
 
 class _Slot(NamedTuple):
     """One micro-batch on one stage."""
 
     computing: LayerTime
+    # Communication of tensor ranks.
     tensor: float
-    """Communication of tensor ranks."""
+    # Messages between stages.
     stages: float
-    """Messages between stages."""
 
     @property
     def total(self) -> float:
@@ -53,6 +50,7 @@ class _Slot(NamedTuple):
 
     def call(self, number: int, stages: int) -> CallSeconds:
         """A number of micro-batches through a number of stages of this time."""
+        # While a pipeline fills and drains, each stage idles for the slots of the other stages.
         return CallSeconds(
             compute=number * self.computing.compute,
             memory=number * self.computing.memory,
@@ -124,6 +122,7 @@ def _slowest(
 
 def _stages(model: RoleModel) -> tuple[int, ...]:
     """The stages that may be slowest: both ends."""
+    # All stages have equally many layers; only the ends have an embedding or a head besides.
     last = model.mesh.pipeline - 1
     return (0, last) if last else (0,)
 
@@ -150,10 +149,13 @@ def _slot(
     if has_head:
         computing = _with_end(computing, LayerKind.HEAD, layers, cut, part.predicted, trains)
     if trains:
+        # A separate kernel adds a micro-batch's gradients to the float32 ones: b + 8 bytes each.
         summing = stage_parameters(model, stage) * (model.compute_bytes + 2 * FLOAT32_BYTES)
         more = links.hardware.memory_seconds(summing)
         computing = computing._replace(memory=computing.memory + more)
+    # Forward, backward and, with recomputation, forward again.
     passes = (2 + model.recompute) if trains else 1
+    # The embedding's output is reduced, too, and backward the gradient of the head's input.
     reductions = REDUCTIONS * number * passes + (stage == 0) + (has_head and trains)
     activations = part.tokens * model.shape.hidden_size * model.compute_bytes
     tensor = reductions * links.all_reduce_seconds(activations, links.tensor_group(mesh))
@@ -185,6 +187,8 @@ def _message(model: RoleModel, activations: float, links: Links) -> float:
 def _gradients(model: RoleModel, num_parameters: int, links: Links, *, is_sharded: bool) -> float:
     """Seconds of gradients between replicas and, with a distributed optimizer, of gathering
     weights."""
+    # All of it follows the last micro-batch, so nothing hides it
+    # (docs/adr/0020-megatron-computes-torch-optimizes.md).
     mesh, group = model.mesh, links.data_group(model.mesh)
     gradients = num_parameters * FLOAT32_BYTES
     if is_sharded:
@@ -192,6 +196,7 @@ def _gradients(model: RoleModel, num_parameters: int, links: Links, *, is_sharde
         seconds += links.all_gather_seconds(num_parameters * model.compute_bytes, group)
     else:
         seconds = links.all_reduce_seconds(gradients, group)
+    # With tied embeddings both ends of a pipeline have the table, and sum its gradient.
     if mesh.pipeline > 1 and model.shape.tied_embeddings and model.head is ModelHead.LM:
         table = vocabulary_rows(model.shape, mesh.tensor) * model.shape.hidden_size
         ends = links.group(mesh.first_rank, 2, (mesh.pipeline - 1) * mesh.tensor)

@@ -12,22 +12,17 @@ of prompts and responses to be independent.
 
 Rows. Replicas get the same number of rows; the one with the most counts. Rows of a prompt share it
 in one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
-sequence cost l + c l^2 / (6 h) with a mask, c of the device, and l + l^2 / (12 h) without. The rule
-of the runtime's `group_into_sequences` is applied to mean lengths.
+sequence cost l + c l^2 / (6 h) with a mask, c of the device, and l + l^2 / (12 h) without.
 
-Padding. Sequences are sorted by length; a micro-batch is padded to its longest and is filled up: if
-all lengths are equal to a full number of them, else half of one stays free on average. With M
-padded tokens of a full micro-batch, and s sequences of l tokens on average, of which the longest
-has x more, m micro-batches hold about
+Padding. Sequences are sorted by length; a micro-batch is padded to its longest. With M padded
+tokens of a full micro-batch, and s sequences of l tokens on average, of which the longest has x
+more, m micro-batches hold about
 
     P = s l + s x / m  padded tokens, and m M = P, so that
     m = ( s l + sqrt((s l)^2 + 4 M s x) ) / (2 M)
 
 but at least one; a sequence longer than M is alone. s x / m is exact for one micro-batch, and for
 more if lengths are spread evenly.
-
-Pairs. Attention computes l^2 / 2 of them for a sequence with plain causal order, l^2 with a mask,
-each of which counts c times.
 """
 
 from __future__ import annotations
@@ -40,8 +35,8 @@ from typing import NamedTuple
 from rlhf_planner.memory.items import RoleModel
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
+# An exponent below which all lengths count as equal: the gamma functions lose their digits.
 EQUAL = 1e-6
-"""An exponent below which all lengths count as equal: the gamma functions lose their digits."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +65,21 @@ class Lengths:
 
     @property
     def mean_square(self) -> float:
-        """E[X^2] = 2 T^2 / ((k + 1) (k + 2)), which is the integral of 2 t S(t)."""
+        """E[X^2] = 2 T^2 / ((k + 1) (k + 2))."""
+        # The integral of 2 t S(t) from 0 to T.
         k = self.exponent
         return 2 * self.maximum**2 / ((k + 1) * (k + 2))
 
     @property
     def variance(self) -> float:
         """E[X^2] - mean^2."""
+        # Rounding could make the difference negative for equal lengths.
         return max(0.0, self.mean_square - self.mean**2)
 
     @property
     def mean_age(self) -> float:
-        """Mean progress of a running sequence if each that ends is followed by another: E[X^2] / (2
-        mean), the mean age of a renewal process."""
+        """Mean progress of a running sequence if each that ends is followed by another."""
+        # The mean age of a renewal process.
         return self.mean_square / (2 * self.mean)
 
     def survival(self, tokens: float) -> float:
@@ -108,13 +105,11 @@ class Lengths:
         return number * self.survival(tokens)
 
     def expected_maximum(self, number: float) -> float:
-        """Expected maximum of `number` lengths.
-
-        1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n such V is distributed as
-        beta(1, n), so that E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
-        """
+        """Expected maximum of `number` lengths."""
         if self.exponent < EQUAL:
             return self.maximum
+        # 1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n such V is distributed
+        # as beta(1, n), so that E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
         power = 1 / self.exponent
         logarithm = (
             math.lgamma(1 + power) + math.lgamma(number + 1) - math.lgamma(number + 1 + power)
@@ -122,9 +117,8 @@ class Lengths:
         return self.maximum * (1 - math.exp(logarithm))
 
     def expected_peak(self, start: float) -> float:
-        """Expected peak of tokens per sequence, over time, if all begin at once with `start`
-        tokens: the maximum over t of S(t) (start + t), at t = (T - k start) / (k + 1), or at t = 0
-        if that is negative."""
+        """Expected peak of tokens per sequence if all begin at once with `start` tokens."""
+        # S(t) (start + t) is largest at t = (T - k start) / (k + 1), or at 0 if that is negative.
         at = max(0.0, (self.maximum - self.exponent * start) / (self.exponent + 1))
         if self.exponent < EQUAL:
             return start + self.maximum
@@ -188,6 +182,8 @@ def micro_batches(
     prompt, response = batch.prompt, batch.response
     mean = prompt.mean + joined * response.mean
     square = mean**2 + prompt.variance + joined * response.variance
+    # The longest sequence's excess over the mean. Lengths of prompts and responses are independent,
+    # so their excesses add up in squares.
     longer = math.hypot(
         prompt.expected_maximum(sequences) - prompt.mean,
         math.sqrt(joined) * (response.expected_maximum(sequences) - response.mean),
@@ -199,7 +195,7 @@ def micro_batches(
     padded = real + sequences * longer / max(1.0, number)
     # The tolerance keeps rounding from adding a micro-batch.
     count = max(1, math.ceil(number - 1e-9))
-    # A mask computes the full square, causal order half of it.
+    # A mask computes the full square, each pair c times as long; causal order half of it.
     seen = cost.masked_cost * square if joined > 1 else square / 2
     return MicroBatches(
         count,
@@ -223,6 +219,7 @@ def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> M
 
 def _filled(limit: int, mean: float, *, is_equal: bool) -> float:
     """Padded tokens of a full micro-batch."""
+    # Equal sequences fill it by a whole number of them; else half of one stays free on average.
     return max(mean, limit // mean * mean if is_equal else limit - mean / 2)
 
 
@@ -239,6 +236,8 @@ def responses_per_sequence(
         cost: of a sequence of the model.
         longest: limit of tokens in a sequence with several responses.
     """
+    # The rule of the runtime's `group_into_sequences`, applied to mean lengths: a response joins as
+    # long as that is cheaper than a sequence of its own.
     length, joined = prompt + response, 1
     alone = cost.alone(length)
     while joined < rows_per_prompt and length + response <= longest:

@@ -1,8 +1,7 @@
-"""Hardware of a pool: the preset of its GPU, with the manifest's numbers in place of the preset's,
-or
-all of it from the manifest (`resources.nodePools[].hardware`). Pure.
+"""Hardware of a pool's devices, from presets and `resources.nodePools[].hardware`. Pure.
 
-Presets are per device; a manifest's network is that of a node, shared by its devices.
+The manifest's numbers replace those of the GPU's preset. The manifest alone describes a GPU without
+a preset.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from rlhf_flow.errors import DevicesUnknown, TimesUnknown
 from rlhf_planner.cost.hardware import CPU, GIGA, HARDWARE, PCIE_4, TERA, Hardware, hardware_of
 from rlhf_planner.problem.devices import check_described
 
+# Default of the FLOP/s in float32, as a share of bfloat16: 1/16 on A100, 1/15 on H100.
 FLOAT32_SHARE = 1 / 16
-"""Default of the FLOP/s in float32, as a share of bfloat16: 1/16 on A100, 1/15 on H100."""
+# Default network of a node, per second.
 NODE_NETWORK_GIGABITS = 100.0
-"""Default network of a node, per second."""
+# Characters of a GPU's name that plans show.
 LONGEST_NAME = 64
-"""Characters of a GPU's name that plans show."""
 BITS = 8
-"""Bits of a byte."""
 MICRO = 1e-6
 
+# Names of fields of `Hardware` for people, by the ends of the fields' names.
 _WORDS = {
     "_flops_per_second": "FLOP/s",
     "memory_bytes_per_second": "memory bandwidth",
@@ -38,7 +37,6 @@ _WORDS = {
     "_efficiency": "efficiency",
     "_latency_seconds": "latency",
 }
-"""Names of fields of `Hardware` for people, by the ends of the fields' names."""
 
 
 def pool_hardware(pool: Pool | NodePool) -> Hardware:
@@ -70,6 +68,7 @@ def manifest_values(spec: HardwareSpec, devices_per_node: int) -> dict[str, Any]
         "float32_flops_per_second": _times(spec.float32_teraflops, TERA),
         "memory_bytes_per_second": _times(spec.memory_gigabytes_per_second, GIGA),
         "link_bytes_per_second": _times(spec.link_gigabytes_per_second, GIGA),
+        # The manifest's network is that of a node, which its devices share.
         "network_bytes_per_second": _times(network, GIGA / BITS / devices_per_node),
         "host_bytes_per_second": _times(spec.host_gigabytes_per_second, GIGA),
         "matmul_efficiency": spec.matmul_efficiency,

@@ -2,7 +2,7 @@
 
 FSDP's ranks step their rows: 1/n of the parameters each. Megatron's step those of their stage and
 tensor part, over the replicas with a distributed optimizer; then they write the format of the
-computation (6 bytes for each), and gather it. The norm of all gradients is one small all-reduce.
+computation (6 bytes for each), and gather it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class CallSeconds:
 
 
 PARTS = tuple(field.name for field in fields(CallSeconds))
-"""Names of the parts."""
 
 
 def in_turn(calls: Iterable[CallSeconds]) -> CallSeconds:
@@ -93,6 +92,7 @@ def step_seconds(num_parameters: float, mesh: Mesh, layers: LayerSeconds, links:
         layers: of the model.
         links: of the pool.
     """
+    # The norm of all gradients is one small all-reduce.
     everyone = links.group(mesh.first_rank, mesh.num_devices, 1)
     return layers.optimizer(num_parameters) + links.all_reduce_seconds(FLOAT32_BYTES, everyone)
 

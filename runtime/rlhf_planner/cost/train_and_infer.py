@@ -1,12 +1,8 @@
 """Times of TRAIN and INFER calls.
 
 A TRAIN call makes its updates one after the other. Each is all micro-batches of its part of the
-batch, forward and backward, and an optimizer step: see fsdp.py and megatron.py. If only products of
-matrices counted, that would be 6 FLOP for each weight and token, 8 with recomputation.
-
-An INFER call runs every micro-batch forward once and keeps nothing. FSDP gathers the blocks'
-weights for each micro-batch, the root's once; Megatron's micro-batches run through the stages in a
-pipeline of (m + p - 1) slots.
+batch, forward and backward, and an optimizer step. An INFER call runs every micro-batch forward
+once and keeps nothing. See fsdp.py and megatron.py.
 """
 
 from __future__ import annotations
@@ -45,6 +41,7 @@ def train_seconds(
     part = replica_micro_batches(batch, model, mini_batches)
     is_megatron = model.engine is TrainingEngineType.MEGATRON
     update = (megatron_update if is_megatron else fsdp_update)(model, part, layers, links)
+    # Updates have equal parts of the batch, so one of them is computed.
     number = mini_batches * epochs
     return update if number == 1 else update.times(number)
 

@@ -3,7 +3,7 @@
     offload, load   bytes of weights, master weights and moments over the host's link; if only
                     derived state leaves, rebuilding and gathering it
     copy            a local copy if both roles are cut alike, else all of a rank's part over the
-                    links: of k nodes 1/k within one
+                    links
     columns         numbers of 4 bytes through the object store and, to other nodes, the network
 
 Source: docs/adr/0021-roles-leave-their-devices.md for what moves.
@@ -16,11 +16,7 @@ the same parts of weights as in memory/engine_groups.py:
     between nodes   needed and not trained on the node, over the ranks that need it there
     within a node   needed, less what is kept and what came from other nodes
 
-each for the rank that receives most, or the mean that each training rank sends, whichever is more.
-The two follow each other. Memory is read and written as well: needed weights are gathered or copied
-(2 b) and checked by checksums (b), and so are trained ones.
-
-Ranks of up to four nodes are counted, the first two, the middle and the last: parts repeat.
+The two follow each other.
 
 Source: HybridFlow (arXiv 2409.19256), section 5.4, for what is counted.
 """
@@ -52,12 +48,12 @@ from rlhf_sizing.weights import (
     trained_weights,
 )
 
+# Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate.
 DISPATCH_SECONDS = 2e-3
-"""Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate."""
+# Rate of a column into the object store and out of it. An estimate.
 STORE_BYTES_PER_SECOND = 2e9
-"""Rate of a column into the object store and out of it. An estimate."""
+# Bytes of a number of a column, such as a token or a log-probability.
 COLUMN_BYTES = 4
-"""Bytes of a number of a column, such as a token or a log-probability."""
 
 
 @lru_cache(maxsize=16384)
@@ -74,6 +70,7 @@ def offload_seconds(model: RoleModel, depth: OffloadDepth, links: Links) -> Call
         depth: how much of it leaves.
         links: of its pool.
     """
+    # Derived state is dropped without a copy.
     if depth is not OffloadDepth.EVERYTHING:
         return CallSeconds()
     return CallSeconds(host_copy=links.hardware.host_seconds(host_copy_bytes(model)))
@@ -104,6 +101,7 @@ def copy_seconds(source: RoleModel, target: RoleModel, links: Links) -> CallSeco
     if (source.engine, source.mesh) == (target.engine, target.mesh):
         return CallSeconds(memory=memory, data_communication=written.data_communication)
     nodes = links.group(mesh.first_rank, mesh.num_devices, 1).nodes
+    # Of k nodes, one in k bytes comes from ranks of the same node.
     received = own * number
     return CallSeconds(
         memory=memory,
@@ -136,8 +134,8 @@ def _shares_masters(model: RoleModel) -> bool:
 
 
 def _written(model: RoleModel, links: Links) -> CallSeconds:
-    """Seconds to rebuild the computation's weights from master weights; none if they are the same,
-    or if FSDP makes them for each pass."""
+    """Seconds to rebuild the computation's weights from master weights."""
+    # FSDP casts weights for each pass, so it has no others to rebuild.
     if model.engine is TrainingEngineType.FSDP or not model.is_trained:
         return CallSeconds()
     num_parameters = max(stage_parameters(model, stage) for stage in (0, model.mesh.pipeline - 1))
@@ -191,6 +189,8 @@ def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSec
     rounds = -(-(traffic.within + traffic.between) // TRANSFER_BUCKET_ELEMENTS)
     is_fsdp = model.engine is TrainingEngineType.FSDP
     trained = model.shape.num_parameters / num_training_layouts(model.mesh, model.engine)
+    # Needed weights are gathered or copied (2 b) and read for checksums (b); trained ones are read
+    # for checksums.
     moved = 3 * traffic.needed * number + trained * (FLOAT32_BYTES if is_fsdp else number)
     return CallSeconds(
         transfer=links.receive_seconds(traffic.within * number, traffic.between * number)
@@ -207,6 +207,8 @@ def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -
         for node in _nodes(engines, devices_per_node)
         for received in received_on(model, engines, node, devices_per_node)
     ]
+    # The larger counts: what the fullest rank receives, or what each training rank sends on
+    # average. `spread` scales the sum over the counted ranks to that mean.
     spread = len(engines.ranks) / len(ranks) / len(model.mesh.ranks)
     return Traffic(
         within=max(max(r.within for r in ranks), sum(r.within for r in ranks) * spread),
@@ -229,7 +231,7 @@ def received_on(
     here = range(node * devices_per_node, (node + 1) * devices_per_node)
     indexes = {rank: engines.tensor_index(rank) for rank in here if rank in engines.ranks}
     layouts = num_training_layouts(model.mesh, model.engine)
-    places = {
+    layout_of_rank = {
         rank: (rank - model.mesh.first_rank) % layouts for rank in here if rank in model.mesh.ranks
     }
     counts = list(indexes.values())
@@ -238,17 +240,20 @@ def received_on(
     for rank, index in indexes.items():
         if index not in on_node:
             on_node[index] = _trained_elements(
-                model, engines.tensor, index, frozenset(places.values())
+                model, engines.tensor, index, frozenset(layout_of_rank.values())
             )
         needed = _needed(model.shape, engines.tensor, index)
-        own = frozenset({places[rank]} if rank in places else ())
+        own = frozenset({layout_of_rank[rank]} if rank in layout_of_rank else ())
         kept = _trained_elements(model, engines.tensor, index, own)
+        # Weights come to a node once and are forwarded there: its ranks with equal parts share
+        # them.
         between = (needed - on_node[index]) / counts.count(index)
         received.append(Received(kept, max(0.0, needed - kept - between), between))
     return received
 
 
 def _nodes(engines: Mesh, devices_per_node: int) -> Iterable[int]:
+    # Parts repeat from node to node, so a few stand for all.
     first, last = engines.ranks.start, engines.ranks.stop - 1
     nodes = range(first // devices_per_node, last // devices_per_node + 1)
     return sorted({*nodes[:2], nodes[len(nodes) // 2], nodes[-1]})

@@ -1,8 +1,7 @@
-"""Choices that trade time for memory: size of micro-batches, recomputation of activations,
-offloading
-of roles. Pure.
+"""Choices that trade time for memory. Pure.
 
-Fixed choices are kept; the rest is in the order of its cost in time
+These are the size of micro-batches, recomputation of activations and offloading of roles. The
+manifest may fix some of them. The others are tried in the order of their cost in time
 (docs/adr/0022-plans-trade-time-for-memory.md).
 """
 
@@ -18,18 +17,18 @@ from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
 from rlhf_planner.placement.placement import DeviceGroup
 from rlhf_planner.problem.problem import PlanningProblem
 
+# The default is halved down to this size when memory is short.
 SMALLEST_MICRO_BATCH_TOKENS = 1024
-"""The default is halved down to this size when memory is short."""
 
+# Down to this size smaller micro-batches cost less time than recomputation, which adds a third. On
+# GPUs layers are gathered per micro-batch: at 4096 tokens that takes half the time of the
+# computation that hides it, at 2048 all of it. CPUs compute slowly enough for any size.
 CHEAP_MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 1024, Device.GPU: 4096}
-"""Down to this size smaller micro-batches cost less time than recomputation, which adds a third. On
-GPUs layers are gathered per micro-batch: at 4096 tokens that takes half the time of the computation
-that hides it, at 2048 all of it. CPUs compute slowly enough for any size."""
 
 
 @dataclass(frozen=True)
 class MemoryChoice:
-    """A way to compute within memory."""
+    """Settings with which roles compute within memory."""
 
     micro_batch_tokens: Mapping[str, int]
     """Tokens of a micro-batch of each role, unless the manifest fixes them."""
@@ -69,7 +68,7 @@ def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> l
 
 
 def tried(choice: MemoryChoice) -> list[str]:
-    """The line that says what was tried before a refusal; none if nothing was free."""
+    """Describe the last choice before a refusal in one line; no line if nothing was free."""
     parts = []
     if choice.chosen_to_recompute:
         parts.append(f"activations of {', '.join(sorted(choice.chosen_to_recompute))} recomputed")
@@ -82,10 +81,10 @@ def tried(choice: MemoryChoice) -> list[str]:
 
 
 def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
-    """Tokens of a micro-batch with the roles that recompute: first without optional recomputation,
-    down to the cheap sizes; then with all of it."""
+    """Sizes of micro-batches with the roles that recompute, fastest first by rule."""
     forced, optional_and_forced = forced_recompute(problem), _may_recompute(problem)
     sizes = micro_batch_sizes(problem)
+    # Without optional recomputation only down to the sizes that cost less time than it does.
     for tokens in sizes:
         if optional_and_forced == forced or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
             yield tokens, forced
@@ -113,8 +112,8 @@ def _recomputing(problem: PlanningProblem, values: Sequence[bool | None]) -> fro
 
 
 def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
-    """Possible values of training.microBatchTokens, largest first; only the default if every role
-    has a fixed one."""
+    """Possible values of training.microBatchTokens, largest first."""
+    # Roles with a fixed size ignore these values: if all have one, others would only repeat it.
     best = MICRO_BATCH_TOKENS[problem.device]
     if all(facts.fixed.micro_batch_tokens for facts in problem.models.values()):
         return [best]

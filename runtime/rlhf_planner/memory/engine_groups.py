@@ -67,7 +67,8 @@ def engine_meshes(
 
 
 def _best(models: Sequence[TrainedModel], choices: Sequence[Mesh]) -> Mesh:
-    """The first grouping with the most bytes kept; choices are in the order of their strides."""
+    """The first grouping with the most bytes kept."""
+    # Choices are in the order of their strides, so of equals the closest ranks win.
     return max(choices, key=lambda engines: sum(kept_bytes(model, engines) for model in models))
 
 
@@ -90,6 +91,7 @@ def can_group(generating: Mesh, tensor: int, devices_per_node: int) -> bool:
 
 
 def _groupings(generating: Mesh, tensor: int, devices_per_node: int) -> Iterator[Mesh]:
+    # A stride must divide the number of engines, or the last block would be incomplete.
     data, rest = divmod(generating.num_devices, tensor)
     if rest:
         return
@@ -117,6 +119,7 @@ def _is_within_nodes(engines: Mesh, devices_per_node: int) -> bool:
     return reach < devices_per_node and all(
         rank // devices_per_node == (rank + reach) // devices_per_node
         for start in range(first, min(first + period, engines.ranks.stop), block)
+        # The first and the last engine of a block enclose the others.
         for rank in (start, start + engines.tensor_stride - 1)
     )
 

@@ -52,6 +52,7 @@ def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]
             ).at("spec", *_location(load.tensor_field))
     # Roles in one process share its groups, so their free sizes are equal.
     free = [load for load in loads if load.tensor is None]
+    # Fixed sizes replace the result's, so one value is enough.
     if loads and not free:
         return (1,)
     possible = [possible_sizes(pool, load.trained.generating, load.shape) for load in free]
@@ -114,7 +115,7 @@ def _shape_obstacle(tensor: int, shape: DecoderShape) -> str | None:
 def choose_generation(
     fixed: Constraints, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
 ) -> GenerationChoice:
-    """The first feasible way to generate: the smallest engines, memory kept resident if possible.
+    """Choose the smallest engines that fit, with their memory resident if possible.
 
     Args:
         fixed: constraints of the manifest.
@@ -138,6 +139,7 @@ def choose_generation(
                 return choice
             # Kept for the message: the one that comes closest is shown.
             tried.append(choice)
+    # Without choices the fixed cache was too small for every size of engines.
     if not tried:
         min_bytes, tensor = max(
             (kv_bytes(load, tensor, 1), tensor)
@@ -150,6 +152,7 @@ def choose_generation(
             f"device with engines of {tensor}; raise it, or lower rollout.maxPromptTokens or "
             "maxResponseTokens"
         ).at("spec", "rollout", "kvCacheMemory")
+    # Of equals the last: it has the largest engines.
     raise DoesNotFit(_overflow(min(tried[::-1], key=lambda choice_: choice_.fullest.excess_bytes)))
 
 
@@ -203,10 +206,10 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
 def _choices(
     fixed: Constraints, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
 ) -> Iterator[GenerationChoice]:
-    """Ways to generate with engines on given meshes, best first; none if a fixed cache is too
-    small."""
+    """Choices with engines on some meshes, best first; none if a fixed cache is too small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
+        # On devices without other roles there is nothing to release memory for.
         engines = tuple(
             EngineChoice(role, meshes[role], caches[role], release and not _is_alone(role, static))
             for role in loads

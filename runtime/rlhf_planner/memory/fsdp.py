@@ -31,17 +31,18 @@ def root_parameters(model: RoleModel) -> int:
 def layer_activation_bytes(shape: DecoderShape, compute_bytes: int) -> int:
     """Bytes that one block keeps per token for its backward pass, without recomputation.
 
-    Each norm keeps its input in float32 and two tensors in the compute format; attention keeps
-    queries, keys, values and its output; the feed-forward layer keeps gate, up, the activated gate
-    and the product; norms and attention keep one float32 for each head or row. Equal, to the byte,
-    to what PyTorch's saved-tensor hooks count for a Hugging Face Llama with fused attention (13,336
-    bytes in float32 and 7,192 in bfloat16 for TinyLlama).
+    Equal, to the byte, to the count of PyTorch's saved-tensor hooks for a Hugging Face Llama with
+    fused attention (13,336 bytes in float32 and 7,192 in bfloat16 for TinyLlama).
     """
     heads_norm = shape.query_size + shape.key_value_size if shape.query_key_norm else 0
     normalized = shape.norms_per_layer * shape.hidden_size + heads_norm
+    # The input in float32, and two tensors in the compute format.
     norms = normalized * (FLOAT32_BYTES + 2 * compute_bytes)
+    # Queries, keys, values and the output.
     attention = 2 * (shape.query_size + shape.key_value_size) * compute_bytes
+    # Gate, up, the activated gate and the product.
     feed_forward = 4 * shape.intermediate_size * compute_bytes
+    # One float32 per norm and per head.
     statistics = (shape.norms_per_layer + shape.num_attention_heads) * FLOAT32_BYTES
     return norms + attention + feed_forward + statistics
 
@@ -50,6 +51,7 @@ def training_activation_bytes(model: RoleModel) -> int:
     """Bytes of a micro-batch's activations when its backward pass begins."""
     layer = layer_activation_bytes(model.shape, model.compute_bytes)
     layers = model.shape.num_layers
+    # Recomputation keeps the inputs of all blocks, and all of the block at work.
     if model.recompute:
         kept = layers * model.shape.hidden_size * model.compute_bytes + layer
     else:
@@ -58,24 +60,26 @@ def training_activation_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel) -> int:
-    """Bytes of the head of a language model: a block of logits, its input, and the input's
-    gradient, which is summed in float32."""
+    """Bytes of the head of a language model: a block of logits, its input and the input's
+    gradient."""
     if model.head is ModelHead.SCALAR:
         return 0
     block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
+    # The input and its gradient in the compute format, and the gradient's sum over blocks in
+    # float32.
     inputs = model.shape.hidden_size * (FLOAT32_BYTES + 2 * model.compute_bytes)
     return block + model.peak_tokens * inputs
 
 
 def mask_bytes(model: RoleModel, num_layers: int) -> int:
-    """Upper bound of the bytes of a micro-batch's attention masks: one of booleans, and per layer
-    one that attention adds to scores.
+    """Upper bound of the bytes of a micro-batch's attention masks.
 
     Args:
         model: the role.
         num_layers: layers that keep it at once.
     """
-    # The bound assumes that every response shares its prompt.
+    # The bound assumes that every response shares its prompt. There is a mask of booleans, and per
+    # layer one in the compute format that attention adds to scores.
     pairs = model.peak_tokens * model.longest_shared_tokens
     return pairs * (1 + num_layers * model.compute_bytes)
 

@@ -34,7 +34,7 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class GenerationChoice:
-    """A way to generate on a pool, with the memory that results."""
+    """Generation engines on a pool, with the memory that results."""
 
     engines: tuple[EngineChoice, ...]
     """The engines of each role that generates there."""
@@ -65,18 +65,18 @@ class GenerationChoice:
         )
 
 
+# Tokens of a block of the cache. On CPUs vLLM's default of 128 is slower.
 KV_BLOCK_TOKENS: Mapping[Device, int] = {Device.CPU: 32, Device.GPU: 16}
-"""Tokens of a block of the cache. On CPUs vLLM's default of 128 is slower."""
 
+# Blocks of weights that are widened to integers while their checksums are computed.
 CHECKSUM_BYTES: Mapping[Device, int] = {Device.CPU: MIB, Device.GPU: 256 * MIB}
-"""Blocks of weights that are widened to integers while their checksums are computed."""
 
+# About a hundred graphs of vLLM and the workspace of its attention, which stay when the rest of an
+# engine is released. The graphs' sizes are an estimate.
 GRAPHS_BYTES: Mapping[Device, int] = {Device.CPU: 0, Device.GPU: 100 * 8 * MIB + 394 * MIB}
-"""About a hundred graphs of vLLM and the workspace of its attention, which stay when the rest of an
-engine is released. The graphs' sizes are an estimate."""
 
+# Smallest cache that a plan gives.
 KV_FLOOR_BYTES: Mapping[Device, int] = {Device.CPU: 16 * MIB, Device.GPU: 0}
-"""Smallest cache that a plan gives."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class GenerationLoad:
 
     def sequences(self, num_engines: int) -> int:
         """Sequences that one of `num_engines` engines has at once."""
+        # Without calls the number of prompts has no bound, and the engine's limit counts.
         from_calls = [call.sequences(num_engines) for call in self.calls]
         return min(
             self.max_concurrent_sequences, max(from_calls, default=self.max_concurrent_sequences)
@@ -151,7 +152,8 @@ class GenerationLoad:
 
 
 def key_value_heads_per_rank(shape: DecoderShape, tensor: int) -> int:
-    """Key and value heads on each rank; fewer heads than ranks are replicated."""
+    """Key and value heads on each rank."""
+    # Fewer heads than ranks are replicated.
     return max(1, shape.num_key_value_heads // tensor)
 
 
@@ -170,7 +172,8 @@ def kv_bytes(load: GenerationLoad, tensor: int, num_sequences: int) -> int:
 
 
 def generation_weight_bytes(load: GenerationLoad, tensor: int) -> int:
-    """Bytes of one rank's weights: matrices cut by tensor parallelism, norms replicated."""
+    """Bytes of one rank's weights."""
+    # Tensor parallelism cuts matrices, over a padded vocabulary, and replicates norms.
     shape = load.shape
     rows = -(-shape.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     tables = (1 if shape.tied_embeddings else 2) * -(-rows // tensor) * shape.hidden_size
@@ -194,6 +197,8 @@ def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
 
 def transfer_bytes(load: GenerationLoad, tensor: int) -> int:
     """Bytes of the reshard, next to both engines' weights."""
+    # A single rank that trains and generates sends nothing; else one bucket is sent and one
+    # received at a time.
     checksums = CHECKSUM_BYTES[load.device]
     if load.mesh.num_devices == 1 and load.generation_mesh is None:
         return checksums
@@ -226,9 +231,9 @@ def generation_items(
         tensor: ranks of the engine.
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
-        release: if weights and cache are released when no call generates. Weights return when new
-            ones arrive (`reshard`), the cache afterwards.
+        release: if weights and cache are released when no call generates.
     """
+    # Released weights return when new ones arrive, in the reshard; the cache only afterwards.
     generate, reshard = (call_phase(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
     resident = (reshard, generate) if release else phases
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
@@ -247,8 +252,8 @@ def generation_items(
     )
 
 
+# The load of each role that generates.
 Loads = Mapping[str, GenerationLoad]
-"""The load of each role that generates."""
 
 
 def generation_loads(
@@ -297,8 +302,8 @@ def generation_load(
 
 
 def _calls_of(problem: PlanningProblem, role: str) -> tuple[GenerationCall, ...]:
-    """The calls of a role that generate. An evaluation counts only if its number of prompts has a
-    limit."""
+    """The calls of a role that generate."""
+    # An evaluation counts only if its number of prompts has a limit.
     prompts = {
         GraphName.STEP: problem.workload.prompts_per_step,
         GraphName.EVALUATION: problem.workload.evaluation_prompts,

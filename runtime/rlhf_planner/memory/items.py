@@ -23,14 +23,14 @@ GIB = 2**30
 FLOAT32_BYTES = 4
 ADAM_BYTES = 8
 
+# A rank's libraries, whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
+# the CUDA context and NCCL's buffers, an estimate.
 PROCESS_BYTES: Mapping[Device, int] = {Device.CPU: 3 * GIB // 4, Device.GPU: 2 * GIB}
-"""A rank's libraries, whatever the job. CPU: torch, transformers and vLLM imported, measured. GPU:
-the CUDA context and NCCL's buffers, an estimate."""
+# Share of a GPU's memory that its allocator loses to fragmentation, an estimate.
 MARGIN = Fraction(2, 100)
-"""Share of a GPU's memory that its allocator loses to fragmentation, an estimate."""
+# Memory of a node's fork server. It shares most pages of its libraries with the workers that it has
+# forked; 50 to 150 MiB were its own next to one and two ranks at work.
 STANDBY_BYTES = GIB // 4
-"""Memory of a node's fork server. It shares most pages of its libraries with the workers that it
-has forked; 50 to 150 MiB were its own next to one and two ranks at work."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class RolePhases:
     """Training of the role; at most one phase."""
 
 
+# A use of memory, its bytes and its phases.
 Item = tuple[MemoryUse, int, tuple[Phase, ...]]
-"""A use of memory, its bytes and its phases."""
 
 
 def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
@@ -124,7 +124,7 @@ def process_items(
 
 
 def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem:
-    """A device's share of its node's fork server, if ranks use the same memory."""
+    """A device's share of its node's fork server."""
     return MemoryItem(
         role=None,
         what=MemoryUse.STANDBY,
@@ -134,7 +134,7 @@ def standby_item(devices_per_node: int, phases: tuple[Phase, ...]) -> MemoryItem
 
 
 def overflow_message(items: tuple[MemoryItem, ...], capacity: int, setting: str) -> str:
-    """The message of items that do not fit: a table of the fullest phase.
+    """Describe items that do not fit, with a table of the fullest phase.
 
     Args:
         items: of the plan that comes closest.

@@ -1,8 +1,6 @@
 """Memory of one device under Megatron-core: a part of each layer of a pipeline stage.
 
-The numbers are those of the fullest stage. That is the first, with the embedding and the most
-micro-batches in flight, or the last, with the output layer and the logits. Permanent memory and
-each phase's memory are maximized separately.
+The numbers are those of the fullest stage: the first or the last.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ def vocabulary_rows(shape: DecoderShape, tensor: int) -> int:
 
 
 def layer_parameters(shape: DecoderShape, tensor: int) -> int:
-    """Parameters of one layer on each tensor rank: matrices and their biases are cut, norms are
-    not."""
+    """Parameters of one layer on each tensor rank."""
+    # Tensor parallelism cuts matrices and their biases, and replicates norms.
     head_norms = 2 * shape.head_dim if shape.query_key_norm else 0
     norms = shape.norms_per_layer * shape.hidden_size + head_norms
     return (shape.block_parameters - norms) // tensor + norms
@@ -54,30 +52,32 @@ def stage_parameters(model: RoleModel, stage: int) -> int:
 def layer_token_bytes(model: RoleModel) -> int:
     """Bytes that one layer keeps per token for its backward pass, without recomputation.
 
-    Each norm keeps its input and the normalized one in float32, its output in the compute format
-    and a float32 for each row. Attention keeps the fused projections, rotated queries and keys, its
-    output and a float32 for each head, and the angles' cosines and sines for queries and keys. The
-    feed-forward layer keeps gate, up, the activated gate, up again and the product. Equal, to the
-    byte, to what PyTorch's saved-tensor hooks count for a `Stage` on CPUs. Norms are shared by
-    tensor ranks with sequence parallelism only, angles never.
+    Equal, to the byte, to the count of PyTorch's saved-tensor hooks for a `Stage` on CPUs.
     """
     shape, number, tensor = model.shape, model.compute_bytes, model.mesh.tensor
+    # Each norm: its input and the normalized one in float32, its output in the compute format, and
+    # a float32 for each row.
     norms = shape.norms_per_layer * (
         shape.hidden_size * (2 * FLOAT32_BYTES + number) + FLOAT32_BYTES
     )
     heads, width = shape.num_attention_heads, shape.query_size + shape.key_value_size
+    # Attention: the fused projections, rotated queries and keys, the output, and a float32 for each
+    # head. Feed-forward: gate, up, the activated gate, up again and the product.
     cut = 3 * width * number + heads * FLOAT32_BYTES + 5 * shape.intermediate_size * number
     if shape.query_key_norm:
         # In float32 their input is the projections, which are kept already.
         copies = 1 if number == FLOAT32_BYTES else 2
         cut += (copies * width + heads + shape.num_key_value_heads) * FLOAT32_BYTES
+    # Cosines and sines for queries and keys. Tensor ranks never share them; norms only with
+    # sequence parallelism.
     angles = 4 * shape.head_dim * number
     return -(-norms // _sequence_parts(model)) + -(-cut // tensor) + angles
 
 
 def activation_bytes(model: RoleModel, stage: int) -> int:
-    """Bytes of the activations of all micro-batches in flight on a stage when a backward pass
-    begins. With recomputation: inputs of layers, and one layer of one micro-batch."""
+    """Bytes of the activations on a stage when a backward pass begins, of all micro-batches in
+    flight."""
+    # With recomputation: inputs of layers, and all of one layer of one micro-batch.
     kept = _layer_tokens_in_flight(model, stage) * _kept_token_bytes(model)
     return kept + (model.peak_tokens * layer_token_bytes(model) if model.recompute else 0)
 
@@ -96,47 +96,48 @@ def _kept_token_bytes(model: RoleModel) -> int:
 
 
 def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
-    """Bytes of the output layer of one micro-batch: a block of logits over this tensor rank's part
-    of the vocabulary, and the layer's input after the last norm, of all tokens and of those that
-    predict. With gradients: of the input, summed in float32, and of the layer's weights, with and
-    without the vocabulary's padding.
-    """
+    """Bytes of the output layer of one micro-batch."""
     shape, tokens, number = model.shape, model.peak_tokens, model.compute_bytes
     own = min(shape.vocab_size, vocabulary_rows(shape, model.mesh.tensor))
     if model.head is ModelHead.SCALAR or stage != model.mesh.pipeline - 1:
         # The first stage's embedding gets a gradient of all its rows.
         return own * shape.hidden_size * number if with_gradients and stage == 0 else 0
     norm = -(-shape.hidden_size * (2 * FLOAT32_BYTES + number) // _sequence_parts(model))
+    # The layer's input after the last norm, of all tokens and of those that predict.
     forward = tokens * (norm + 2 * shape.hidden_size * number)
+    # A block of logits over this tensor rank's part of the vocabulary.
     block = block_bytes(model.device, tokens, own)
     if not with_gradients:
         return block + forward
+    # Of the input, summed in float32; of the layer's weights, with and without padding.
     gradients = tokens * (FLOAT32_BYTES + number) + 2 * own * number
     return block + forward + shape.hidden_size * gradients
 
 
 def gathered_bytes(model: RoleModel) -> int:
-    """Bytes of the buffer in which tensor ranks gather a shared sequence: one for all layers, which
-    Megatron never releases."""
+    """Bytes of the buffer in which tensor ranks gather a shared sequence."""
+    # One buffer serves all layers, and Megatron never releases it.
     if model.mesh.tensor == 1 or not model.sequence_parallel:
         return 0
     return model.peak_tokens * model.shape.hidden_size * model.compute_bytes
 
 
 def masks_bytes(model: RoleModel, layer_tokens: int) -> int:
-    """Upper bound of the bytes of attention masks: one of booleans per micro-batch, and per layer
-    one that attention adds to scores.
+    """Upper bound of the bytes of attention masks.
 
     Args:
         model: the role.
         layer_tokens: sum over layers of the tokens whose mask is kept.
     """
+    # A mask of booleans per micro-batch, and per layer one that attention adds to scores.
     longest = model.longest_shared_tokens
     return (model.peak_tokens + layer_tokens * model.compute_bytes) * longest
 
 
 def megatron_items(model: RoleModel, phases: RolePhases) -> list[Item]:
     """Memory of a role on each of its devices, without generation."""
+    # The first stage has the embedding and the most micro-batches in flight, the last the output
+    # layer and the logits. Each phase is maximized by itself.
     ends = {0, model.mesh.pipeline - 1}
     infer = max((_forward(model, stage) for stage in ends), key=sum)
     train = max((_forward_and_backward(model, stage) for stage in ends), key=sum)

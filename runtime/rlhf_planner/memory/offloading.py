@@ -1,6 +1,7 @@
-"""Offloading: roles that are on the host while others need their devices, and the calls that load
-and
-offload them. Also: libraries of workers that stand by between two starts. Pure.
+"""Memory that is used only part of the time: offloaded roles, and standby libraries. Pure.
+
+An offloaded role is on the host while others need its devices. Loads and offloads are added to the
+calls of each graph. Standby libraries are those of workers between two starts.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.transitions import LIGHT, region_of
 from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 
-"""The methods of such calls."""
-
+# State that the host has a copy of; gradients exist during updates only.
 COPIED = (MemoryUse.WEIGHTS, MemoryUse.MASTER_WEIGHTS, MemoryUse.OPTIMIZER)
-"""State that the host has a copy of; gradients exist during updates only."""
 
+# The reason for a choice by time.
 FASTEST = "part of the fastest plan that fits"
-"""The reason for a choice by time."""
 
 DEPTH_TEXTS = {
     OffloadDepth.DERIVED: (
@@ -38,7 +37,7 @@ DEPTH_TEXTS = {
 
 @dataclass(frozen=True)
 class OffloadChoice:
-    """A way to offload roles."""
+    """The roles that leave their devices, and how much of each."""
 
     depths: Mapping[str, OffloadDepth]
     """Depth of each role that is complete on its devices only for its own calls."""
@@ -69,8 +68,7 @@ class OffloadChoice:
 def offload_choices(
     problem: PlanningProblem, groups: Sequence[DeviceGroup]
 ) -> tuple[OffloadChoice, ...]:
-    """Ways to offload roles, fastest first: only the forced ones; also derived state of all that
-    may; all of these in full.
+    """Choices of offloaded roles, fastest first.
 
     Args:
         problem: the planning problem.
@@ -91,17 +89,19 @@ def offload_choices(
         for role in roles
         if requested[role] is Offload.DERIVED and role in derivable
     }
+    # Offloading a role that is alone on its devices frees memory for no other.
     optional = [role for role in roles if role in shared and requested[role] is Offload.AUTO]
+    # Rebuilding derived state takes less time than copies to the host and back.
     choices = [
         forced,
         forced | {role: OffloadDepth.DERIVED for role in optional if role in derivable},
         forced | dict.fromkeys(optional, OffloadDepth.EVERYTHING),
     ]
-    in_vain = frozenset(
+    without_masters = frozenset(
         role for role in roles if requested[role] is Offload.DERIVED and role not in derivable
     )
     return tuple(
-        OffloadChoice(depths, frozenset(forced), in_vain)
+        OffloadChoice(depths, frozenset(forced), without_masters)
         for number, depths in enumerate(choices)
         if depths not in choices[:number]
     )
@@ -114,6 +114,7 @@ def _num_generating(problem: PlanningProblem, group: DeviceGroup) -> int:
 
 def _has_masters(facts: RoleSpec) -> bool:
     """True if a trained role computes with other weights than its optimizer updates."""
+    # Megatron keeps bfloat16 weights beside float32 masters; FSDP casts its masters for each pass.
     return facts.is_trained and facts.uses_megatron and facts.precision is Precision.BFLOAT16
 
 
@@ -130,7 +131,7 @@ def roles_on_device(call: ModelCall) -> frozenset[str]:
 
 
 def phases_on_device(role: str, calls: Iterable[ModelCall]) -> frozenset[Phase]:
-    """The phases of an offloaded role in which it is on its devices.
+    """Phases in which an offloaded role is on its devices.
 
     Args:
         role: its name.
@@ -276,13 +277,13 @@ def with_standby(
     # Nothing else changes for standby: if it does not fit it is dropped.
     largest = max(extended.items[-1].bytes for extended in more)
     size = f"{format_bytes(largest)} of each device"
-    if all(each.excess_bytes <= 0 for each in more):
+    if all(group_memory.excess_bytes <= 0 for group_memory in more):
         return more, True, _reason(True, f"they take {size}")
     return memory, False, _reason(False, f"{size} do not fit beside all else")
 
 
 def _items(pool: Pool, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
-    """Memory of devices; the host's counts only if ranks use it."""
+    # The fork server uses the host's memory, which is that of ranks only on CPUs.
     return (standby_item(pool.devices_per_node, phases),) if pool.device is Device.CPU else ()
 
 

@@ -23,13 +23,14 @@ from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
+# Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave the
+# device idle.
 MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 4096, Device.GPU: 16384}
-"""Default of training.microBatchTokens: on CPUs more fall out of the cache, on GPUs fewer leave the
-device idle."""
 
 
 def longest_shared_tokens(workload: Workload, rows_per_prompt: int, micro_batch_tokens: int) -> int:
     """Longest sequence of a prompt and several of its responses; 0 if prompts are not shared."""
+    # The runtime joins responses only below the limits of a mask and of a micro-batch.
     if rows_per_prompt == 1:
         return 0
     everything = workload.max_prompt_tokens + rows_per_prompt * workload.max_response_tokens
@@ -108,20 +109,21 @@ def role_model(
 class _Sizes(NamedTuple):
     """Padded tokens on a rank."""
 
+    # Limit of a micro-batch.
     micro_batch: int
-    """Limit of a micro-batch."""
+    # Largest micro-batch of the job.
     peak: int
-    """Largest micro-batch of the job."""
+    # All tokens of a call.
     batch: int
-    """All tokens of a call."""
+    # Longest sequence of a prompt and several responses; 0 if prompts are not shared.
     longest_shared: int
-    """Longest sequence of a prompt and several responses; 0 if prompts are not shared."""
 
 
 def _sizes(workload: Workload, facts: RoleSpec, mesh: Mesh, default_tokens: int) -> _Sizes:
     tokens = facts.fixed.micro_batch_tokens or default_tokens
     batch = rank_tokens(workload, facts.rows_per_prompt, mesh.data, facts.rows_together)
-    longest = workload.max_sequence_tokens  # one that is longer than a micro-batch runs alone
+    # A sequence that is longer than a micro-batch runs alone.
+    longest = workload.max_sequence_tokens
     shared = longest_shared_tokens(workload, facts.rows_per_prompt, tokens)
     return _Sizes(tokens, min(max(tokens, longest), batch), batch, shared)
 
@@ -144,6 +146,8 @@ def role_items(
         (phase,) if (phase := call_phase(model.role, kind)) in phases else ()
         for kind in (CallKind.INFER, CallKind.TRAIN)
     )
+    # A fully offloaded role has nothing on its devices outside its own phases; one that only drops
+    # derived state keeps the rest there in all phases.
     complete = tuple(phase for phase in phases if phase in own)
     stored = complete if depth is OffloadDepth.EVERYTHING else phases
     derived = phases if depth is OffloadDepth.NOTHING else complete
@@ -158,7 +162,7 @@ def role_items(
 
 
 def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[MemoryItem, ...]:
-    """The copy of a saved role's state, if devices and host share memory."""
+    """The host's copy of a saved role's state, while a checkpoint is written."""
     if not model.is_saved:
         return ()
     is_megatron = model.engine is TrainingEngineType.MEGATRON
@@ -167,15 +171,15 @@ def checkpoint_items(model: RoleModel, phases: tuple[Phase, ...]) -> tuple[Memor
     return (item,)
 
 
+# Kinds of calls for which a device may hold a role.
 MODEL_CALLS = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
-"""Kinds of calls for which a device may hold a role."""
 
 
 def job_phases(
     problem: PlanningProblem, group: DeviceGroup, offloaded: Collection[str] = ()
 ) -> tuple[Phase, ...]:
-    """The phases in which a group's memory differs: its calls, reshards, and copies from or to an
-    offloaded role."""
+    """The phases in which a group's memory differs."""
+    # These are its calls, reshards, and copies for which an offloaded role is loaded.
     calls = [
         call_phase(call.role, call.kind)
         for graph in problem.graphs.values()
@@ -222,6 +226,7 @@ def static_memory(
             continue
         own = phases_on_device(model.role, calls)
         items += role_items(model, phases, offload.depth_of(model.role), own)
+        # Ranks on CPUs share their memory with the copies that are being written.
         if pool.device is Device.CPU and problem.fixed.saves_while_training:
             items += checkpoint_items(model, phases)
     return GroupMemory(group, phases, tuple(items))

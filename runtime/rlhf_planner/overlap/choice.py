@@ -1,8 +1,8 @@
-"""Choice of an overlap: the engines that finish, and the number of responses, with which a step is
-shortest. Pure and deterministic.
+"""Choice of the overlap with the shortest step. Pure and deterministic.
 
-Every choice is evaluated by a simulated step. A threshold is tried for each half power of two of
-the running responses, then around the best, for each mesh that may finish.
+A choice is the engines that finish and the number of unfinished responses at which they start. It
+is evaluated by a simulated step. A threshold is tried for each half power of two of the running
+responses, then around the best, for each mesh that may finish.
 
 Source: RLHFuse (arXiv 2409.13221), inter-stage fusion: the threshold is found by simulation.
 """
@@ -37,12 +37,12 @@ from rlhf_planner.overlap.fusable_calls import (
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.step_tasks import simulate_step
 
+# Minimum share of a step that a fusion must save: estimates are no more exact than that.
 MIN_GAIN = 0.01
-"""Share of a step that a fusion must save: estimates are no more exact than that."""
+# Coarse thresholds, each a square root of two below the one before.
 COARSE_STEPS = 16
-"""Coarse thresholds, each a square root of two below the one before."""
+# Fine thresholds on either side of the best coarse one.
 FINE_STEPS = 3
-"""Fine thresholds on either side of the best coarse one."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def best_fusion(
         return None
     unfused = evaluate(problem, plan, hardware)
     target = (unfused.step_seconds if step_seconds is None else step_seconds) * (1 - MIN_GAIN)
+    # A cheap bound rules out engines before all their thresholds are simulated.
     choices = [mesh for mesh in meshes if _bound_seconds(problem, plan, unfused, mesh) < target]
     if not choices:
         return None
@@ -85,7 +86,8 @@ def _bound_seconds(problem: PlanningProblem, plan: Plan, unfused: Estimate, mesh
     """Lower bound of a step for all thresholds: calls that begin early take no time."""
     graph = problem.graphs[GraphName.STEP]
     early = fusable_calls(graph, plan, mesh)
-    # Few engines finish no sooner than all of them.
+    # Few engines finish no sooner than all of them, so generation takes at least its undivided
+    # time.
     seconds = {
         call: 0.0 if call in early else call_seconds.total
         for call, call_seconds in unfused.calls.items()
@@ -101,6 +103,7 @@ def _of_mesh(
     max_rows: int,
 ) -> FusedStep:
     """The best threshold of some engines, up to a number of rows."""
+    # Every evaluation simulates a step, so thresholds are tried on a coarse grid first.
     graph = problem.graphs[GraphName.STEP]
     generate, calls = fused_generate(graph), fusable_calls(graph, plan, mesh)
     assert generate is not None
@@ -190,7 +193,8 @@ def apply_requested_fusion(problem: PlanningProblem, plan: Plan) -> Plan:
         raise NotOffered(_nothing_overlaps(problem, plan))
     engines = plan.call(GraphName.STEP, generate.id)
     assert engines is not None and engines.mesh is not None
-    meshes = (*fusion_meshes(problem, plan), engines.mesh)  # verifiers are on no device
+    # Verifiers are on no device, so they may begin early even if all engines finish.
+    meshes = (*fusion_meshes(problem, plan), engines.mesh)
     choices = [(fusable_calls(graph, plan, mesh), mesh) for mesh in meshes]
     # Most calls, then most engines; from half of the running responses on, unless the manifest
     # gives the number.
@@ -239,6 +243,7 @@ def fastest_fusion(
             one.
         step_seconds: to compare with.
     """
+    # A threshold needs stageFusion Always, for which `apply_requested_fusion` adds the fusion.
     fixed = problem.fixed
     if fixed.stage_fusion is StageFusionType.NEVER or fixed.stage_fusion_threshold is not None:
         return None

@@ -1,10 +1,7 @@
-"""Calls of a step that may begin before its last response has ended, and engines that may finish
-the
-last responses. Pure.
+"""Calls of a step that may begin early, and engines that may finish its last responses. Pure.
 
-The runtime runs such a call twice on all of its ranks, over the responses that ended early and over
-the others. So each row's result must not depend on other rows, the call may read nothing but the
-responses and their columns, and no engine may still generate on its ranks.
+A call begins early if it starts before the last response has ended. The runtime runs it twice on
+all of its ranks, over the responses that ended early and over the others.
 """
 
 from __future__ import annotations
@@ -19,13 +16,13 @@ from rlhf_flow.step.operations import Custom, Operation, Scope
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.placement.transitions import region_of
 
+# Up to this number of meshes every subset is kept free; of more, each by itself, and all, as the
+# number of subsets doubles with each mesh.
 MAX_SETS = 4
-"""Up to this number of meshes every subset is kept free; of more, each by itself, and all."""
 
 
 def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:
-    """Meshes of neighbouring engines that leave calls' devices free; also all engines if some calls
-    are on none of their devices. Of possible neighbours also the first half, quarter and so on.
+    """Meshes of neighbouring engines that leave calls' devices free.
 
     Args:
         engines: all of them.
@@ -33,6 +30,7 @@ def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:
     """
     needed = {_blocks(engines, mesh) for mesh in others}
     result: dict[Mesh, None] = {}
+    # Calls on no device of the engines can begin while all engines finish.
     if range(0) in needed:
         result[engines] = None
     shared = sorted(needed - {range(0)}, key=lambda blocks: (blocks.start, blocks.stop))
@@ -40,7 +38,8 @@ def finish_meshes(engines: Mesh, others: Sequence[Mesh]) -> tuple[Mesh, ...]:
         for blocks in _runs(_num_blocks(engines), kept_free):
             size = len(blocks)
             while size:
-                # Fewer engines read their weights less often; more decode faster.
+                # Fewer engines read their weights less often, more decode faster: halves, quarters
+                # and so on are tried, too.
                 result[_mesh_of(engines, blocks.start, size)] = None
                 size //= 2
     return tuple(result)
@@ -57,16 +56,17 @@ def _runs(number: int, occupied: Collection[range]) -> Iterator[range]:
     free = [
         block
         for block in range(number)
-        if not any(block in blocks_taken for blocks_taken in occupied)
+        if not any(block in occupied_blocks for occupied_blocks in occupied)
     ]
+    # In a run of neighbours the difference between block and position is constant.
     for _, numbered in groupby(enumerate(free), key=lambda pair: pair[1] - pair[0]):
         blocks = [block for _, block in numbered]
         yield range(blocks[0], blocks[-1] + 1)
 
 
 def _block_size(engines: Mesh) -> int:
-    """Ranks of the smallest block of neighbouring engines; engines with interleaved ranks share
-    one."""
+    """Ranks of the smallest block of neighbouring engines."""
+    # Engines with interleaved ranks cannot be separated, so they share a block.
     return engines.tensor * engines.tensor_stride
 
 
@@ -128,6 +128,8 @@ def obstacle(graph: Graph, plan: Plan, mesh: Mesh | None, call: ModelCall) -> st
 
 def _obstacle_of_rows(graph: Graph, generate: ModelCall, call: ModelCall) -> str | None:
     """The obstacle in what the call computes."""
+    # It runs over some responses before the others exist. So it may read nothing but responses and
+    # their columns, and no row's result may depend on other rows.
     if call.kind not in (CallKind.INFER, CallKind.SCORE):
         return f"it is a {call.kind.value} call, not Infer or Score"
     if region_of(call):
@@ -149,8 +151,8 @@ def _operations(graph: Graph) -> Iterable[Operation]:
 
 
 def _compares_scores(operation: Operation) -> bool:
-    """True if an operation may compare responses to one prompt: built-in ones over the batch only
-    sum or count."""
+    """True if an operation may compare responses to one prompt."""
+    # Built-in operations over the batch only sum or count; a user's own may do anything.
     if isinstance(operation, Custom):
         return operation.scope is not Scope.ROW
     return operation.scope is Scope.GROUP
@@ -161,6 +163,7 @@ def _obstacle_of_ranks(plan: Plan, mesh: Mesh | None, call: ModelCall) -> str | 
     assert planned is not None
     if any(plan.transitions(GraphName.STEP, call.id)):
         return "something is loaded or offloaded right before or after it"
+    # The finishing engines still generate there when the call's first part begins.
     if mesh is not None and planned.mesh is not None and planned.mesh.overlaps(mesh):
         return "engines that finish responses are on its devices"
     return None

@@ -1,10 +1,9 @@
-"""Dependencies between the tasks of a step that runs again and again on exclusive devices, and the
-exact time of a step in the long run. Pure.
+"""Event graph of a repeated step on exclusive devices, and the exact time of a step. Pure.
 
 The arcs are those of the runtime. The driver sends the calls of a pass in program order, some
 passes ahead of the one that runs. A rank runs its calls in the order in which they were sent; a
-call starts when its inputs are ready and all of its ranks have reached it. So the order on every
-rank is fixed before anything runs, and times follow from sums and maxima alone.
+call starts when its inputs are ready and all of its ranks have reached it. The order on every rank
+is fixed before anything runs, and times follow from sums and maxima alone.
 
 Ends of tasks are longest paths through the arcs of all iterations (a linear system in max-plus
 algebra). A path through many iterations consists of cycles of the arcs between the tasks of one, so
@@ -28,9 +27,9 @@ from typing import NamedTuple
 
 from rlhf_flow.errors import FlowError
 
+# Passes that the driver sends before the pass that runs has ended, so that workers never wait for
+# it.
 PASSES_AHEAD = 1
-"""Passes that the driver sends before the pass that runs has ended, so that workers never wait for
-it."""
 
 
 class PoolRanks(NamedTuple):
@@ -73,10 +72,10 @@ class Cause(StrEnum):
     """The driver sends it when all of an earlier pass has ended."""
 
 
+# A node that must have ended, and how many iterations earlier than the waiting node.
 Arc = tuple[int, int]
-"""A node that must have ended, and how many iterations earlier than the waiting node."""
+# Dependencies of a node, with their kinds.
 Arcs = Mapping[Arc, Cause]
-"""Dependencies of a node, with their kinds."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def _add_dependencies(
             if numbers.get(source, number) >= number:
                 raise FlowError(
                     f"{task.id} waits for what is not there or is sent after it: got {source}, "
-                    f"allowed {', '.join(each.id for each in tasks[:number]) or 'nothing'}; "
+                    f"allowed {', '.join(earlier.id for earlier in tasks[:number]) or 'nothing'}; "
                     "correct the dependency or the order of the tasks"
                 )
             arcs[number][numbers[source], 0] = Cause.INPUT
@@ -225,6 +224,7 @@ def _add_dependencies(
 
 def _add_queue(arcs: list[dict[Arc, Cause]], queue: Sequence[int], cause: Cause) -> None:
     """Chain tasks: each after the one before, the first after the last of the iteration before."""
+    # `setdefault` keeps the cause of an arc that an input has added already.
     arcs[queue[0]].setdefault((queue[-1], 1), cause)
     for source, target in zip(queue, queue[1:], strict=False):
         arcs[target].setdefault((source, 0), cause)
@@ -253,8 +253,8 @@ def _add_driver(arcs: list[dict[Arc, Cause]], passes_ahead: int) -> None:
     arcs[end][end, 1] = Cause.DRIVER
 
 
+# Share of all tasks' seconds below which differences are rounding.
 RELATIVE_TOLERANCE = 1e-12
-"""Share of all tasks' seconds below which differences are rounding."""
 
 
 class Link(NamedTuple):
@@ -302,10 +302,13 @@ def critical_cycle(graph: EventGraph) -> Cycle:
 
 
 def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> Cycle | None:
-    """A cycle of a larger ratio, or None; the given potentials are raised to proper ones."""
+    """A cycle of a larger ratio, or None; raises `potentials` in place."""
     seconds = graph.seconds
+    # Without a tolerance rounding alone could raise potentials for ever.
     tolerance = RELATIVE_TOLERANCE * sum(seconds)
     parents: list[Arc | None] = [None] * len(potentials)
+    # As in Bellman and Ford's search: potentials that still rise after as many rounds as there are
+    # nodes rise along a cycle.
     for _ in range(len(potentials) + 1):
         is_raised = False
         for node, arcs in enumerate(graph.arcs):
@@ -325,6 +328,8 @@ def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> C
 
 def _on_cycle(parents: Sequence[Arc | None]) -> int | None:
     """A node that is, through others, its own parent; None if there is none."""
+    # Nodes are marked with the start of the walk that reached them first: a walk that meets its own
+    # mark has closed a cycle.
     visited = [-1] * len(parents)
     for start in range(len(parents)):
         node = start
@@ -348,6 +353,7 @@ def _cycle_through(node: int, parents: Sequence[Arc | None], graph: EventGraph) 
         links.append(Link(node, arc[1], graph.arcs[node][arc]))
         node = arc[0]
     links.reverse()
+    # The lowest node comes first, so that the result does not depend on where the search met it.
     first = min(range(len(links)), key=lambda index: links[index].node)
     ordered = (*links[first:], *links[:first])
     seconds = sum(graph.seconds[link.node] for link in ordered)

@@ -1,5 +1,6 @@
-"""Simulates several iterations of a step on exclusive devices: schedule, time of a step in the long
-run, idle time, and critical path. Pure and deterministic.
+"""Simulation of several iterations of a step on exclusive devices. Pure and deterministic.
+
+It gives the schedule, the time of a step in the long run, idle time, and the critical path.
 
 The rules are those of the runtime (event_graph.py), so nothing is chosen here: a fixed order of
 tasks has one schedule, in which everything starts as early as possible. With a fixed order there
@@ -132,6 +133,7 @@ class Simulation:
         """
         tasks, path, iteration = self.graph.tasks, list[CriticalTask](), 0
         links = self.critical_cycle.links
+        # The end of a pass is a node, but no task: the task after it waits for the driver.
         past_driver = any(link.node == len(tasks) for link in links[-1:])
         for number, (node, back, cause) in enumerate(links):
             iteration += back if number else 0
@@ -168,6 +170,7 @@ class Simulation:
         )
 
     def _wait(self, number: int, iteration: int) -> Wait | None:
+        # Dependencies on iterations before the first one do not exist.
         arcs = [(source, back) for source, back in self.graph.arcs[number] if back <= iteration]
         if not arcs:
             return None
@@ -198,6 +201,7 @@ def simulate(
     ends: list[tuple[float, ...]] = []
     for iteration in range(iterations):
         begin, end = list[float](), list[float]()
+        # By iterations back: first this one, in which earlier tasks have their ends already.
         ends_before = [end, *reversed(ends)]
         for arcs, duration in zip(graph.arcs, seconds, strict=True):
             start = 0.0

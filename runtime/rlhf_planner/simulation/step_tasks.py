@@ -1,12 +1,10 @@
-"""The calls of a planned step as tasks of the simulation, also if some of them begin before the
-last
-response has ended. Pure.
+"""Tasks of the simulation for the calls of a planned step. Pure.
 
 The order is the runtime's (rlhf_runtime.controller.dispatch). With a fusion, the call that finishes
-responses comes right after the one that generates them; then, if planned, memory is released, on
-engines that finish nothing at once. Calls that begin early are sent in their place, over the
-responses that have ended; their second parts wait until a call is sent that does not begin early,
-or the step ends.
+responses comes right after the one that generates them. A release of memory may follow, which
+engines that finish nothing do at once. Calls that begin early keep their position, over the
+responses that have ended. Their second parts are sent before the next call that does not begin
+early, or at the end of the step.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from rlhf_planner.cost.fusion import Fusion, fusion_of
 from rlhf_planner.simulation.event_graph import PASSES_AHEAD, PoolRanks, Task
 from rlhf_planner.simulation.simulate import Simulation, simulate
 
+# Suffixes of a call's site: its part over responses that ended early, and over the others. Also of
+# the engines that release memory at once, and of those that finish.
 EARLY, LATE = " (early)", " (late)"
-"""Suffixes of a call's site: its part over responses that ended early, and over the others. Also of
-the engines that release memory at once, and of those that finish."""
 
 
 def site_of(task: str) -> str:
@@ -60,8 +58,8 @@ class _Order:
     def __init__(self, fusion: Fusion, finish: str, late_seconds: Mapping[str, float]) -> None:
         self._fusion, self._finish, self._late_seconds = fusion, finish, late_seconds
         self._late_parts: list[Task] = []
+        # Task after which all of a call's rows are complete, by site.
         self._complete = {fusion.generate: finish} | {site: site + LATE for site in fusion.calls}
-        """Task after which all of a call's rows are complete, by site."""
 
     def sent(self, calls: Sequence[CallPlan], tasks: Sequence[Task]) -> Iterator[Task]:
         for call, task in zip(calls, tasks, strict=True):
@@ -80,6 +78,8 @@ class _Order:
 
     def _begun(self, task: Task) -> Task:
         """Build the first part; the second is queued."""
+        # The first part does not wait for the last responses of this step, so only its dependencies
+        # on the step before are renamed. The second part waits for the first and for all responses.
         late = self._late_seconds.get(task.id, 0.0)
         early = replace(
             task,
@@ -103,7 +103,7 @@ class _Order:
         return tuple(self._complete.get(site, site) for site in sites)
 
     def _releases_partly(self, call: CallPlan) -> bool:
-        """True if engines release memory of which not all finish."""
+        """True if engines release memory of which only some finish."""
         is_theirs = call.kind is CallKind.RELEASE and call.mesh is not None
         return is_theirs and call.mesh != self._fusion.mesh
 
@@ -111,6 +111,7 @@ class _Order:
         assert call.mesh is not None
         pool, all_ranks, finishing = call.mesh.pool, call.mesh.ranks, self._fusion.mesh.ranks
         parts = range(all_ranks.start, finishing.start), range(finishing.stop, all_ranks.stop)
+        # Engines on either side of the finishing ones have no responses left.
         freed = tuple(PoolRanks(pool, ranks) for ranks in parts if ranks)
         yield replace(task, id=task.id + EARLY, ranks=freed)
         yield replace(task, id=task.id + LATE, ranks=(PoolRanks(pool, finishing),))
