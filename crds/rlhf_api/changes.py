@@ -101,9 +101,10 @@ def _remove(node: Any, path: Sequence[str]) -> None:
         _remove(node[name], rest)
 
 
-# 1 was the default once, and stored jobs still have it.
 def _remove_single_parts(entry: dict[str, Any]) -> None:
     """Remove tensor and pipeline sizes of 1, and objects that are empty then."""
+    # 1 was the default in earlier releases, whose digests left it out. Jobs in which it is stored
+    # must keep their digests.
     for name in ("training", "model"):
         training = entry.get(name, {})
         parallelism = training.get("parallelism", {})
@@ -112,6 +113,7 @@ def _remove_single_parts(entry: dict[str, Any]) -> None:
                 del parallelism[size]
         if not parallelism:
             training.pop("parallelism", None)
+        # A reward's `model` stays: it names its source.
         if not training and name == "training":
             entry.pop(name, None)
 

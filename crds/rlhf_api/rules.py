@@ -50,7 +50,8 @@ class Rule:
     """The fault, if the condition does not hold."""
     do: str
     """The fix."""
-    # Python checks every rule too: a manifest is checked before it reaches any cluster.
+    # Rules about one manifest have a check in Python, too: a manifest is checked before it reaches
+    # any cluster.
     check: Callable[[Any], Iterable[Violation]] = _no_violations
     """The same condition in Python: yields the violations of a model. Default: only the API server
     can check the rule."""

@@ -290,7 +290,7 @@ def test_evaluations_without_held_out_prompts_are_told(job: MakeJob) -> None:
     train = {"train": {"path": "a.jsonl"}}
     made = job(data=train, schedule=schedule)
     (told,) = lint_job(made, trace_job(made), Device.CPU)
-    assert "schedule.evaluateEverySteps has no effect: got 3 and nothing to evaluate on" in told
+    assert "schedule.evaluateEverySteps: 3 has no effect without data.evaluation" in told
     for others in ({"schedule": schedule | {"evaluateEverySteps": 0}}, {"data": train}):
         quiet = job(**{"data": train} | others)
         assert lint_job(quiet, trace_job(quiet), Device.CPU) == ()
@@ -308,7 +308,9 @@ def test_micro_batches_below_the_longest_sequence_are_told(
     made = job(models=models, rollout=rollout)
     told = lint_job(made, trace_job(made), Device.CPU)
     assert len(told) == is_told
-    assert all("got 31 for 32 tokens of prompt and response" in each for each in told)
+    assert all(
+        "31 is less than the 32 tokens of the longest prompt and response" in each for each in told
+    )
 
 
 def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
@@ -316,7 +318,7 @@ def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
     schedule = {"steps": 1, "promptsPerStep": 16, "miniBatchPrompts": 4}
     made = job(algorithm={"type": "SFT"}, data=data, rewards=[], schedule=schedule)
     (told,) = lint_job(made, trace_job(made), Device.CPU)
-    assert "schedule.miniBatchPrompts has no effect: got 4 with CrossEntropy" in told
+    assert "schedule.miniBatchPrompts: 4 has no effect with CrossEntropy" in told
     both = job(schedule=schedule)
     assert lint_job(both, trace_job(both), Device.CPU) == ()
 
@@ -324,8 +326,8 @@ def test_mini_batches_of_a_loss_that_takes_all_are_told(job: MakeJob) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (3, "got 3 of 8, which makes 3 updates of 3 or 2 prompts, none left out.*write 2 or 4"),
-        (5, "got 5 of 8, which makes 2 updates of 4 prompts, none left out.*write 4, the"),
+        (3, "3 does not divide .*: 8; a step makes 3 updates of 3 or 2 prompts, .*write 2 or 4"),
+        (5, "5 does not divide .*: 8; a step makes 2 updates of 4 prompts, .*write 4, the"),
         (4, None),
         (8, None),
     ],

@@ -327,7 +327,7 @@ def test_rounds_are_not_repeated_in_rounds() -> None:
 
         flow.repeat(outer, until=UNTIL, max_rounds=2, expected_rounds=1)
 
-    with pytest.raises(FlowError, match="repeat inside of another one: got repeat/repeat.*behind"):
+    with pytest.raises(FlowError, match="repeat inside of another one: got repeat/repeat.*after"):
         trace(Stepped(step))
 
 

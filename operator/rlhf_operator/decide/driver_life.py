@@ -69,8 +69,8 @@ def _follow_submission(
         return
     final = _final_report(driver, report)
     if final is not None:
-        # Soon: the driver ends at once then, and its devices are idle until that is observed.
         draft.do(AcknowledgeReport(driver.submission_id, final.sequence))
+        # Soon: after the acknowledgement the driver ends, and its devices idle until this is seen.
         draft.requeue_after(1.0)
     elif is_driver_frozen(draft.snapshot):
         restart_or_fail(draft, driver_frozen(draft.observed.head.unchanged_seconds))

@@ -40,8 +40,8 @@ from rlhf_operator.observe.releases import Releases
 class Observer:
     """Reads jobs and their objects.
 
-    Jobs, clusters and pods are in memory. Requests are made only for a job that is about to get a
-    cluster.
+    Jobs, clusters and pods are in memory. Requests are rare: mostly before a job has a cluster, and
+    for pods that start slowly.
     """
 
     kube: Kube

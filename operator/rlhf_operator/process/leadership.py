@@ -24,7 +24,7 @@ LEASE_SECONDS = 15
 RENEW_SECONDS = 5.0
 """Between two renewals, and between two tries to acquire the Lease."""
 GIVE_UP_SECONDS = 10.0
-"""A holder that cannot renew for this long stops to act: another replica soon may take over."""
+"""A holder that cannot renew for this long stops acting: another replica may soon take over."""
 
 
 class LeaseLost(Exception):

@@ -284,9 +284,8 @@ def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iter
     default = type(job.spec.schedule).model_fields["evaluate_every_steps"].default
     if requested not in (0, default) and GraphName.EVALUATION not in graphs:
         yield (
-            f"schedule.evaluateEverySteps has no effect: got {requested} and nothing to evaluate "
-            "on, allowed with data.evaluation and an algorithm that generates; add evaluation "
-            "prompts, or remove it"
+            f"schedule.evaluateEverySteps: {requested} has no effect without data.evaluation and "
+            "an algorithm that generates; add evaluation prompts, or remove it"
         )
 
 
@@ -298,10 +297,10 @@ def _small_micro_batches(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Ite
         requested = model.training.micro_batch_tokens
         if role in job_roles(graphs) and requested is not None and requested < longest:
             yield (
-                f"models.{role}.training.microBatchTokens is less than the longest sequence: got "
-                f"{requested} for {longest} tokens of prompt and response, allowed as it is: a "
-                "longer sequence runs alone, and memory is planned for it; to save more lower "
-                "rollout.maxPromptTokens or maxResponseTokens"
+                f"models.{role}.training.microBatchTokens: {requested} is less than the {longest} "
+                "tokens of the longest prompt and response; a longer sequence runs alone, and "
+                "memory is planned for it; to save more lower rollout.maxPromptTokens or "
+                "maxResponseTokens"
             )
 
 
@@ -311,10 +310,10 @@ def _undivided_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     requested, losses = job.spec.schedule.mini_batch_prompts, _losses(graph)
     if job.spec.schedule.updates_per_epoch > 1 and not _makes_several_updates(losses):
         yield (
-            f"schedule.miniBatchPrompts has no effect: got {requested} with "
+            f"schedule.miniBatchPrompts: {requested} has no effect with "
             f"{', '.join(dict.fromkeys(type(loss).__name__ for loss in losses))}, which makes one "
-            "update of a step's complete batch, allowed with other losses; lower promptsPerStep "
-            "for smaller updates, or remove it"
+            "update of a step's complete batch; lower promptsPerStep for smaller updates, or "
+            "remove it"
         )
 
 
@@ -333,8 +332,8 @@ def _uneven_batches(job: RLHFJob, graph: Graph) -> Iterator[str]:
     above = min(size for size in divisors if size > requested)
     advice = f"{below} or {above} for equal ones" if larger else f"{smallest}, the effective size"
     yield (
-        f"schedule.miniBatchPrompts does not divide promptsPerStep: got {requested} of {prompts}, "
-        f"which makes {count} updates of {sizes}, none left out, allowed as it is; write {advice}"
+        f"schedule.miniBatchPrompts: {requested} does not divide promptsPerStep: {prompts}; a step "
+        f"makes {count} updates of {sizes}, and no prompt is left out; write {advice}"
     )
 
 

@@ -37,8 +37,8 @@ T = TypeVar("T")
 # Methods of the flow that a step calls.
 METHODS = ("compute", "every", "pretraining", "repeat", "save")
 
-# Names that no role may have: attributes of the flow would hide the role, families of metrics would
-# contain its metrics, and `rollout_log_probs` would be its column.
+# Names that no role may have: those of the flow's attributes, which would hide the role, those of
+# families of metrics, and `rollout`, whose column would be `rollout_log_probs`.
 RESERVED = frozenset(
     {
         *(*METHODS, "call", "roles", "samples_per_prompt", "step"),
@@ -74,7 +74,8 @@ class Backend(Protocol):
         max_rounds: int,
         expected_rounds: float,
     ) -> BatchValue:
-        """Collect the body's rows round by round, until `until` over all of them says enough.
+        """Collect the body's rows round by round, until the condition `until`, computed over
+        all rows so far, is true.
 
         The body gets the round's prompts. `until` runs a compute call on the rows so far; its batch
         has the one column `enough`, the same in every row.
@@ -316,7 +317,7 @@ class Flow:
         Raises:
             FlowError: a column that nothing has written, or a call outside of a step.
         """
-        # The first loss reads of the batch, each auxiliary one of its own batch.
+        # The first loss reads from the batch, each auxiliary one from its own batch.
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
         available = map(_columns_of, (batch, *auxiliary)) if losses else ()
         own, *others = list(map(columns_read_by, losses, available)) or [set()]

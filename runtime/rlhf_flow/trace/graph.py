@@ -55,7 +55,7 @@ class RowCount:
     """Rows that a call processes or writes, per prompt of the step."""
 
     expected: float
-    """Average of one run of the call; decides on time."""
+    """Mean over runs of the call; estimates of time use it."""
     maximum: int
     """Number at the round limit of every region; decides on memory."""
 

@@ -91,7 +91,7 @@ class TracingBackend:
         columns = ColumnCheck(self._roles, {earlier.id: earlier.role for earlier in self.calls})
         written = columns.check_call(call, source.origins, [other.origins for other in others])
         responses = _responses_read(call, source)
-        # A generate call reads no responses, but its rows belong to those that it samples.
+        # A generate call's rows belong to the responses that it makes itself.
         sampled = [version.call for version in responses]
         if call.kind is CallKind.GENERATE:
             sampled = [call.id]
@@ -151,7 +151,7 @@ class TracingBackend:
         if outer is not None:
             raise FlowError(
                 f"flow.repeat inside of another one: got {region}, allowed one at a time; move it "
-                f"behind {outer}"
+                f"after {outer}"
             )
         # Before the body, so that outer regions come before inner ones.
         self.regions.append(Region(region, "repeat", float(expected_rounds)))
@@ -192,7 +192,8 @@ class TracingBackend:
         if changes and any(map(self._is_repeated_in, self.regions)):
             raise FlowError(
                 f"{call.id} changes weights in rounds, of which there may be more or fewer: "
-                "allowed outside of flow.repeat, on the rows of all rounds; move it behind"
+                "allowed outside of flow.repeat, on the rows of all rounds; move it after "
+                "flow.repeat"
             )
 
     def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:

@@ -81,7 +81,7 @@ def _converting_storage_errors(
         except Exception as error:
             raise StorageFailed(
                 f"the storage of checkpoints fails: got {type(error).__name__}: {error} at "
-                f"{store.address}; see to what it says: address, credentials, permissions, network "
+                f"{store.address}; fix what it names: address, credentials, permissions, network "
                 "or space"
             ) from error
 

@@ -71,7 +71,7 @@ class StepBackend:
         return self._prompts[0] if self._prompts else self._fresh_prompts()
 
     def no_rows(self) -> Batch:
-        """Return a batch without rows and fields."""
+        """Return a batch without rows and columns."""
         return as_batch((), [], BatchShape(0))
 
     def pretraining(self) -> Batch:
@@ -130,13 +130,13 @@ class StepBackend:
             for rank, shard in zip(engines, sent.unfinished, strict=True)
             if rank not in finish.mesh.ranks
         ]
-        fields = returned_columns(call)
-        rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, fields, fields)
+        columns = returned_columns(call)
+        rest = ModelCall(finish.call, finish.role, finish.method, finish.kind, columns, columns)
         finished = sent.rows
         # If nothing moves, an empty shard tells the types of the columns.
-        unfinished = as_batch(fields, moved or sent.unfinished[:1], finished.shape)
+        unfinished = as_batch(columns, moved or sent.unfinished[:1], finished.shape)
         completed = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
-        return as_batch(fields, (*finished.shards, *completed.shards), finished.shape)
+        return as_batch(columns, (*finished.shards, *completed.shards), finished.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
         """Send a call over the rows that have ended; defer the call over the others."""

@@ -100,7 +100,7 @@ def until_stopped(
 
     Args:
         passes: all of them.
-        is_stop_requested: called before every training step but the first.
+        is_stop_requested: called before every training step that follows another pass.
     """
     last: dict[PassKind, int] = {}
     for one in passes:

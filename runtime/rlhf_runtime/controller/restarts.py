@@ -23,16 +23,15 @@ from rlhf_runtime.telemetry.errors import CannotRecord
 MAX_BACKOFF_SECONDS = 600.0
 # Enough to exceed every limit; unlimited restarts must not overflow a float.
 MAX_DOUBLINGS = 64
-# Errors without a restart: checkpoint.onError has decided already, or new workers would lack the
-# same, or nodes were waited for already.
+# Errors without a restart of the workers.
 NOT_RETRIED = (
-    CannotRecord,
-    CheckpointFailed,
-    DirtyCluster,
-    ModelNotSaved,
-    NodesMissing,
-    NotEnoughResources,
-    RayFailed,
+    CannotRecord,  # the folder stays the same
+    CheckpointFailed,  # checkpoint.onError has decided
+    DirtyCluster,  # the end of its workers was waited for
+    ModelNotSaved,  # the folder stays the same
+    NodesMissing,  # they were waited for
+    NotEnoughResources,  # the machine stays the same
+    RayFailed,  # only a new driver starts Ray again
 )
 _NUMBER = re.compile(r"[0-9][0-9.a-f]*")
 
@@ -80,8 +79,8 @@ class Restarts:
         return self._backoff_seconds()
 
     def _backoff_seconds(self) -> float:
-        # Progress was made. All other restarts wait, even uncounted ones: nothing may fail over and
-        # over without a pause.
+        # The first restart since the last checkpoint or the beginning does not wait. All others do,
+        # even uncounted ones: nothing may fail over and over without a pause.
         if self._in_a_row == 1:
             return 0.0
         doublings = min(self._in_a_row - 2, MAX_DOUBLINGS)
@@ -96,11 +95,11 @@ class Restarts:
     def _default_action(self, error: RlhfError) -> FailureAction:
         """Return the action for an error without a rule in the manifest."""
         if isinstance(error, WorkerRaised | OutOfMemory):
-            # The same error twice in a row will come again.
-            again = _error_signature(error) != self._last_signature
+            # An error that comes twice in a row would probably come a third time.
+            retries = _error_signature(error) != self._last_signature
         else:
-            again = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, NOT_RETRIED)
-        return FailureAction.RESTART if again else FailureAction.FAIL
+            retries = error.exit_code is ExitCode.RETRIABLE and not isinstance(error, NOT_RETRIED)
+        return FailureAction.RESTART if retries else FailureAction.FAIL
 
 
 def _error_signature(error: RlhfError) -> str:

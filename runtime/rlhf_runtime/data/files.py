@@ -14,14 +14,14 @@ from rlhf_runtime.unreadable import unreadable_as
 
 PARQUET = ".parquet"
 # Lines after an invalid line of JSON that are checked, too.
-# Maximum of further invalid lines that a message names.
-# Errors of `json.loads`; also for integers with too many digits and for too deep nesting.
 CHECKED_LINES = 1024
+# Maximum of further invalid lines that a message names.
 MAX_NAMED_LINES = 5
+# Errors of `json.loads`; also for integers with too many digits and for too deep nesting.
 _NOT_JSON = (ValueError, RecursionError)
 PARQUET_BATCH_ROWS = 1024
-# Bytes of a column that are read at once.
-# Without a limit pyarrow reads all of a row group's column, which may be the complete file.
+# Bytes of a column that are read at once. Without a limit pyarrow reads all of a row group's
+# column, which may be the complete file.
 PARQUET_BUFFER_BYTES = 1 << 20
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple, TextIO
 from rlhf_api.spec.data import DataSource
 
 # Suffixes of files with one row per line; a .json file may be a list instead.
-# Distance between two marks of an index, in rows.
 LINES = (".jsonl", ".json")
+# Distance between two marks of an index, in rows.
 MARK_ROWS = 1024
 
 

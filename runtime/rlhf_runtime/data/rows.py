@@ -24,9 +24,9 @@ from rlhf_runtime.data import files, sort_digits
 Row = Mapping[str, Any]
 
 # Rows of a chunk. A column that no row of a chunk has does not exist.
-# Maximum of characters in a batch.
-# A tokenizer allocates some hundred bytes per token of a batch, and cannot be interrupted.
 CHUNK_ROWS = 1024
+# Maximum of characters in a batch. A tokenizer allocates some hundred bytes per token of a batch,
+# and cannot be interrupted.
 BATCH_CHARACTERS = 1 << 20
 
 

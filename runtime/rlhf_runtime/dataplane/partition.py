@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 
-# Slices that balance their tokens among each other: about the devices of a node. A rank needs the
-# shards of one or two windows, however many ranks there are.
+# Slices per window, about the devices of a node. Tokens are balanced within a window only, so a
+# rank needs the shards of one or two windows, however many ranks there are.
 WINDOW_PARTS = 8
 
-# Groups per slice from which groups stay together: then this costs little balance.
+# With at least so many groups per slice, groups are not split: the balance hardly suffers.
 UNSPLIT_GROUPS_PER_SLICE = 8
 
 
@@ -62,7 +62,7 @@ class Slice:
     index: int
     """From 0."""
     count: int
-    """Counted from 0."""
+    """Number of slices."""
 
 
 class RowSubset(StrEnum):

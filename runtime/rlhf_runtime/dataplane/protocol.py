@@ -1,7 +1,7 @@
 """The transfer rule: the rows that a rank gets, and the ranks whose outputs count.
 
-distribute = rows cut by a coordinate of the mesh, equal along its other axes; collect = the ranks
-of a mask. HybridFlow's protocols are instances; so are pairs of users (`user_protocol`). Source:
+`distribute` maps a rank's coordinates to its slice of the rows; `collect` says whether its output
+is kept. HybridFlow's protocols are instances; so are pairs of users (`user_protocol`). Source:
 HybridFlow, table 3.
 """
 

@@ -82,7 +82,7 @@ class Packing:
     max_padded_tokens: int
     """Maximum padded tokens of a micro-batch; a longer sequence is alone."""
     cost: SequenceCost
-    """Cost of a token relative to the cost of attending to another token."""
+    """Costs of sequences, which decide which responses share a prompt."""
     share_prompts: bool
     """True if responses to one prompt may share it."""
 

@@ -138,7 +138,8 @@ class Server:
             self._is_retired and not any(forked.workers for forked in self._forked.values())
         ):
             requests = self._listener.fileno()
-            # Ends of processes come before requests: a fork must not count dead workers.
+            # Ends of processes come before requests: a new raylet with the same process id must not
+            # join the workers of an ended one.
             ready = min(self._poll.poll(), key=lambda event: event[0] == requests)[0]
             if ready != requests:
                 ended = self._end_workers_of(ready)
@@ -272,7 +273,7 @@ class Server:
         ]
         for descriptor in (self._listener.fileno(), *inherited):
             os.set_inheritable(descriptor, True)
-        # The process stays the same: workers end with it, so they survive.
+        # exec keeps the process, and workers end only with the process.
         os.execv(sys.executable, argv)
 
 
@@ -289,7 +290,9 @@ def main() -> None:
     parser.add_argument("--listener", type=int, required=True, help="descriptor of the socket")
     parser.add_argument("--device", type=Device, required=True, help="of the workers")
     parser.add_argument("--owner", type=int, help="process that this one ends with")
-    parser.add_argument("--raylet", type=int, help="the same, not its parent")
+    parser.add_argument(
+        "--raylet", type=int, help="raylet that this process ends with; it need not be the parent"
+    )
     parser.add_argument(
         "--forked",
         type=RayletWorkers.parse,

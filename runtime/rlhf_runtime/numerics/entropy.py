@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # Fits in a core's cache: measured fastest for vocabularies of 64 and of 128,000 tokens.
-# 128 MiB of float32: large enough to hide kernel launches.
-# Replaces log 0, because 0 * -inf would be NaN; its probability is 0 in float32, too.
 CPU_BLOCK_ELEMENTS = 1 << 16
+# 128 MiB of float32: large enough to hide kernel launches.
 GPU_BLOCK_ELEMENTS = 1 << 25
+# Replaces log 0, because 0 * -inf would be NaN; its probability is 0 in float32, too.
 LOWEST_LOG_PROB = -1e4
 
 

@@ -26,13 +26,13 @@ from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
 
 # Wait before the first retry; doubles with each further retry.
-# Maximum wait before a retry, even if Retry-After asks for more.
 FIRST_WAIT_SECONDS = 0.5
+# Maximum wait before a retry, even if Retry-After asks for more.
 MAX_WAIT_SECONDS = 30.0
 TOO_MANY_REQUESTS = 429
 # Statuses that one bad sample of a batch may cause: its samples are sent again one by one.
-# Maximum length of a response; the rest is not read.
 SAMPLE_ERROR_STATUSES = (400, 413, 422, 500)
+# Maximum length of a response; the rest is not read.
 MAX_ANSWER_BYTES = 64 * 2**20
 
 Sleep = Callable[[float], Awaitable[None]]

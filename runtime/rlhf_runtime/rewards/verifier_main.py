@@ -3,7 +3,7 @@
 Ends when its owner closes the connection. What the function prints goes to the owner's log.
 """
 
-# Imports the standard library only, so that the process starts fast.
+# All that this module imports needs only the standard library, so that the process starts fast.
 
 from __future__ import annotations
 

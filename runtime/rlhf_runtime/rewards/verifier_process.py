@@ -3,8 +3,6 @@
 The process leads its own process group, so that processes which the verifier starts end with it.
 """
 
-# A clean interpreter, not a fork: forking a process with threads (Ray's, torch's) can deadlock.
-
 from __future__ import annotations
 
 import contextlib
@@ -28,10 +26,10 @@ from rlhf_runtime.rewards.sample import Sample
 LOGGER = logging.getLogger(__name__)
 
 # Lines of output in an error message about an exited process.
-# A longer line is logged in pieces.
-# Maximum wait for the rest of a killed process's output.
 LAST_LINES = 20
+# A longer line is logged in pieces.
 MAX_LINE_BYTES = 2000
+# Maximum wait for the rest of a killed process's output.
 DRAIN_SECONDS = 1.0
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -70,6 +68,8 @@ class VerifierProcess:
         self._name = name
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         with theirs:
+            # A clean interpreter, not a fork: forking a process with threads (Ray's, torch's) can
+            # deadlock.
             self._popen = subprocess.Popen(
                 [
                     # -P keeps the working directory off the path; this process's path is passed on.

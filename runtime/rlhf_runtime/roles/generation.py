@@ -38,8 +38,8 @@ from rlhf_runtime.seeds import sample_seeds
 logger = logging.getLogger(__name__)
 
 # Words in the errors that another rank causes, not the model.
-# The version before any pass.
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
+# The version before any pass.
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 

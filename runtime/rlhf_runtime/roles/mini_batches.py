@@ -114,7 +114,7 @@ def mini_batches(
         inputs: the batch.
         parallel: the ranks that share the batch.
         fixed_length: divisor of token sums under SEQUENCE_MEAN_FIXED_LENGTH.
-        valid: the field that marks rows that count; the others are carried along. None: all do.
+        valid: the column that marks rows that count; the others are carried along. None: all do.
         row_filter: excludes further rows. None: no others.
 
     Raises:

@@ -25,7 +25,7 @@ from rlhf_runtime.reshard.views import Views, is_same_memory
 class WeightVersion(NamedTuple):
     """The version of a role's weights that a call needs, by its position in the job's passes."""
 
-    # A rank that generates without training has no counter of updates; this position it has.
+    # A rank that only generates has no counter of updates, but it knows this position.
 
     graph: GraphName
     step: int

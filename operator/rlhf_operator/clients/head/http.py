@@ -117,7 +117,7 @@ class HttpHead:
             answer = await self._request("GET", self._report, "/report", REPORT_BYTES)
         except ConnectionRefused:
             return None
-        # Another program of the user's listens at the port, as the driver is not up yet.
+        # 404: another program listens at the port; the driver is not up.
         if answer.status in (204, 404):
             return None
         return self._parse(self._report, answer, StatusReport.model_validate_json)

@@ -184,7 +184,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
 
     @property
     def copies(self) -> frozenset[str]:
-        """Names of weights that belong to another stage: on the last stage of a tied model the
+        """Names of weights that another stage owns: on the last stage of a tied model, the
         embedding."""
         at_end = self.parallel.is_last_stage and not self.parallel.is_first_stage
         is_copy = at_end and self.architecture.is_tied
