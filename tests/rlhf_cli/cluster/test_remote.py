@@ -220,7 +220,7 @@ def test_the_life_of_a_job_by_the_commands(
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["suspend"] is True
     assert "continues from step 100" in rlhf("resume", "sort-grpo").stdout
     described = rlhf("describe", "sort-grpo")
-    assert described.exit_code == 0 and "RayCluster sort-grpo-1 is gone" in described.stdout
+    assert described.exit_code == 0 and "RayCluster sort-grpo-1 does not exist" in described.stdout
     rlhf.set_status(
         {
             "observedGeneration": 3,
@@ -264,7 +264,7 @@ def test_a_reader_that_cannot_start_says_what_the_scheduler_says(
     result = rlhf("logs", "sort", "--start-timeout", "3")
     assert result.exit_code == 4
     waiting, failed = result.stderr.splitlines()[1:]
-    assert waiting.startswith("it does not start yet: Unschedulable: ")
+    assert waiting.startswith("it has not started yet: Unschedulable: ")
     assert failed.startswith("ReaderFailed: ") and 'persistentvolumeclaim "disk"' in failed
     assert pods(remote) == ()
 
