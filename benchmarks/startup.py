@@ -107,10 +107,10 @@ def standing_by() -> Iterator[None]:
             lines = []
             for line in standby.stderr:
                 lines.append(line)
-                if "standing by after" in line:
+                if "ready after" in line:
                     break
             else:
-                raise RuntimeError(f"rlhf standby does not stand by: {''.join(lines)}")
+                raise RuntimeError(f"rlhf standby does not get ready: {''.join(lines)}")
             yield
         finally:
             standby.terminate()

@@ -29,7 +29,7 @@ NAME_PARTS = (
 # The sockets that listen on this machine.
 SOCKETS = Path("/proc/net/unix")
 # Our packages that a fork server imports.
-PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_runtime")
+PACKAGES = ("rlhf_api", "rlhf_flow", "rlhf_sizing", "rlhf_runtime")
 # Folders that change whenever a package is installed.
 PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 # Any text: commands share a server only with those that have the same.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -96,6 +97,15 @@ def test_changed_code_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.M
     assert standby.name_for(Device.CPU) == before
     (package / "new.py").write_text("")
     assert standby.name_for(Device.CPU) != before
+
+
+def test_all_packages_that_a_server_imports_are_part_of_the_name() -> None:
+    imported: set[str] = set()
+    for file in Path(standby.__file__).parents[1].rglob("*.py"):
+        if "profiling" not in file.parts:
+            found = re.findall(r"^\s*(?:from|import) (rlhf_\w+)", file.read_text(), re.MULTILINE)
+            imported |= set(found)
+    assert "rlhf_sizing" in imported and imported <= set(standby.PACKAGES)
 
 
 def test_it_stands_while_somebody_listens() -> None:
