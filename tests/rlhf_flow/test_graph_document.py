@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph, GraphTerm
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.document.graph_document import read_graph, write_graph
 from rlhf_flow.document.term_document import read_loss, read_operation, write_term
 from rlhf_flow.errors import InvalidGraph
@@ -197,6 +198,25 @@ def test_whole_numbers_stand_for_others() -> None:
     read = read_loss(GraphTerm(type="ClippedLoss", settings={"valid": "v", "clip_range": 1}))
     assert isinstance(read, ClippedLoss) and read.clip_range == 1.0
     assert isinstance(read.clip_range, float)
+
+
+@pytest.mark.parametrize(
+    ("read", "type", "estimator"),
+    [
+        (read_loss, "ClippedLoss", KlEstimator.K3),
+        (read_operation, "TokenRewards", KlEstimator.K1),
+        (read_operation, "PenalizedScores", KlEstimator.K1),
+    ],
+)
+def test_penalties_that_were_stored_without_an_estimator_have_the_former_default(
+    read: Callable[[GraphTerm], Any], type: str, estimator: KlEstimator
+) -> None:
+    penalty = {"kl_coefficient": 0.1, "reference_log_probs": "reference_log_probs"}
+    column = {"valid": "v"} if type == "ClippedLoss" else {"scores": "s"}
+    term = GraphTerm(type=type, settings={**column, **penalty})
+    assert read(term).kl_estimator is estimator
+    named = GraphTerm(type=type, settings={**term.settings, "kl_estimator": "K2"})
+    assert read(named).kl_estimator is KlEstimator.K2
 
 
 def test_settings_that_a_manifest_cannot_hold_are_told() -> None:

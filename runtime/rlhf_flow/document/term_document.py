@@ -23,6 +23,8 @@ from rlhf_flow.step.operations import Operation
 # reading can build.
 LOSSES: Mapping[str, type[Loss]] = {kind.__name__: kind for kind in get_args(Loss)}
 OPERATIONS: Mapping[str, type[Operation]] = {kind.__name__: kind for kind in get_args(Operation)}
+# Stored terms left the estimator of a KL penalty out while it had these defaults.
+FORMER_KL_ESTIMATORS = {"ClippedLoss": "K3", "PenalizedScores": "K1", "TokenRewards": "K1"}
 
 
 def write_term(term: Loss | Operation) -> GraphTerm:
@@ -83,7 +85,7 @@ def _build(label: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
         )
     # By setting: its plain values, by index or key. A single value has the key "".
     stored: dict[str, dict[str, Setting]] = {}
-    for path, value in term.settings.items():
+    for path, value in _with_kl_estimator(term).items():
         name, _, inner = path.partition(".")
         stored.setdefault(name, {})[inner] = value
     hints = _hints(kind)
@@ -100,6 +102,13 @@ def _build(label: str, kinds: Mapping[str, type[Any]], term: GraphTerm) -> Any:
         return kind(**arguments)
     except FlowError as error:
         raise InvalidGraph(str(error)) from error
+
+
+def _with_kl_estimator(term: GraphTerm) -> Mapping[str, Setting]:
+    settings, estimator = term.settings, FORMER_KL_ESTIMATORS.get(term.type)
+    if estimator is None or "kl_estimator" in settings or not settings.get("kl_coefficient"):
+        return settings
+    return {**settings, "kl_estimator": estimator}
 
 
 def _flat(owner: str, name: str, value: object) -> Iterator[tuple[str, Setting]]:
