@@ -2,7 +2,7 @@
 -- Job: what it says of itself. Suspended: it waits for a person or a queue. Stalled or Failed: it needs a change.
 local status = obj.status or {}
 if (status.observedGeneration or -1) ~= obj.metadata.generation then
-  return {status = "Progressing", message = "The operator has not looked at it yet"}
+  return {status = "Progressing", message = "The operator has not reconciled it yet"}
 end
 
 local conditions = {}

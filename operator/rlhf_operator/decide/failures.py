@@ -88,7 +88,7 @@ def backoff_seconds(policy: FailurePolicy, in_a_row: int, settings: Settings) ->
     Args:
         in_a_row: number of the restart since the last new checkpoint, from 1.
     """
-    # The first one does not wait: the checkpoint proves that the job makes progress.
+    # The first one since a checkpoint, or since the job's start, is no series of failures yet.
     if in_a_row <= 1:
         return 0.0
     doublings = min(in_a_row - 2, 16)
