@@ -211,11 +211,11 @@ def test_whole_numbers_stand_for_others() -> None:
 def test_penalties_that_were_stored_without_an_estimator_have_the_former_default(
     read: Callable[[GraphTerm], Any], type: str, estimator: KlEstimator
 ) -> None:
-    penalty = {"kl_coefficient": 0.1, "reference_log_probs": "reference_log_probs"}
-    column = {"valid": "v"} if type == "ClippedLoss" else {"scores": "s"}
-    term = GraphTerm(type=type, settings={**column, **penalty})
+    values: dict[str, Any] = {"kl_coefficient": 0.1, "reference_log_probs": "reference_log_probs"}
+    values |= {"valid": "v"} if type == "ClippedLoss" else {"scores": "s"}
+    term = GraphTerm(type=type, settings=values)
     assert read(term).kl_estimator is estimator
-    named = GraphTerm(type=type, settings={**term.settings, "kl_estimator": "K2"})
+    named = GraphTerm(type=type, settings={**values, "kl_estimator": "K2"})
     assert read(named).kl_estimator is KlEstimator.K2
 
 

@@ -24,7 +24,11 @@ from rlhf_flow.step.operations import Operation
 LOSSES: Mapping[str, type[Loss]] = {kind.__name__: kind for kind in get_args(Loss)}
 OPERATIONS: Mapping[str, type[Operation]] = {kind.__name__: kind for kind in get_args(Operation)}
 # Stored terms left the estimator of a KL penalty out while it had these defaults.
-FORMER_KL_ESTIMATORS = {"ClippedLoss": "K3", "PenalizedScores": "K1", "TokenRewards": "K1"}
+FORMER_KL_ESTIMATORS: Mapping[str, str] = {
+    "ClippedLoss": "K3",
+    "PenalizedScores": "K1",
+    "TokenRewards": "K1",
+}
 
 
 def write_term(term: Loss | Operation) -> GraphTerm:
