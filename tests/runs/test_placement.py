@@ -150,7 +150,7 @@ def test_the_policy_generates_beside_the_critic_and_is_trained_elsewhere(
     sent = [metrics.get("throughput/transition_bytes") for metrics in step_metrics(made.folder)]
     model = BUILTIN_MODELS[BuiltinModel.TINY_LLAMA]
     trained = TrainedModel(
-        model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, elsewhere=generation.mesh
+        model, mesh_of(plan, "actor"), 4, TrainingEngineType.FSDP, generation_mesh=generation.mesh
     )
     assert sent[-1] == weight_bytes(trained, generation.mesh)
 
@@ -190,7 +190,7 @@ def test_calls_with_meshes_cuts_and_engines_of_their_own(place: Path, colocated:
         meshes["actor"],
         4,
         TrainingEngineType.MEGATRON,
-        elsewhere=generation.mesh,
+        generation_mesh=generation.mesh,
     )
     sent = weight_bytes(trained, generation.mesh)
     assert step_metrics(made.folder)[-1]["throughput/transition_bytes"] == sent

@@ -176,7 +176,17 @@ class BatchGenerator:
     def start(
         self, prompts: Column, sampling: Sampling, version: int, max_tokens: int
     ) -> ResponseBatch:
-        """Add the rows of `generate` without running them."""
+        """Add the rows of `generate` without running them.
+
+        Raises:
+            StaleWeights: the engine has other weights, or sequences of an earlier call.
+        """
+        if self._engine.has_work:
+            # Their keys and values would stay in the prefix cache, which this call shares.
+            raise StaleWeights(
+                "an earlier call has not ended: got an engine with running sequences, allowed an "
+                "idle one; nothing was generated"
+            )
         batch = ResponseBatch(self._engine, version, self._ids)
         batch.add(prompts, sampling, [max_tokens] * len(sampling.seeds))
         return batch

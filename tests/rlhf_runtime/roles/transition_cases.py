@@ -93,7 +93,7 @@ def names(size: int) -> tuple[str, ...]:
 
 ENDS = {"embedding": (5, 3), "norm": (6,)}
 """Full shapes."""
-WHOLE: Mapping[str, Mapping[str, tuple[TensorSlice | None, ...]]] = {
+UNCUT: Mapping[str, Mapping[str, tuple[TensorSlice | None, ...]]] = {
     "rows": {
         name: tuple(shard_slice(shape, 0, rank, 4) for rank in range(4))
         for name, shape in ENDS.items()
