@@ -17,6 +17,7 @@ from rlhf_runtime.engines.generation import (
     SequenceEnded,
     StopReason,
 )
+from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.hooks import Hook, noop
 
 
