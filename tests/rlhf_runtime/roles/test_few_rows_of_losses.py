@@ -93,7 +93,7 @@ class FewContext:
     score_metric: ClassVar[str] = "reward/learned"
     folder: ClassVar[Path] = Path("model")
     job: ClassVar[RLHFJob] = make_job(Path("model"))
-    planned: ClassVar[Any] = SimpleNamespace(offload=OffloadDepth.NOTHING, generates=False)
+    role_plan: ClassVar[Any] = SimpleNamespace(offload=OffloadDepth.NOTHING, generates=False)
 
 
 @pytest.fixture(autouse=True)
