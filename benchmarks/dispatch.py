@@ -25,7 +25,8 @@ from dispatch_growth import ACTORS, SIMULATED, measure_growth, report_growth
 from outcome import milliseconds, note, paired_ratio, print_json, print_table, verdict
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of

@@ -13,7 +13,8 @@ import ray
 from outcome import bound, note, print_json, print_table
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
 from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import ShardRef, as_batch

@@ -118,7 +118,7 @@ class Runner:
     """The engines of one model on one rank."""
 
     def __init__(self, work: Work, world: Any) -> None:
-        from rlhf_api.plan import Mesh
+        from rlhf_api.mesh import Mesh
         from rlhf_runtime.engines.parallel import make_contexts
 
         self._work, self._world = work, world

@@ -20,7 +20,7 @@ from statistics import mean
 from papers_job import GPUS_PER_NODE, MODELS, paper_hardware
 from papers_verdict import same_share
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.transfers import reshard_seconds, reshard_traffic

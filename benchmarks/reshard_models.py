@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.memory.engine_groups import TrainedModel, engine_meshes
 from rlhf_runtime.reshard.accounting import tensor_parallel_pieces

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Contract
-from rlhf_api.cel import member, text
+from rlhf_api.cel_literals import member, text
 from rlhf_api.rules import Rule, Violation, violation_if
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan_memory import MemoryItem
 
 MIB, GIB = 2**20, 2**30

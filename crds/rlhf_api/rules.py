@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.problems import FieldPath, Problem
 
 _PLACEHOLDER = "\0"

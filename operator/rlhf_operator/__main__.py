@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlhf_operator.apply.performer import Performer
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
-from rlhf_operator.clients.head.client import HttpClient
+from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.kube.cached import CachedKube
 from rlhf_operator.clients.kube.discovery import require_job_kind
 from rlhf_operator.clients.kube.protocol import KubeError

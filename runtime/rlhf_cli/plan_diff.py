@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GenerationPlan, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GenerationPlan, Plan
 from rlhf_api.problems import Problem
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
+    from rlhf_api.mesh import Mesh
+    from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Plan
     from rlhf_api.plan_memory import MemoryPlan
     from rlhf_flow.trace.graph import Graph
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_flow.errors import DoesNotFit
 from rlhf_planner.memory.choices import MemoryChoice, memory_choices, tried

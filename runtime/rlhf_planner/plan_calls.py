@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import CallPlan, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.memory.generation import EngineChoice

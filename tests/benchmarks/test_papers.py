@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 
 ROLES = ("actor", "critic", "reference", "reward_model")

@@ -10,7 +10,7 @@ from typing import Any
 import celpy
 from celpy import celtypes
 
-from rlhf_api.cel import escaped
+from rlhf_api.cel_literals import escaped
 
 Schema = dict[str, Any]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 
 
 def test_tensor_groups_are_neighbours_or_a_stride_apart() -> None:

@@ -18,9 +18,9 @@ from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file as load_jobs
 from rlhf_cli.app import app
 from rlhf_cli.staging import staging_folder
+from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.roles.saved_models import SavedModel, saved_models
 

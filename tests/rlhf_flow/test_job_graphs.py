@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphInputs, GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.memory.roles import role_models

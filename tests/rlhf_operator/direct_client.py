@@ -6,7 +6,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from rlhf_operator.clients.head.addresses import Address
-from rlhf_operator.clients.head.client import Answer, AnswerTooLong, HttpClient
+from rlhf_operator.clients.head.http import Answer, AnswerTooLong, HttpClient
 from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 from .fake_head import FakeHeads

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rlhf_api.report import StatusReport
 from rlhf_operator.clients.head.addresses import Address
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHead
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHead
 from rlhf_operator.clients.head.protocol import HeadUnreachable
 
 from ..heavy_starts import Heavy, count_start

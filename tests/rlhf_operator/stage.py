@@ -12,8 +12,8 @@ from typing import Protocol
 
 from rlhf_api.report import StatusReport
 from rlhf_operator.clients.head.addresses import Address
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHeads
 
 from .awaited import PlainHead, now, place
 from .direct_client import DirectClient

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import (
     HeadRefused,
     HeadUnreachable,

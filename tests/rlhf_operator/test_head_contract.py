@@ -11,7 +11,7 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
-from rlhf_operator.clients.head.http import JOBS_BYTES, REPORT_BYTES
+from rlhf_operator.clients.head.http_head import JOBS_BYTES, REPORT_BYTES
 from rlhf_operator.clients.head.protocol import (
     HeadRefused,
     HeadUnreachable,

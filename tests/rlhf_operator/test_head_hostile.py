@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from rlhf_operator.clients.head.addresses import Address
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import JOBS_BYTES, HttpHead
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import JOBS_BYTES, HttpHead
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
 
 from .awaited import PlainHead, now

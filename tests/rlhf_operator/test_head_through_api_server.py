@@ -16,8 +16,8 @@ import yaml
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
 from rlhf_operator.clients.head.addresses import Certificates, HeadPod, ThroughApiServer
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHead
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHead
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable, SubmissionState
 
 from ..cluster.kubectl import Kubectl

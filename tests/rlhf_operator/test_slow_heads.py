@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rlhf_api.report import StatusReport
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.addresses import HeadPod
-from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, Submission
 from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.queue import JobQueue

@@ -20,8 +20,8 @@ from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import Performer
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, job_key
 from rlhf_operator.clients.kube.protocol import KubeError, Manifest
 from rlhf_operator.config import JobDefaults

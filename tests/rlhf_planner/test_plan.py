@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import GenerationPlan, GraphName, Mesh, ModelHead, Plan, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GenerationPlan, GraphName, ModelHead, Plan, Pool
 from rlhf_api.plan_memory import MemoryPlan, MemoryUse, phase_peaks
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.parallel import ParallelContext, make_contexts
 from rlhf_runtime.engines.world import World
 

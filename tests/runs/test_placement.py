@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Plan
 from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
 from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes, weight_bytes
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS

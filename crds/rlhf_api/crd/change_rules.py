@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlhf_api.cel import member
+from rlhf_api.cel_literals import member
 from rlhf_api.changes import MUTABLE_ON_RESUME, MUTABLE_WHILE_RUNNING
 from rlhf_api.limits import Schema
 from rlhf_api.rules import Rule

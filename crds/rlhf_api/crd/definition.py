@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.crd.change_rules import change_rules
 from rlhf_api.crd.structural import structural_schema
 from rlhf_api.limits import Schema, describe_allowed

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field
 
 from rlhf_api.base import Contract, Entrypoint, Identifier
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
 from rlhf_api.spec.policy_loss import AlgorithmSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel import cel_map, text, texts
+from rlhf_api.cel_literals import cel_map, text, texts
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings

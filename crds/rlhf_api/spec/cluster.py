@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from rlhf_api.base import Contract, ObjectName, Text
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, violation_if
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel import member, text
+from rlhf_api.cel_literals import member, text
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
 from rlhf_api.spec.checkpoint import KeepBest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.objective import ObjectiveType
 from rlhf_api.spec.placement import PlacementType

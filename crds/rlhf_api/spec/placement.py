@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Identifier, Name
-from rlhf_api.cel import texts
+from rlhf_api.cel_literals import texts
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.objective import PlacementObjective
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier, Text
-from rlhf_api.cel import texts
+from rlhf_api.cel_literals import texts
 from rlhf_api.exclusive import Alternatives
 from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm import ParameterValue

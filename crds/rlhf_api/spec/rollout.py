@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count
-from rlhf_api.cel import text
+from rlhf_api.cel_literals import text
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, Violation, violation_if
 

@@ -47,14 +47,8 @@ from rlhf_operator.decide.provisioning import (
     set_accepted,
 )
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.decide.teardown import (
-    await_stopped_driver,
-    clean_up,
-    delete_and_release,
-    fail_past_deadline,
-    replace_outdated,
-    suspend,
-)
+from rlhf_operator.decide.suspension import await_stopped_driver, replace_outdated, suspend
+from rlhf_operator.decide.teardown import clean_up, delete_and_release, fail_past_deadline
 
 Predicate = Callable[[Snapshot], bool]
 Transition = Callable[[Draft], None]

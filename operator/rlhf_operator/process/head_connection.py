@@ -13,8 +13,8 @@ from rlhf_operator.clients.head.addresses import (
     Route,
     ThroughApiServer,
 )
-from rlhf_operator.clients.head.client import HttpClient
-from rlhf_operator.clients.head.http import HttpHeads
+from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, HeadUnreachable
 from rlhf_operator.config import HeadAccess, OperatorConfig
 from rlhf_operator.errors import BadConfig

@@ -62,7 +62,6 @@ def plan(
       rlhf plan job.yaml
       rlhf plan job.yaml --devices 2
       rlhf plan job.yaml --set spec.rollout.samplesPerPrompt=16
-      rlhf plan job.yaml -o json
       rlhf plan job.yaml -o graph
       rlhf plan job.yaml --html plan.html
       rlhf plan job.yaml --prove

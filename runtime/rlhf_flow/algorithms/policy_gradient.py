@@ -1,7 +1,8 @@
 """Policy-gradient algorithms: what they share, and GRPO, RLOO, OPO and REINFORCE++.
 
 GRPO from preset to formula: `GrpoSettings` of `rlhf_api.spec.presets` -> `PolicyGradient.step` ->
-the advantages of `estimator` -> `rlhf_runtime.roles.operations` -> `rlhf_runtime.numerics.groups`.
+the advantages of `estimator` -> `rlhf_runtime.roles.operations` ->
+`rlhf_runtime.numerics.group_advantages`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_flow.errors import PlanError, ProfileUnusable
 from rlhf_planner.baselines.rule import feasible_placement, fits, symmetric_placements
 from rlhf_planner.bounds.time import CallTimeBounds

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from rlhf_api.plan import Mesh, ModelHead, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead, Pool
 from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut

@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.plan_estimate import Alternative
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_flow.errors import DoesNotFit, PlanError

@@ -12,7 +12,8 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
-from rlhf_api.plan import Mesh, OffloadDepth, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import OffloadDepth, Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.spec.resources import Device
 from rlhf_flow.step.calls import ModelCall

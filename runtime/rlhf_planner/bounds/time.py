@@ -14,7 +14,8 @@ from math import inf
 from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, OffloadDepth, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, OffloadDepth, Pool
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.trace.graph import Graph

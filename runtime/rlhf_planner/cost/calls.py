@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlhf_api.calls import TRANSITIONS, CallKind
-from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GenerationPlan, GraphName, Plan
 from rlhf_flow.step.calls import CopyOptions, ModelCall, TrainOptions
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.batches import (

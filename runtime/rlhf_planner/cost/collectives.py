@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.cost.hardware import Hardware
 
 

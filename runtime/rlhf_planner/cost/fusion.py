@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlhf_api.calls import FINISH, CallId, CallKind
-from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_api.plan_text import describe_devices
 from rlhf_flow.trace.graph import Graph

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_planner.cost.collectives import Group, Links
 from rlhf_planner.cost.layers import LayerCut, LayerKind, LayerSeconds, LayerTime

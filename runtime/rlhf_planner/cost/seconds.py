@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.layers import LayerSeconds
 from rlhf_planner.memory.items import FLOAT32_BYTES

@@ -28,7 +28,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlhf_api.calls import IDLE
-from rlhf_api.plan import Mesh, OffloadDepth
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.micro_batches import Batch

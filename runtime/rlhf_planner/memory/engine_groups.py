@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan_text import describe_groups
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_sizing.shape import DecoderShape

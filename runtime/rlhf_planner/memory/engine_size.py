@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.plan_text import format_bytes
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_planner.memory.engine_groups import TrainedModel, can_group, engine_meshes

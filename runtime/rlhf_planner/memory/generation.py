@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_api.calls import CallKind, Phase, call_phase
-from rlhf_api.plan import GraphName, Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Pool
 from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device

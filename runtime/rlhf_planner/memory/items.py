@@ -11,7 +11,8 @@ from fractions import Fraction
 from math import ceil
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryUse, sum_by_phase
 from rlhf_api.plan_text import describe_item, format_bytes
 from rlhf_api.spec.models import Precision, TrainingEngineType

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
-from rlhf_api.plan import Mesh, OffloadDepth
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device

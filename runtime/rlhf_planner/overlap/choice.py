@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import NotOffered
 from rlhf_planner.cost.batches import call_batch

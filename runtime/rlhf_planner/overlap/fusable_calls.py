@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations, groupby
 
 from rlhf_api.calls import CallId, CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom, Operation, Scope
 from rlhf_flow.trace.graph import Graph

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.problems import Problem
 from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor

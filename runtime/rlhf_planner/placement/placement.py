@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from functools import cached_property
 
 from rlhf_api.calls import CallKind, Phase, call_phase
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import lcm
 
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import InvalidPlacement
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec

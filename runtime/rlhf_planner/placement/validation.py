@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered

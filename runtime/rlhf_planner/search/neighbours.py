@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.errors import PlanError
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_planner.baselines.real import real_heuristic
 from rlhf_planner.bounds.step import Seconds
 from rlhf_planner.bounds.time import NONE, CallTimeBounds

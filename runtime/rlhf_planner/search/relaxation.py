@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, MemoryBounds, capacity_of, uncut
 from rlhf_planner.bounds.step import Seconds
 from rlhf_planner.bounds.time import NONE, Calls, CallTimeBounds, RoleConfig

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 from rlhf_planner.memory.engine_size import is_possible, possible_sizes
 from rlhf_planner.placement.parallelism import torn_groups

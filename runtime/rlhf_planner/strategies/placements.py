@@ -22,7 +22,8 @@ from math import comb, prod
 from typing import NamedTuple, TypeVar
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Mesh, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Pool
 from rlhf_planner.placement.placement import CallPlacement, RolePlacement
 from rlhf_planner.problem.problem import PlanningProblem
 

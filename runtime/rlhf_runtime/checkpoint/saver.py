@@ -19,9 +19,9 @@ from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, Sta
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
 from rlhf_runtime.checkpoint.storage import filesystem_options, resolve_storage
-from rlhf_runtime.checkpoint.writer import DigestingWriter
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from rlhf_api.plan import Mesh, union_ranks
+from rlhf_api.mesh import Mesh, union_ranks
 from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, returned_columns
 from rlhf_runtime.controller.batch import Batch, InputSources, ShardRef, as_batch

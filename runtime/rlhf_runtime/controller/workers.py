@@ -15,7 +15,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rlhf_api.plan import Mesh, Plan, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.local_ray import SHARED_MEMORY

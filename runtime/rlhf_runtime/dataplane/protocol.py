@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlhf_api.plan import Mesh, union_ranks
+from rlhf_api.mesh import Mesh, union_ranks
 from rlhf_runtime.dataplane.partition import Slice
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime import user_code
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates, Protocol

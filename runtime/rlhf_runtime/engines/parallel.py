@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.engines.world import World
 

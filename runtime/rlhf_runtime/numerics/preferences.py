@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
-from rlhf_runtime.numerics.groups import group_extremes
+from rlhf_runtime.numerics.group_advantages import group_extremes
 
 
 class Pairs(NamedTuple):

@@ -8,11 +8,14 @@ sums along the dimensions suffice. It detects stale, lost and misplaced weights,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from rlhf_runtime.reshard.slices import TensorSlice
+from rlhf_runtime.reshard.views import Views
 
 CPU_BLOCK_ELEMENTS = 1 << 16
 """Widened to 512 KiB of int64: stays in a core's cache; measured fastest."""
@@ -22,7 +25,7 @@ GPU_BLOCK_ELEMENTS = 1 << 24
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def piece_checksum(
+def slice_checksum(
     tensor: Float[Tensor, "*shape"], box: TensorSlice, dtype: torch.dtype | None = None
 ) -> Int64[Tensor, ""]:
     """The checksum of a slice of a tensor.
@@ -48,6 +51,28 @@ def piece_checksum(
     for dim, sums in enumerate(later_sums, start=1):
         checksum = checksum + (sums * _weights(box, dim, tensor.device)).sum()
     return checksum
+
+
+def tensor_checksums(
+    names: Sequence[str], views: Views, dtypes: Mapping[str, torch.dtype]
+) -> Int64[Tensor, " names"]:
+    """Checksums of this rank's slices of each tensor, on the host; 0 without a slice.
+
+    Args:
+        names: of the tensors.
+        views: this rank's slices.
+        dtypes: in which each tensor is compared.
+    """
+    device = next((view.tensor.device for parts in views.values() for view in parts), None)
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    sums = [
+        sum(
+            (slice_checksum(view.tensor, view.box, dtypes[name]) for view in views.get(name, ())),
+            zero,
+        )
+        for name in names
+    ]
+    return torch.stack(sums).cpu()  # one copy: the host would wait for the device at each one
 
 
 def _marginals(

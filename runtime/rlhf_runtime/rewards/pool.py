@@ -28,7 +28,7 @@ from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores
-from rlhf_runtime.rewards.verifier_process import ProcessExited, VerifierProcess
+from rlhf_runtime.rewards.verifier_handle import ProcessExited, VerifierProcess
 
 # Time limit for importing a verifier's module; generous, because it may import torch.
 START_SECONDS = 120.0

@@ -44,7 +44,7 @@ from rlhf_runtime.numerics.advantages import (
     penalized_advantages,
     rewards_to_go,
 )
-from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
+from rlhf_runtime.numerics.group_advantages import group_advantages, mixed_groups, pass_at_k
 from rlhf_runtime.numerics.losses import kl_estimate
 from rlhf_runtime.numerics.moments import (
     Reduce,

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from rlhf_runtime.engines.generation import GenerationEngine
 from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
-from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.checksum import tensor_checksums
 from rlhf_runtime.reshard.execute import PreparedTransfer
 from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import num_copies
@@ -163,8 +162,8 @@ class WeightSync:
 
         Also detects replicated weights that have diverged.
         """
-        sent = _checksums(self._names, self._source, self._transfer.dtypes)
-        received = _checksums(self._names, self._target, self._transfer.dtypes)
+        sent = tensor_checksums(self._names, self._source, self._transfer.dtypes)
+        received = tensor_checksums(self._names, self._target, self._transfer.dtypes)
         # One reduction for both.
         sent, received = self._ranks.sum(torch.stack([sent, received]))
         # On either side every element of a tensor lies on the same number of ranks, so a sum over
@@ -178,19 +177,6 @@ class WeightSync:
                 f"{self._names[different[0]]}, at version {version}; nothing was generated with "
                 "them"
             )
-
-
-def _checksums(names: list[str], views: Views, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:
-    device = next((view.tensor.device for parts in views.values() for view in parts), None)
-    zero = torch.zeros((), dtype=torch.int64, device=device)
-    sums = [
-        sum(
-            (piece_checksum(view.tensor, view.box, dtypes[name]) for view in views.get(name, ())),
-            zero,
-        )
-        for name in names
-    ]
-    return torch.stack(sums).cpu()  # one copy: the host would wait for the device at each one
 
 
 def _check_names(trained: set[str], generating: set[str]) -> None:

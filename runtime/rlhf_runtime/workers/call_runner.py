@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlhf_api.plan import CallPlan, GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory, out_of_memory_text

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.checkpoint.record import SavedFile

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_api.plan import Plan, union_ranks
+from rlhf_api.mesh import union_ranks
+from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.faults import Fault
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_planner.baselines.hybridflow import (
     STAGES,
     Mapper,

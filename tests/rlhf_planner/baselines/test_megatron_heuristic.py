@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.baselines.rule import fits, megatron_heuristic, symmetric_placements
 from rlhf_planner.feasibility import apply_placement
 from rlhf_planner.problem.problem import PlanningProblem

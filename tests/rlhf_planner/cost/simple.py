@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.analytic_layers import AnalyticLayers, analytic_layers

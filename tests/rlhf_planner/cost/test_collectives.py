@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.cost.collectives import ALONE, Group, Links
 from rlhf_planner.cost.hardware import HARDWARE
 

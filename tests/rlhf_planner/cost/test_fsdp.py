@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.hardware import Hardware

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.cost.transfers import (
     received_on,

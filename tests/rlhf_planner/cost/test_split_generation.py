@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.analytic_layers import analytic_layers

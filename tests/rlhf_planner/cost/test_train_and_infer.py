@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.hardware import HARDWARE, RATES, Hardware
 from rlhf_planner.cost.micro_batches import Batch, Lengths

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_api.plan import Mesh, OffloadDepth
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.transfers import (

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan_text import describe_groups
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.memory.engine_groups import (

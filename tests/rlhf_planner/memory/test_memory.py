@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import Phase
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryPlan, MemoryUse, PhasePeak, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.fusion import Fusion, fused_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.overlap.fusable_calls import finish_meshes
 
 from .fused_jobs import mesh_of

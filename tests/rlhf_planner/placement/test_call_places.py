@@ -8,7 +8,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Mesh, Plan, Pool, union_ranks
+from rlhf_api.mesh import Mesh, union_ranks
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered

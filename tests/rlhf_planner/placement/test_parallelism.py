@@ -10,7 +10,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
-from rlhf_api.plan import GraphName, Mesh, Plan, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.reading.explain import explain
 from rlhf_api.spec.models import TrainingEngineType

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rlhf_api.calls import IDLE, CallKind
 from rlhf_api.exits import ExitCode
-from rlhf_api.plan import GraphName, Mesh, Plan, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.plan_memory import MemoryUse, phase_peaks
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, RoleCalls

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.plan import Mesh, Plan, Pool
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import InvalidPlacement, NotOffered

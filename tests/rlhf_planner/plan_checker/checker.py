@@ -8,7 +8,8 @@ from collections import Counter
 from itertools import combinations
 
 from rlhf_api.calls import TRANSITIONS, CallKind
-from rlhf_api.plan import CallPlan, GraphName, Mesh, OffloadDepth, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GraphName, OffloadDepth, Plan
 from rlhf_api.spec.models import Offload, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.problem.problem import PlanningProblem

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 
 
 class Layout(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import ray
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import Custom
 from rlhf_runtime.calls.inputs import CallInputs

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
 from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import (

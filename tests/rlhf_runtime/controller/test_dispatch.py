@@ -8,7 +8,8 @@ import pytest
 import ray
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import CallPlan, GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom, Scope

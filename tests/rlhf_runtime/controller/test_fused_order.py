@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_planner.simulation.step_tasks import EARLY, LATE, site_of, step_tasks
 from rlhf_runtime.dataplane.partition import RowSubset
 

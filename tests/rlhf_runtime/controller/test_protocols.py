@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom
 from rlhf_runtime.calls.inputs import CallInputs

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, Options, TrainOptions
 from rlhf_flow.step.losses import BradleyTerry, CrossEntropy, Dpo
 from rlhf_flow.step.operations import Custom, Scope

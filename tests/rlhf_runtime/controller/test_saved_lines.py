@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import CallPlan, GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import CallPlan, GraphName
 from rlhf_flow.step.calls import ModelCall, SaveOptions
 from rlhf_flow.step.columns import LINES
 from rlhf_runtime.controller.dispatch import StepBackend

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.fusion import Fusion, fused_plan

@@ -10,7 +10,7 @@ from itertools import product
 from math import ceil
 from typing import NamedTuple
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 
 GRIDS = [
     Mesh(pool="a", data=data, tensor=tensor, pipeline=pipeline)

@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.operations import Custom
 from rlhf_runtime.dataplane.call_protocols import BY_KIND, protocol_of, row_bounds

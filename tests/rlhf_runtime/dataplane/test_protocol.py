@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.dataplane.partition import contiguous_rows
 from rlhf_runtime.dataplane.protocol import PROTOCOLS, Coordinates
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.dataplane.partition import Slice, contiguous_rows
 from rlhf_runtime.dataplane.protocol import Protocol
 from rlhf_runtime.dataplane.user_protocol import check_cover

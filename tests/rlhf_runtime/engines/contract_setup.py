@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 
 from .megatron_models import CONFIGS, PLAIN, TIED, WIDE
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.megatron import pipeline
 from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
 from rlhf_runtime.engines.megatron.family import Cut

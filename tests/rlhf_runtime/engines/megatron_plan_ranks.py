@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from transformers import PretrainedConfig
 
-from rlhf_api.plan import Mesh, ModelHead
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.items import RoleModel

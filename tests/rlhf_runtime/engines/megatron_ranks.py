@@ -19,7 +19,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel.layers import param_is_not_tensor_parallel_duplicate
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlhf_api.plan import Mesh
+from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.megatron.files import load_model, save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
 from rlhf_runtime.engines.megatron.layout import check_mesh_pieces

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine

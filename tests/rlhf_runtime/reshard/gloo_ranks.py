@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.checksum import slice_checksum
 from rlhf_runtime.reshard.errors import PlanError, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
 from rlhf_runtime.reshard.gathering import gather_layouts
@@ -275,9 +275,9 @@ def checksums_of_source_and_target_agree(rank: int, world_size: int) -> None:
     execute(plan_reshard(source, target), rank, sources, targets)
     names = [name for name in shapes if "norm" not in name]
     held = torch.stack(
-        [sum_of(piece_checksum(t, b, mixed(name)) for t, b in sources[name]) for name in names]
+        [sum_of(slice_checksum(t, b, mixed(name)) for t, b in sources[name]) for name in names]
     )
-    got = torch.stack([sum_of(piece_checksum(t, b) for t, b in targets[name]) for name in names])
+    got = torch.stack([sum_of(slice_checksum(t, b) for t, b in targets[name]) for name in names])
     dist.all_reduce(held)
     pair = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)][rank // 2]
     dist.all_reduce(got, group=pair)

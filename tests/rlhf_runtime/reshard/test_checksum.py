@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.reshard import checksum
-from rlhf_runtime.reshard.checksum import piece_checksum
+from rlhf_runtime.reshard.checksum import slice_checksum
 from rlhf_runtime.reshard.slices import TensorSlice, shard_slice
 
 from ...depth import examples
@@ -32,7 +32,7 @@ def test_it_is_the_sum_over_elements(
     monkeypatch.setattr(checksum, "CPU_BLOCK_ELEMENTS", 9)
     tensor = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0)).to(dtype)
     box = TensorSlice(tuple(range(10, 10 + len(shape))), shape)
-    assert piece_checksum(tensor, box).item() == naive(tensor, box)
+    assert slice_checksum(tensor, box).item() == naive(tensor, box)
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -51,17 +51,17 @@ def test_parts_add_up_however_the_box_is_cut(
             start = tuple(a + b for a, b in zip(box.start, half.start, strict=True))
             parts.append(TensorSlice(start, half.shape))
     total = sum(
-        (piece_checksum(tensor[part.slices_in(whole)], part) for part in parts),
+        (slice_checksum(tensor[part.slices_in(whole)], part) for part in parts),
         torch.zeros((), dtype=torch.int64),
     )
-    assert torch.equal(total, piece_checksum(tensor, whole))
+    assert torch.equal(total, slice_checksum(tensor, whole))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_element_or_swapped_rows_or_columns_are_noticed(dtype: torch.dtype) -> None:
     tensor = torch.randn(6, 8, generator=torch.manual_seed(0)).to(dtype)
     box = TensorSlice.full(tensor.shape)
-    seen = {int(piece_checksum(tensor, box))}
+    seen = {int(slice_checksum(tensor, box))}
     changed = tensor.clone()
     changed[3, 4] += 0.125
     rows = tensor[[0, 4, 2, 3, 1, 5]]
@@ -70,8 +70,8 @@ def test_a_changed_element_or_swapped_rows_or_columns_are_noticed(dtype: torch.d
     two_elements = tensor.clone()
     two_elements[0, 1], two_elements[1, 0] = tensor[1, 0], tensor[0, 1]
     for variant in (changed, rows, columns, shifted, two_elements):
-        seen.add(int(piece_checksum(variant, box)))
-    seen.add(int(piece_checksum(tensor, TensorSlice((1, 0), (6, 8)))))
+        seen.add(int(slice_checksum(variant, box)))
+    seen.add(int(slice_checksum(tensor, TensorSlice((1, 0), (6, 8)))))
     assert len(seen) == 7
 
 
@@ -79,20 +79,20 @@ def test_strides_do_not_matter() -> None:
     fused = torch.randn(12, 10, generator=torch.manual_seed(0))
     box = TensorSlice((2, 3), (4, 5))
     view = fused[4:8, 2:7]
-    assert torch.equal(piece_checksum(view, box), piece_checksum(view.clone(), box))
+    assert torch.equal(slice_checksum(view, box), slice_checksum(view.clone(), box))
     turned = view.T.contiguous().T
-    assert torch.equal(piece_checksum(turned, box), piece_checksum(view.clone(), box))
+    assert torch.equal(slice_checksum(turned, box), slice_checksum(view.clone(), box))
 
 
 def test_elements_can_be_cast_on_the_way() -> None:
     tensor = torch.randn(40, 5, generator=torch.manual_seed(0))
     box = TensorSlice.full(tensor.shape)
-    cast = piece_checksum(tensor, box, dtype=torch.bfloat16)
-    assert torch.equal(cast, piece_checksum(tensor.bfloat16(), box))
+    cast = slice_checksum(tensor, box, dtype=torch.bfloat16)
+    assert torch.equal(cast, slice_checksum(tensor.bfloat16(), box))
 
 
 def test_an_empty_part_adds_nothing() -> None:
-    assert piece_checksum(torch.empty(0, 4), TensorSlice((9, 0), (0, 4))).item() == 0
+    assert slice_checksum(torch.empty(0, 4), TensorSlice((9, 0), (0, 4))).item() == 0
 
 
 @pytest.mark.gpu
@@ -101,4 +101,4 @@ def test_an_empty_part_adds_nothing() -> None:
 def test_a_gpu_computes_the_same_checksum(dtype: torch.dtype) -> None:
     tensor = torch.randn(300, 200, generator=torch.manual_seed(0)).to(dtype)
     box = TensorSlice((5, 7), (300, 200))
-    assert torch.equal(piece_checksum(tensor.cuda(), box).cpu(), piece_checksum(tensor, box))
+    assert torch.equal(slice_checksum(tensor.cuda(), box).cpu(), slice_checksum(tensor, box))

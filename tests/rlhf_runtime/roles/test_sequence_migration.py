@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GraphName, Mesh
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import GraphName
 from rlhf_api.plan_fusion import StageFusion
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from vllm.distributed import parallel_state
 
-from rlhf_api.plan import GraphName, Mesh, union_ranks
+from rlhf_api.mesh import Mesh, union_ranks
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.memory.engine_groups import TrainedModel, kept_bytes, weight_bytes
 from rlhf_runtime.dataplane.columns import Column

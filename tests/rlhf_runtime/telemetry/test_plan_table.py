@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_api.plan import Mesh, Plan
+from rlhf_api.mesh import Mesh
+from rlhf_api.plan import Plan
 from rlhf_runtime.telemetry.plan_section import plan_tables
 from rlhf_runtime.telemetry.report import write_report
 

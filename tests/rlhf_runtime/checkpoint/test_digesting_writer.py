@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import SavedFile
-from rlhf_runtime.checkpoint.writer import DigestingWriter
 
 from ...small_disk import small_disk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import celpy
 import pytest
 
-from rlhf_api.cel import member, text, texts
+from rlhf_api.cel_literals import member, text, texts
 from rlhf_api.exclusive import exactly_one
 from rlhf_api.rules import Rule
 

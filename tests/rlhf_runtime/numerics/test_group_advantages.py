@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_flow.step.operations import GroupBaseline
-from rlhf_runtime.numerics.groups import group_advantages, mixed_groups, pass_at_k
+from rlhf_runtime.numerics.group_advantages import group_advantages, mixed_groups, pass_at_k
 
 from ...depth import examples
 
