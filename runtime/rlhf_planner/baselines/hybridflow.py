@@ -38,7 +38,7 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
 from rlhf_flow.errors import PlanError, ProfileUnusable
 from rlhf_planner.baselines.rule import feasible_placement, fits, symmetric_placements
-from rlhf_planner.bounds.time import CallTimeBounds
+from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.cost.calls import generate_call_seconds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware

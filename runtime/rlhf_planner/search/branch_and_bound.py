@@ -25,8 +25,8 @@ from math import inf
 from rlhf_api.errors import ManifestError
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import PlanError
+from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.bounds.memory import MemoryBounds
-from rlhf_planner.bounds.time import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import evaluate

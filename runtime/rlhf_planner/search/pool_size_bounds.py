@@ -18,8 +18,8 @@ from math import inf
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
 from rlhf_planner.baselines.real import real_heuristic
+from rlhf_planner.bounds.calls import NONE, CallTimeBounds
 from rlhf_planner.bounds.step import Seconds
-from rlhf_planner.bounds.time import NONE, CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.placement.placement import CallPlacement

@@ -9,9 +9,9 @@ from itertools import product
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
+from rlhf_planner.bounds.calls import NONE, Calls, CallTimeBounds, RoleConfig
 from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, MemoryBounds, capacity_of, uncut
 from rlhf_planner.bounds.step import Seconds
-from rlhf_planner.bounds.time import NONE, Calls, CallTimeBounds, RoleConfig
 from rlhf_planner.memory.choices import MemoryChoice, forced_recompute
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.offloading import offload_choices

@@ -8,9 +8,9 @@ from functools import cached_property
 from operator import add, le, sub
 from typing import NamedTuple
 
+from rlhf_planner.bounds.calls import Calls
 from rlhf_planner.bounds.memory import BytesPerPhase, Capacity
 from rlhf_planner.bounds.step import Order, Seconds
-from rlhf_planner.bounds.time import Calls
 from rlhf_planner.strategies.parallelism import Cut, with_layout
 from rlhf_planner.strategies.placements import Placement
 

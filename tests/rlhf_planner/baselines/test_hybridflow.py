@@ -20,7 +20,7 @@ from rlhf_planner.baselines.hybridflow import (
     single_roles,
 )
 from rlhf_planner.baselines.rule import fits, symmetric_placements
-from rlhf_planner.bounds.time import CallTimeBounds
+from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.problem.problem import PlanningProblem

@@ -14,9 +14,9 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import PlanError
+from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.bounds.memory import MemoryBounds
 from rlhf_planner.bounds.step import Order, Seconds
-from rlhf_planner.bounds.time import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
 from rlhf_planner.feasibility import PlacedJob, apply_placement, check_feasible, requested_placement
