@@ -60,6 +60,15 @@ def test_nothing_is_generated_with_other_weights() -> None:
     assert not engine.has_work and not engine.effects
 
 
+def test_a_call_waits_for_the_end_of_the_one_before_it() -> None:
+    generator = BatchGenerator(published())
+    first = generator.start(prompts(), SAMPLING, 7, MAX_TOKENS)
+    with pytest.raises(StaleWeights, match="an earlier call has not ended"):
+        generator.start(prompts(), SAMPLING, 7, MAX_TOKENS)
+    first.run()
+    generator.start(prompts(), SAMPLING, 7, MAX_TOKENS).run()
+
+
 def test_rows_that_are_cut_have_their_responses_so_far() -> None:
     complete = BatchGenerator(published()).generate(prompts(), SAMPLING, 7, MAX_TOKENS)
     batch = BatchGenerator(published()).start(prompts(), SAMPLING, 7, MAX_TOKENS)
