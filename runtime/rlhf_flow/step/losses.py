@@ -32,9 +32,29 @@ from rlhf_flow.step.operations.rewards import check_kl_penalty
 _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 
 
+class _EpochLoss(ColumnSettings):
+    """A loss that trains on a batch in one or several epochs."""
+
+    epochs_per_batch: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        epochs = self.epochs_per_batch
+        owner = type(self).__name__
+        check(owner, "epochs_per_batch", epochs, is_count(epochs), "a number of at least 1")
+
+    def updates(self, per_epoch: int) -> int:
+        """Optimizer steps on one batch.
+
+        Args:
+            per_epoch: mini-batches of a batch.
+        """
+        return per_epoch * self.epochs_per_batch
+
+
 @checked_settings
 @dataclass(frozen=True)
-class ClippedLoss(ColumnSettings):
+class ClippedLoss(_EpochLoss):
     """The policy-gradient loss of PPO and GRPO, or of GSPO or CISPO, by its objective.
 
     The settings have the meaning of those of PolicyLossSettings.
@@ -113,7 +133,6 @@ class ClippedLoss(ColumnSettings):
         threshold = self.rejection_threshold
         is_ratio = threshold is None or (is_number(threshold) and threshold > 1)
         check(owner, "rejection_threshold", threshold, is_ratio, "a number above 1, or None")
-        _check_epochs(owner, self.epochs_per_batch)
 
     @classmethod
     def from_settings(
@@ -152,18 +171,10 @@ class ClippedLoss(ColumnSettings):
             reference_log_probs=reference_log_probs,
         )
 
-    def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch.
-
-        Args:
-            per_epoch: mini-batches of a batch.
-        """
-        return per_epoch * self.epochs_per_batch
-
 
 @checked_settings
 @dataclass(frozen=True)
-class ValueLoss(ColumnSettings):
+class ValueLoss(_EpochLoss):
     """Half the squared error of the values, clipped or not."""
 
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
@@ -185,15 +196,6 @@ class ValueLoss(ColumnSettings):
         check_member(owner, "aggregation", self.aggregation, LossAggregation)
         is_clip = clip is None or is_number(clip)
         check(owner, "clip_range", clip, is_clip, "a number of at least 0, or None")
-        _check_epochs(owner, self.epochs_per_batch)
-
-    def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch.
-
-        Args:
-            per_epoch: mini-batches of a batch.
-        """
-        return per_epoch * self.epochs_per_batch
 
 
 @checked_settings
@@ -230,7 +232,7 @@ class CrossEntropy(ColumnSettings):
 
 @checked_settings
 @dataclass(frozen=True)
-class BradleyTerry(ColumnSettings):
+class BradleyTerry(_EpochLoss):
     """Negative log-probability that the chosen response beats the rejected one to the same prompt,
     averaged over all pairs of a mini-batch: training of a reward model.
 
@@ -246,22 +248,10 @@ class BradleyTerry(ColumnSettings):
     """The column that is 1 for chosen responses and -1 for rejected ones."""
     epochs_per_batch: int = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_epochs(type(self).__name__, self.epochs_per_batch)
-
-    def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch.
-
-        Args:
-            per_epoch: mini-batches of a batch.
-        """
-        return per_epoch * self.epochs_per_batch
-
 
 @checked_settings
 @dataclass(frozen=True)
-class Dpo(ColumnSettings):
+class Dpo(_EpochLoss):
     """Direct preference optimization: negative log-probability that the chosen response beats the
     rejected one to the same prompt, averaged over all pairs of a mini-batch.
 
@@ -294,19 +284,6 @@ class Dpo(ColumnSettings):
         # At 0.5 a preference says nothing; above, its inverse.
         is_doubt = is_number(smoothing) and smoothing < 0.5
         check(owner, "label_smoothing", smoothing, is_doubt, "a number from 0 to below 0.5")
-        _check_epochs(owner, self.epochs_per_batch)
-
-    def updates(self, per_epoch: int) -> int:
-        """Optimizer steps on one batch.
-
-        Args:
-            per_epoch: mini-batches of a batch.
-        """
-        return per_epoch * self.epochs_per_batch
 
 
 Loss = ClippedLoss | ValueLoss | CrossEntropy | BradleyTerry | Dpo
-
-
-def _check_epochs(owner: str, epochs: object) -> None:
-    check(owner, "epochs_per_batch", epochs, is_count(epochs), "a number of at least 1")
