@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rlhf_api.reading.yaml_documents import Document
 from rlhf_api.reading.yaml_edits import CannotEdit, set_field
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph
 from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.atomic_file import write_atomically
 from rlhf_cli.local_jobs import localize
 from rlhf_cli.manifests import annotate_lines
 from rlhf_cli.user_code import user_code
@@ -112,20 +112,8 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         ManifestError: it cannot be written.
     """
-    unfinished: Path | None = None
     try:
-        target = path.resolve()
-        exists = target.exists()
-        if exists:
-            # A rename replaces even a file that the user has protected against writing.
-            target.open("r+b").close()
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        unfinished = Path(name)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        # mkstemp makes files that only the user can read.
-        unfinished.chmod(target.stat().st_mode & 0o7777 if exists else 0o644)
-        unfinished.replace(target)
+        write_atomically(path, content)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _problem(
@@ -134,9 +122,6 @@ def replace_file(path: Path, content: bytes) -> None:
             "",
             "choose another file with --output, or --output - for standard output",
         ) from error
-    finally:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)
 
 
 def _problem(shown: str, what: str, got: str, do: str) -> ManifestError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from errno import EACCES, EISDIR, ENOTDIR
 from pathlib import Path
 
+from rlhf_cli.atomic_file import write_atomically
 from rlhf_planner.problem.profile import ModelProfile, Profile
 from rlhf_runtime.errors import FolderUnusable
 
@@ -36,21 +36,11 @@ def replace_text(path: Path, text: str) -> None:
     Raises:
         FolderUnusable: it cannot be written.
     """
-    unfinished: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        unfinished = Path(name)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp makes files that only the user can read.
-        unfinished.chmod(0o644)
-        unfinished.replace(path)
+        write_atomically(path, text.encode())
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
-    finally:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)
 
 
 def _unusable(path: Path, problem: str) -> FolderUnusable:
