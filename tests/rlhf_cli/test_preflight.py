@@ -140,7 +140,7 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
         f"  data.train: 32 rows of {place}/rows.jsonl; the longest prompt is row 7 with 10 tokens "
         "(rollout.maxPromptTokens = 16)"
     )
-    assert len(others) == 2 and "got 3 of 8, which makes 3 updates of 3 or 2" in others[1]
+    assert len(others) == 2 and "a step makes 3 updates of 3 or 2 prompts" in others[1]
 
 
 PLACED = {

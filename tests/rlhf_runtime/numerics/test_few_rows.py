@@ -23,7 +23,7 @@ from rlhf_runtime import numerics
 from rlhf_runtime.numerics import (
     advantages,
     entropy,
-    groups,
+    group_advantages,
     head,
     losses,
     moments,
@@ -114,7 +114,7 @@ def same(parts: Sequence[Tensor]) -> Tensor:
 
 def advantages_of(part: Part, baseline: GroupBaseline) -> Tensor:
     counts = part.mask.sum(dim=1)
-    return groups.group_advantages(
+    return group_advantages.group_advantages(
         part.scores, part.groups, part.valid, True, baseline, counts
     ).advantages
 
@@ -195,16 +195,16 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
     "pass_at_k": (
         joined,
-        lambda p: groups.pass_at_k(p.scores > 0.4, p.groups, p.valid, 1),
+        lambda p: group_advantages.pass_at_k(p.scores > 0.4, p.groups, p.valid, 1),
     ),
     "group_advantages": (
         joined,
         lambda p: stacked([advantages_of(p, baseline) for baseline in GroupBaseline]),
     ),
-    "mixed_groups": (joined, lambda p: groups.mixed_groups(p.scores, p.groups, p.valid)),
+    "mixed_groups": (joined, lambda p: group_advantages.mixed_groups(p.scores, p.groups, p.valid)),
     "group_extremes": (
         joined,
-        lambda p: groups.group_extremes(
+        lambda p: group_advantages.group_extremes(
             p.scores.double(),
             torch.unique(p.groups, return_inverse=True)[1],
             p.valid,
