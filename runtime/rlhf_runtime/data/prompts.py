@@ -21,9 +21,9 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     RowProblem,
-    answer_text,
     checked_text,
     parse_pair,
+    prompt_and_answer,
     prompt_value,
     record_json,
 )
@@ -37,6 +37,7 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
+from rlhf_runtime.row_values import has_field
 
 # Maximum of rows that a message names; of the others it gives the number.
 MAX_NAMED_ROWS = 5
@@ -146,7 +147,7 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
                 f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
             ).at("spec", "data", split.value, *setting.split("."))
             for setting, name in _named_fields(source).items()
-            if name is not None and name not in columns
+            if name is not None and not any(has_field(row, name) for row in chunk)
         ]
     )
 
@@ -191,8 +192,8 @@ def _read(row: Row, source: DataSource) -> tuple[Any, tuple[str, ...]]:
     if preferences is not None:
         pair = parse_pair(row, source.prompt_field, preferences)
         return pair.prompt, (pair.chosen, pair.rejected)
-    answer = answer_text(row, source.answer_field)
-    return prompt_value(row, source.prompt_field), () if answer is None else (answer,)
+    prompt, answer = prompt_and_answer(row, source)
+    return prompt, () if answer is None else (answer,)
 
 
 def _tokenize(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
@@ -20,6 +21,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.row_values import answer_texts, field_value, has_field
 
 
 def check_data(
@@ -170,18 +172,24 @@ def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> N
     if not table.records:
         return
     # The first row stands for all: rows of one source usually have equal fields.
-    names = list(json.loads(table.records[0]))
+    record = json.loads(table.records[0])
     for number, reward in enumerate(spec.rewards):
         function = reward.function
         if function is None or function.entrypoint not in READERS:
             continue
         with findings.about("spec", "rewards", number, "function"):
-            _check(function, names, f"data.{table.split.value}")
+            _check(function, record, f"data.{table.split.value}")
 
 
-def _check(function: FunctionReward, names: list[str], source: str) -> None:
-    field = str(function.parameters.get("field", "answer"))
-    if field in names:
+def _check(function: FunctionReward, record: Mapping[str, Any], source: str) -> None:
+    field, names = str(function.parameters.get("field", "answer")), list(record)
+    if has_field(record, field):
+        try:
+            answer_texts(field_value(record, field))
+        except ValueError as error:
+            raise InvalidReward(
+                f"{function.entrypoint} cannot use {field} of {source}, row 0: {error}"
+            ) from error
         return
     near = get_close_matches(field, names, n=1)
     raise InvalidReward(

@@ -117,9 +117,9 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": ["hello"]}, "prompt holds a text instead of a message"),
         ({"prompt": ["\ud800"]}, "prompt holds not valid Unicode instead of a message"),
         ({"prompt": [{"role": "user"}]}, "content is not a text"),
-        ({"prompt": "1", "score": NAN}, "score holds"),
-        ({"prompt": "1", "deep": {"list": [1.0, float("inf")]}}, "deep holds"),
-        ({"prompt": "1", "image": b"png"}, "image holds"),
+        ({"prompt": "1", "odd": {1, 2}}, "odd holds"),
+        ({"prompt": [{"role": "user", "content": None, "tool_calls": [1]}]}, "it calls tools"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "a part of type image"),
     ],
 )
 def test_unusable_rows_are_named_or_skipped(
@@ -179,14 +179,22 @@ def test_fewer_rows_than_a_step_needs_are_an_error(tokenizer: TextTokenizer) -> 
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [("12", "12"), (12, "12"), (12.0, "12"), (0.5, "0.5"), (-3, "-3")]
+    ("answer", "text"),
+    [
+        *(("12", "12"), (12, "12"), (12.0, "12"), (0.5, "0.5"), (-3, "-3")),
+        *((["12", "13"], "12"), ([4.0], "4"), (10**400, "1" + "0" * 400)),
+        ([{"role": "assistant", "content": "21"}], "21"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "21"}]}], "21"),
+    ],
 )
-def test_answers_may_be_numbers(tokenizer: TextTokenizer, answer: object, text: str) -> None:
+def test_answers_may_be_numbers_lists_and_messages(
+    tokenizer: TextTokenizer, answer: object, text: str
+) -> None:
     table = build([{"prompt": "1", "answer": answer}], tokenizer)
     assert tokenizer.decode(table.answers) == [text]
 
 
-@pytest.mark.parametrize("answer", [None, "", ["1"], True])
+@pytest.mark.parametrize("answer", [None, "", [], [None], {"text": "1"}, True])
 def test_an_answer_is_needed_only_where_it_is_asked_for(
     tokenizer: TextTokenizer, answer: object
 ) -> None:
@@ -198,6 +206,25 @@ def test_an_answer_is_needed_only_where_it_is_asked_for(
         table.require_answers()
     with pytest.raises(InvalidRow, match="row 1: answer is"):
         build(rows, tokenizer, answer_field="answer")
+
+
+def test_fields_stand_in_maps(tokenizer: TextTokenizer) -> None:
+    rows = [{"task": {"text": "1+1="}, "reward": {"truth": {"value": 2.0}}, "reward.truth": "no"}]
+    fields = {"prompt_field": "task.text", "answer_field": "reward.truth.value"}
+    table = build(rows, tokenizer, **fields)
+    assert (table.texts, tokenizer.decode(table.answers)) == (("1+1=",), ["2"])
+    with pytest.raises(MissingField, match=r"got task\.other, allowed task, reward"):
+        build(rows, tokenizer, prompt_field="task.other")
+
+
+def test_columns_that_nobody_reads_do_no_harm(tokenizer: TextTokenizer) -> None:
+    row = {"prompt": "1", "score": NAN, "deep": {"list": [1.0, float("inf")]}, "image": b"png"}
+    assert build([row], tokenizer).record(0) == {
+        "prompt": "1",
+        "score": None,
+        "deep": {"list": [1.0, None]},
+        "image": "cG5n",
+    }
 
 
 def test_records_keep_dates_and_decimals_as_text(tokenizer: TextTokenizer) -> None:
@@ -233,6 +260,24 @@ def test_two_system_prompts_are_refused(chat_tokenizer: TextTokenizer) -> None:
     assert build(rows, chat_tokenizer).texts[0].startswith("<system>a")
     with pytest.raises(InvalidRow, match="own system message"):
         build(rows, chat_tokenizer, system_prompt="sort")
+
+
+def test_a_conversation_that_ends_with_the_assistant_has_its_answer(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    user, parts = {"role": "user", "content": "1="}, [{"type": "text", "text": "1"}] * 2
+    last = {"role": "assistant", "content": "7"}
+    rows = [
+        {"prompt": [user, last]},
+        {"prompt": [user, last], "answer": "8"},
+        {"prompt": [user]},
+        {"prompt": [{**user, "content": parts}, {**last, "content": parts}]},
+        {"prompt": [last]},
+    ]
+    table = build(rows, chat_tokenizer)
+    alone = build([{"prompt": "1="}, {"prompt": "11"}], chat_tokenizer).texts
+    assert table.texts[:4] == (alone[0],) * 3 + (alone[1],)
+    assert chat_tokenizer.decode(table.answers) == ["7", "8", "", "11", ""]
 
 
 def test_messages_that_the_template_refuses_are_unusable_rows(
