@@ -78,6 +78,35 @@ class PromptWriter:
         text = checked_text(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], answer)
 
+    def write_closed(self, prompt: Any, answer: str, ends: Sequence[str]) -> str:
+        """Render a prompt with the assistant's answer by the template, up to the first end token
+        behind the answer; with the first of `ends` if the template writes none.
+
+        Args:
+            prompt: a text or a list of messages.
+            answer: its answer.
+            ends: texts of the end tokens.
+
+        Raises:
+            RowProblem: the prompt is unusable, or the template renders it in another way if an
+                answer follows.
+            ChatTemplateUnusable: there is no template.
+        """
+        begin, text = self.write(prompt), self.write_answered(prompt, answer)
+        if not text.startswith(begin):
+            raise RowProblem(
+                f"the chat template renders {self._field} in another way if an answer follows: got "
+                f"{text[: len(begin)][-60:]!r} instead of {begin[-60:]!r}; choose another template"
+            )
+        # A template may strip the answer, or write something before it.
+        core = answer.strip()
+        behind = max(text.rfind(core), len(begin)) + len(core)
+        matches = [(at, end) for end in ends if (at := text.find(end, behind)) >= 0]
+        if not matches:
+            return text[:behind] + ends[0]
+        at, end = min(matches)
+        return text[:at] + end
+
     def _from_messages(self, messages: list[Message], answer: str | None = None) -> str:
         if self._template is None:
             raise self._no_template(f"{self._field} holds messages")

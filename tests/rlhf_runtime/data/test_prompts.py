@@ -37,9 +37,12 @@ def build(
     on_long: str = "Fail",
     max_tokens: int = 1000,
     limit: BatchLimit = iter,
+    max_answer: int | None = None,
     **source: Any,
 ) -> PromptTable:
-    policy = PromptPolicy(max_tokens, None, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
+    policy = PromptPolicy(
+        max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99
+    )
     data = DataSource(path="rows.jsonl", **source)
     return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
 
@@ -278,6 +281,61 @@ def test_a_conversation_that_ends_with_the_assistant_has_its_answer(
     alone = build([{"prompt": "1="}, {"prompt": "11"}], chat_tokenizer).texts
     assert table.texts[:4] == (alone[0],) * 3 + (alone[1],)
     assert chat_tokenizer.decode(table.answers) == ["7", "8", "", "11", ""]
+
+
+TURNS = (
+    "{% for m in messages %}{{ m.role[0] + '>' + OPENED + m.content | trim + ';\n' }}{% endfor %}"
+)
+GENERATION = "{% if add_generation_prompt %}a>BEGUN{% endif %}"
+
+
+def with_template(tokenizer: TextTokenizer, opened: str, begun: str) -> TextTokenizer:
+    """The character tokenizer whose template ends turns with `;` and begins answers in some way."""
+    opened = f"('{opened}' if m.role == 'assistant' else '')"
+    text = TURNS.replace("OPENED", opened) + GENERATION.replace("BEGUN", begun)
+    (tokenizer.folder / "chat_template.jinja").write_text(text)
+    (tokenizer.folder / "generation_config.json").write_text('{"eos_token_id": [1, 54]}')
+    return TextTokenizer(tokenizer.folder)
+
+
+@pytest.mark.parametrize(
+    ("opened", "begun", "prompt", "answer"),
+    [
+        ("", "", "u>1=;\na>", "12;"),
+        ("[]", "", "u>1=;\na>", "[]12;"),
+        ("[]", "[", "u>1=;\na>[", "]12;"),
+        ("[]", "[]", "u>1=;\na>[]", "12;"),
+    ],
+)
+def test_prompt_and_answer_are_the_rendered_conversation_up_to_its_end_token(
+    chat_tokenizer: TextTokenizer, opened: str, begun: str, prompt: str, answer: str
+) -> None:
+    tokenizer = with_template(chat_tokenizer, opened, begun)
+    rows = [{"prompt": "1=", "answer": " 12"}, {"prompt": "1="}]
+    table = build(rows, tokenizer, max_answer=9)
+    assert table.texts == (prompt, prompt)
+    trained, nothing = (run.tolist() for run in table.answers.runs())
+    shown = tokenizer.encode([answer], add_special_tokens=False).runs()
+    assert trained == next(iter(shown)).tolist() and trained[-1] == 54
+    assert nothing == []
+
+
+def test_a_prompt_that_an_answer_changes_is_refused(chat_tokenizer: TextTokenizer) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "[]")
+    row = {"prompt": "1=", "answer": "12"}
+    with pytest.raises(InvalidRow, match="row 0: the chat template renders prompt in another way"):
+        build([row], tokenizer, max_answer=9)
+    build([row], tokenizer)  # nothing is trained on its answers
+
+
+def test_an_answer_without_end_token_in_the_template_is_closed(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "")
+    (tokenizer.folder / "generation_config.json").unlink()
+    table = build([{"prompt": "1=", "answer": "12"}], TextTokenizer(tokenizer.folder), max_answer=9)
+    (trained,) = table.answers.runs()
+    assert tokenizer.decode(table.answers) == ["12"] and trained[-1] == 1
 
 
 def test_messages_that_the_template_refuses_are_unusable_rows(
