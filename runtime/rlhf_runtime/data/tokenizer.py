@@ -76,11 +76,13 @@ class TextTokenizer:
         )
         return pack([self._without_added_end(encoding) for encoding in encodings], np.int32)
 
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
     def end_texts(self) -> list[str]:
         """The texts of the end tokens, in the order of `end_token_ids`."""
-        return [
-            self._tokenizer.decode([end], skip_special_tokens=False) for end in self.end_token_ids
-        ]
+        return [self.text_of([end]) for end in self.end_token_ids]
 
     def _without_added_end(self, encoding: Encoding) -> list[int]:
         ids: list[int] = encoding.ids

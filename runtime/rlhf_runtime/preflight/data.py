@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
@@ -73,6 +75,8 @@ def _check_source(
     try:
         table = load_table(spec, split, source, tokenizer, use, limit)
         findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
+        if source.builtin is None:
+            findings.facts.extend(_first_row(table, tokenizer, use))
         if _is_scored(split, spec, use):
             check_fields(spec, table, findings)
         if not limit.is_late:  # all rows are there to be counted
@@ -154,6 +158,27 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
         f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
         f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
     )
+
+
+# Characters of a text that a fact shows, of its beginning and of its end.
+SHOWN_CHARACTERS = 200
+
+
+def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> Iterator[str]:
+    """Describe the first row as the model reads it: chat templates and end tokens are visible."""
+    first = np.arange(1)
+    columns = {"prompt": table.prompts.take(first)}
+    if use.trains_on_answers or table.rejected is not None:
+        columns["trained answer"] = table.answers.take(first)
+    if table.rejected is not None:
+        columns["rejected answer"] = table.rejected.take(first)
+    for name, column in columns.items():
+        (tokens,) = column.runs()
+        text = tokenizer.text_of(tokens.tolist())
+        if len(text) > 2 * SHOWN_CHARACTERS:
+            text = f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
+        row = int(table.source_rows[0])
+        yield f"data.{table.split.value}: row {row:,}, {name}, {len(tokens):,} tokens: {text!r}"
 
 
 # Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
