@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.on_cluster import (
     FINALIZER,
     JOB_LABEL,
@@ -15,7 +16,6 @@ from rlhf_api.on_cluster import (
     KUBERAY,
     RELEASE_ANNOTATION,
 )
-from rlhf_api.spec.job import API_VERSION, KIND
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.build.owned_objects import config_map, network_policy, secret, token
 from rlhf_operator.apply.build.owner import Owner

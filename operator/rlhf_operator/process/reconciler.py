@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rlhf_api.spec.job import API_VERSION, KIND
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import Performer

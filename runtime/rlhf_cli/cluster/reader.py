@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from rlhf_api.api_names import API_VERSION, GROUP, KIND
 from rlhf_api.on_cluster import GPUS_VARIABLE, NO_GPUS, RUN_FOLDER
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.job import API_VERSION, GROUP, KIND
 from rlhf_api.spec.resources import Toleration
 from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import ClusterError, ObjectNotFound, ReaderFailed
