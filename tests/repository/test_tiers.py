@@ -48,7 +48,10 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
 @pytest.mark.parametrize(
     ("module", "kept_out"),
     [
-        ("rlhf_cli.app", ("torch", "ray", "numpy", "transformers", "vllm", "kubernetes", "pydantic")),
+        (
+            "rlhf_cli.app",
+            ("torch", "ray", "numpy", "transformers", "vllm", "kubernetes", "pydantic"),
+        ),
         ("rlhf_cli.cluster.remote", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.cluster.fetching", ("torch", "ray", "numpy", "fsspec", "kubernetes")),
         ("rlhf_cli.manifests", ("torch", "ray", "numpy", "transformers", "vllm")),
