@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Kube
+from rlhf_kube.protocol import Kube
 from rlhf_operator.errors import BadConfig
 
 

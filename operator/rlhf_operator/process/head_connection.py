@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlhf_kube.api_server import Access, NoAnswer
+from rlhf_kube.api_server import Access
+from rlhf_kube.errors import Unreachable
 from rlhf_operator.clients.head.addresses import (
     ByTemplate,
     Certificates,
@@ -45,7 +46,7 @@ def head_connector(
     def connect(pod: HeadPod, token: str) -> Head:
         try:
             return HttpHeads(route(), client).head(pod, token)
-        except NoAnswer as error:
+        except Unreachable as error:
             raise HeadUnreachable(str(error)) from error
 
     return connect

@@ -10,7 +10,7 @@ import typer
 from rlhf_cli.options import Context, Kubeconfig, Namespace, connect_cluster
 
 if TYPE_CHECKING:
-    from rlhf_cli.cluster.client import Cluster
+    from rlhf_kube.protocol import Cluster
 
 
 class StatusOutput(StrEnum):
@@ -101,7 +101,7 @@ def _print_jobs(cluster: Cluster, output: StatusOutput | None, all_namespaces: b
     from rlhf_kube.kinds import Kind
 
     # The API server promises no order.
-    items = cluster.list(Kind.JOB, None if all_namespaces else cluster.namespace).items
+    items = cluster.list(Kind.JOB, None if all_namespaces else cluster.namespace)
     documents = sorted(
         items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])
     )
