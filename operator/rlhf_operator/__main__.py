@@ -21,9 +21,8 @@ from rlhf_operator.clients.cached_kube import CachedKube
 from rlhf_operator.clients.discovery import require_job_kind
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.http import HttpClient
-from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.errors import BadConfig
 from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.planner import Planner

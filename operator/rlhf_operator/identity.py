@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube
-from rlhf_operator.errors import BadConfig
+from rlhf_operator.config import BadConfig
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from rlhf_operator.clients.head.addresses import (
 from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, HeadUnreachable
-from rlhf_operator.config import HeadAccess, OperatorConfig
-from rlhf_operator.errors import BadConfig
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig
 
 
 def head_client(config: OperatorConfig, access: Callable[[], Access]) -> HttpClient:

@@ -81,8 +81,8 @@ def _print_job(cluster: Cluster, name: str, output: StatusOutput | None) -> None
     from datetime import UTC, datetime
 
     from rlhf_cli.cluster.job_page import job_page
+    from rlhf_cli.cluster.job_text import serialize_job
     from rlhf_cli.cluster.jobs import find_job
-    from rlhf_cli.cluster.serialization import serialize_job
     from rlhf_cli.console import page_console
 
     job = find_job(cluster, name)
@@ -95,9 +95,8 @@ def _print_job(cluster: Cluster, name: str, output: StatusOutput | None) -> None
 def _print_jobs(cluster: Cluster, output: StatusOutput | None, all_namespaces: bool) -> None:
     from datetime import UTC, datetime
 
-    from rlhf_cli.cluster.job_text import jobs_table
+    from rlhf_cli.cluster.job_text import jobs_table, serialize_jobs
     from rlhf_cli.cluster.jobs import read_job
-    from rlhf_cli.cluster.serialization import serialize_jobs
     from rlhf_kube.kinds import Kind
 
     # The API server promises no order.
