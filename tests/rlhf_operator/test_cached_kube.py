@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_kube.errors import Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import CachedKube
-from rlhf_operator.clients.kube.protocol import Unreachable
+from rlhf_operator.clients.cached_kube import CachedKube
 
-from .fake_kube import FakeKube
+from ..rlhf_kube.fake_kube import FakeKube
 from .world import NAMESPACE, manifest
 
 SORT = (Kind.JOB, NAMESPACE, "sort")
@@ -105,10 +105,10 @@ def test_it_knows_whether_kubernetes_answers(kube: FakeKube) -> None:
     cached = CachedKube(kube)
     kube.trouble = lambda verb, kind: Unreachable("no answer")
     with pytest.raises(Unreachable):
-        cached.ping()
+        cached.version()
     assert cached.is_away
     kube.trouble = lambda verb, kind: None
-    cached.ping()
+    cached.version()
     assert not cached.is_away
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
+from rlhf_kube.errors import Forbidden, KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
 
 from .world import NAMESPACE, World, manifest
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rlhf_api.api_names import KIND
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.overrides import apply_overrides, override_at, override_inside
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
 from rlhf_api.reading.yaml_scalars import kubectl_scalar, plain_scalar
-from rlhf_api.spec.job import KIND, RLHFJob
+from rlhf_api.spec.job import RLHFJob
 
 _MAX_BYTES = 4 * MAX_CHARACTERS
 
