@@ -17,8 +17,9 @@ from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.strategies.placements import placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
 FITTED_OF_KIND, FITTED = 400, 400
@@ -132,16 +133,17 @@ def winner(seconds: Mapping[str, float]) -> str:
     return min(seconds, key=lambda kind: seconds[kind]) if seconds else "none fits"
 
 
-def kind_of(placement: Placement) -> str | None:
+def kind_of(placement: JobStrategy) -> str | None:
     """The paper's name of a placement. None: it has none."""
+    roles = placement.roles
+    if any(roles[role].devices != own.devices for role, own in placement.engines.items()):
+        return None
     sets: dict[int, list[str]] = {}
-    for role, place in placement.items():
-        if place.generation.mesh != place.training.mesh:
-            return None
-        sets.setdefault(place.training.mesh.first_rank, []).append(role)
+    for role, strategy in roles.items():
+        sets.setdefault(strategy.devices.first_rank, []).append(role)
     if len(sets) == 1:
         return COLOCATED
-    if len(sets) == len(placement):
+    if len(sets) == len(roles):
         return STANDALONE
     with_actor = next(roles for roles in sets.values() if "actor" in roles)
     return SPLIT if len(sets) == 2 and sorted(with_actor) == ["actor", "reference"] else None
@@ -152,9 +154,10 @@ def described(found: SearchResult) -> str:
     if found.fitted is None:
         return "nothing fits"
     sets: dict[range, list[str]] = {}
-    for role, place in found.fitted.placed.placement.items():
-        sets.setdefault(place.training.mesh.ranks, []).append(role.removesuffix("_model"))
+    strategy = found.fitted.strategy
+    for role, own in strategy.roles.items():
+        sets.setdefault(own.devices.ranks, []).append(role.removesuffix("_model"))
         if role == "actor":
-            sets.setdefault(place.generation.mesh.ranks, []).append("generation")
+            sets.setdefault(strategy.engines[role].devices.ranks, []).append("generation")
     parts = sorted(sets.items(), key=lambda each: (each[0].start, -len(each[0])))
     return ", ".join(f"{' '.join(roles)} {ranks.start}-{ranks.stop - 1}" for ranks, roles in parts)
