@@ -33,7 +33,7 @@ from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.relaxation import Relaxation
-from rlhf_planner.search.search_space import Domains, Residual, SearchSpace
+from rlhf_planner.search.search_space import SearchSpace
 from rlhf_planner.strategies.placements import placements
 
 # Strategies checked against memory before a search ends without a proof: some seconds.
@@ -89,9 +89,8 @@ class _Node:
     # Sequence number: makes the order total, so that every run pops the same nodes.
     number: int
     placement: JobStrategy = field(compare=False)
-    # Strategies of the placement, and those below the node. None: not expanded.
+    # The strategies below the node. None: all of the placement, not expanded.
     space: SearchSpace | None = field(compare=False)
-    strategies: Residual | None = field(compare=False)
 
 
 def find_plan(
@@ -181,42 +180,42 @@ class _Search:
         return self._max_candidates * (INFEASIBLE_FACTOR if needs_any else 1)
 
     def _expand(self, node: _Node) -> None:
-        if node.space is None or node.strategies is None:
+        if node.space is None:
             # Spaces are only built for placements that reach the head of the queue.
-            for space in self._relaxation.feasible_spaces(node.placement):
-                self._push_strategies(space, space.domains, 1)
-        elif node.strategies.is_complete:
-            self._evaluate(node.space.strategy_of(node.strategies))
-        elif not node.strategies.is_single or self._is_offered(node.space, node.strategies):
-            for domains in node.space.branch(node.strategies):
-                self._push_strategies(node.space, domains, 1 - node.depth)
+            parts = self._relaxation.feasible_spaces(node.placement)
+        elif node.space.is_complete:
+            self._evaluate(node.space.strategy)
+            return
+        else:
+            parts = self._branches(node.space)
+        for space in parts:
+            self._push_space(space, 1 - node.depth)
 
-    def _is_offered(self, space: SearchSpace, node: Residual) -> bool:
-        """True if a runtime executes some cuts and engines. Bounds do not check that."""
-        try:
-            apply_placement(self._problem, space.strategy_of(node))
-        except (PlanError, ManifestError):
-            return False
-        return True
+    def _branches(self, space: SearchSpace) -> Iterator[SearchSpace]:
+        if space.is_single:
+            try:
+                apply_placement(self._problem, space.strategy)
+            except (PlanError, ManifestError):
+                # No runtime executes these cuts and engines. Bounds do not check that.
+                return
+        yield from space.branches()
 
     def _push_placement(self, placement: JobStrategy) -> None:
         seconds = self._relaxation.placement_bounds(placement)
         if seconds is None:
             return
         bound = self._bounds.steps.step_seconds(placement, seconds)
-        self._push(_Node(bound, 0, next(self._numbers), placement, None, None))
+        self._push(_Node(bound, 0, next(self._numbers), placement, None))
         # Recorded whatever the bound, which does not cover stage fusion: with a fusion even a plan
         # whose bound is above the incumbent may be the fastest.
         if _is_split(placement):
             self._split.append((bound, len(self._split), placement))
 
-    def _push_strategies(self, space: SearchSpace, domains: Domains, depth: int) -> None:
+    def _push_space(self, space: SearchSpace, depth: int) -> None:
         self._num_bounded += 1
-        node = space.propagate(domains)
-        if node is not None:
-            seconds = self._relaxation.node_bounds(space, node)
-            bound = self._bounds.steps.step_seconds(space.placement, seconds, space.orders)
-            self._push(_Node(bound, -depth, next(self._numbers), space.placement, space, node))
+        seconds = self._relaxation.space_bounds(space)
+        bound = self._bounds.steps.step_seconds(space.placement, seconds, space.orders)
+        self._push(_Node(bound, -depth, next(self._numbers), space.placement, space))
 
     def _push(self, node: _Node) -> None:
         # Prune: no plan below this node beats the incumbent.

@@ -1,4 +1,4 @@
-"""Lower bounds of placements and of nodes below them: times of calls within memory. Pure."""
+"""Lower bounds of placements and of the spaces below them: times of calls within memory. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.search_space import (
     Candidate,
     Dimension,
-    Residual,
     SearchSpace,
     open_candidate,
 )
@@ -77,29 +76,26 @@ class Relaxation:
                     orders,
                 )
 
-    def node_bounds(self, space: SearchSpace, node: Residual) -> Seconds:
-        """Bound calls in a node.
-
-        Args:
-            space: the strategies of a placement.
-            node: one of its nodes.
-        """
+    def space_bounds(self, space: SearchSpace) -> Seconds:
+        """Bound calls in a propagated space."""
         bounds: dict[str, float] = {}
-        for dimension, domain, free in zip(space.dimensions, *node, strict=True):
+        for dimension, domain, free in zip(
+            space.dimensions, space.domains, space.residual, strict=True
+        ):
             bounds |= fastest_of(
                 self._seconds(space, dimension.role, candidate, free) for candidate in domain
             )
         # Loads and offloads are in the seconds of the roles' candidates.
-        return bounds | self._reshards(space, node)
+        return bounds | self._reshards(space)
 
-    def _reshards(self, space: SearchSpace, node: Residual) -> dict[str, float]:
+    def _reshards(self, space: SearchSpace) -> dict[str, float]:
         """Bounds of reshards, for roles with one cut and one size of engines left."""
         # A reshard depends on the cut and on the engines. While one of them is open,
         # `StepTimeBounds.step_seconds` counts its dispatch only.
         bounds: dict[str, float] = {}
         strategies = {
             dimension: [candidate.strategy for candidate in domain]
-            for dimension, domain in zip(space.dimensions, node.domains, strict=True)
+            for dimension, domain in zip(space.dimensions, space.domains, strict=True)
         }
         for role in space.placement.engines:
             cuts = {s.cut for s in strategies[Dimension(role)] if isinstance(s, RoleStrategy)}

@@ -1,9 +1,9 @@
 """The strategies of a placement as a tree: each role's candidates, with bounds of their times and
 memory. Pure.
 
-A dimension is a role's training and forward passes, or its engines. A node keeps the candidates of
-each dimension that still fit next to the minimum of all others. First each role gets a cut and each
-engine a size; then each role the rest of its strategy.
+A dimension is a role's training and forward passes, or its engines. A space keeps the candidates of
+each dimension that fit next to the minimum of all others, and branches into parts. First each role
+gets a cut and each engine a size; then each role the rest of its strategy.
 """
 
 from __future__ import annotations
@@ -56,12 +56,22 @@ class Dimension(NamedTuple):
 Domains = tuple[tuple[Candidate, ...], ...]
 
 
-class Residual(NamedTuple):
-    """Domains of which every candidate fits next to the minimum of the others."""
+@dataclass(frozen=True, eq=False)
+class SearchSpace:
+    """Strategies of a placement, for one choice of the roles that leave their devices."""
 
+    placement: JobStrategy
+    dimensions: tuple[Dimension, ...]
     domains: Domains
-    bytes: tuple[BytesPerPhase, ...]
-    """Per dimension: capacity minus the minimum of all others."""
+    capacity: Capacity
+    """Memory of its devices, without what every process needs."""
+    crossing: Mapping[str, Calls]
+    """Per role, the calls whose columns come from other nodes."""
+    orders: tuple[Order, ...]
+    """Possible orders of a step's calls, with loads and offloads. Empty: no role leaves its
+    devices."""
+    residual: tuple[BytesPerPhase, ...] = ()
+    """Per dimension: capacity minus the minimum of all others. Empty until it is propagated."""
 
     @property
     def is_single(self) -> bool:
@@ -73,102 +83,80 @@ class Residual(NamedTuple):
         """True if each dimension has one candidate that leaves nothing open."""
         return self.is_single and not any(domain[0].completions for domain in self.domains)
 
-
-@dataclass(frozen=True, eq=False)
-class SearchSpace:
-    """All strategies of a placement, for one choice of the roles that leave their devices."""
-
-    placement: JobStrategy
-    dimensions: tuple[Dimension, ...]
-    domains: Domains
-    """The candidates at the root."""
-    capacity: Capacity
-    """Memory of its devices, without what every process needs."""
-    crossing: Mapping[str, Calls]
-    """Per role, the calls whose columns come from other nodes."""
-    orders: tuple[Order, ...]
-    """Possible orders of a step's calls, with loads and offloads. Empty: no role leaves its
-    devices."""
-
-    def propagate(self, domains: Domains) -> Residual | None:
-        """Remove candidates that do not fit next to the minimum of all other dimensions. None: no
-        combination fits."""
-        # A removal may raise the minimum of its own dimension and so exclude candidates of others.
-        # It repeats until nothing changes.
-        while True:
-            minimums = [
-                min_bytes_of([candidate.min_bytes for candidate in domain]) for domain in domains
-            ]
-            residual = residual_bytes(self.capacity.spare, minimums)
-            kept = tuple(
-                tuple(candidate for candidate in domain if fits(candidate.min_bytes, free))
-                for domain, free in zip(domains, residual, strict=True)
-            )
-            if not all(kept):
-                return None
-            # Nothing was removed, so another round would change nothing.
-            if all(len(new) == len(old) for new, old in zip(kept, domains, strict=True)):
-                return Residual(domains, tuple(residual))
-            domains = kept
-
-    def pruned(self) -> SearchSpace | None:
-        """The space without candidates and completions that fit in no combination; quickest
-        candidates first. None: nothing fits."""
-        root = self.propagate(self.domains)
-        if root is None:
-            return None
-        domains = []
-        for domain, free in zip(*root, strict=True):
-            # A minimum combines the memory of several completions. A candidate stays only if one of
-            # them fits.
-            fitting = [
-                open_candidate(candidate.strategy, completions)
-                if (completions := _fitting(candidate.completions, free))
-                else candidate
-                for candidate in domain
-                if not candidate.completions or _fitting(candidate.completions, free)
-            ]
-            if not fitting:
-                return None
-            # Of nodes with equal bounds the search expands those of earlier candidates first.
-            fitting.sort(key=lambda candidate: sum(candidate.seconds.values()))
-            domains.append(tuple(fitting))
-        return replace(self, domains=tuple(domains))
-
-    def branch(self, node: Residual) -> Iterator[Domains]:
-        """The children of a node: one for each candidate of its first open dimension. If all
-        dimensions have one candidate, their completions are the candidates."""
-        domains = node.domains
-        if node.is_single:
-            domains = tuple(
-                _pareto_optimal(_fitting(only.completions, free)) if only.completions else (only,)
-                for (only,), free in zip(*node, strict=True)
-            )
-            # The minimum of several completions may fit where none of them does.
-            if not all(domains):
-                return
-        # The first open dimension; if all have one candidate again, there is one child.
-        number = next((n for n, domain in enumerate(domains) if len(domain) > 1), 0)
-        for candidate in domains[number]:
-            yield (*domains[:number], (candidate,), *domains[number + 1 :])
-
-    def first_leaf(self) -> JobStrategy | None:
-        """The quickest candidates, one dimension after the other. None: they do not fit."""
-        node = self.propagate(self.domains)
-        while node is not None and not node.is_complete:
-            children = map(self.propagate, self.branch(node))
-            node = next((child for child in children if child is not None), None)
-        return None if node is None else self.strategy_of(node)
-
-    def strategy_of(self, node: Residual) -> JobStrategy:
-        """The strategy of a node with one candidate in each dimension."""
+    @property
+    def strategy(self) -> JobStrategy:
+        """The strategy of the first candidates."""
         roles, engines = {**self.placement.roles}, {**self.placement.engines}
-        for dimension, (candidate, *_) in zip(self.dimensions, node.domains, strict=True):
+        for dimension, (candidate, *_) in zip(self.dimensions, self.domains, strict=True):
             if isinstance(candidate.strategy, RoleStrategy):
                 roles[dimension.role] = candidate.strategy
             else:
                 engines[dimension.role] = candidate.strategy
         return JobStrategy(roles, engines)
+
+    def propagated(self) -> SearchSpace | None:
+        """The space without candidates that do not fit next to the minimum of all other dimensions.
+        None: no combination fits."""
+        # A removal may raise the minimum of its own dimension and so exclude candidates of others.
+        # It repeats until nothing changes.
+        domains = self.domains
+        while all(domains):
+            minimums = [
+                min_bytes_of([candidate.min_bytes for candidate in domain]) for domain in domains
+            ]
+            residual = residual_bytes(self.capacity.spare, minimums)
+            kept = tuple(map(_fitting, domains, residual))
+            # Nothing was removed, so another round would change nothing.
+            if all(len(new) == len(old) for new, old in zip(kept, domains, strict=True)):
+                return replace(self, domains=domains, residual=tuple(residual))
+            domains = kept
+        return None
+
+    def pruned(self) -> SearchSpace | None:
+        """The space without candidates and completions that fit in no combination; quickest
+        candidates first. None: nothing fits."""
+        root = self.propagated()
+        if root is None:
+            return None
+        domains = []
+        for domain, free in zip(root.domains, root.residual, strict=True):
+            # A minimum combines the memory of several completions. A candidate stays only if one of
+            # them fits.
+            fitting = [
+                open_candidate(candidate.strategy, completions) if completions else candidate
+                for candidate in domain
+                if (completions := _fitting(candidate.completions, free))
+                or not candidate.completions
+            ]
+            # Of nodes with equal bounds the search expands those of earlier candidates first.
+            fitting.sort(key=lambda candidate: sum(candidate.seconds.values()))
+            domains.append(tuple(fitting))
+        return replace(self, domains=tuple(domains)).propagated()
+
+    def branches(self) -> Iterator[SearchSpace]:
+        """The parts of a propagated space: one for each candidate of its first open dimension. If
+        all dimensions have one candidate, its completions are the candidates."""
+        domains = self.domains
+        if self.is_single:
+            domains = tuple(
+                _pareto_optimal(_fitting(only.completions, free)) if only.completions else (only,)
+                for (only,), free in zip(domains, self.residual, strict=True)
+            )
+        # The first open dimension; if all have one candidate again, there is one part.
+        number = next((n for n, domain in enumerate(domains) if len(domain) > 1), 0)
+        for candidate in domains[number]:
+            narrowed = (*domains[:number], (candidate,), *domains[number + 1 :])
+            part = replace(self, domains=narrowed).propagated()
+            if part is not None:
+                yield part
+
+    def first_leaf(self) -> JobStrategy | None:
+        """The strategy of the quickest candidates, one dimension after the other. None: they do not
+        fit."""
+        space: SearchSpace | None = self
+        while space is not None and not space.is_complete:
+            space = next(space.branches(), None)
+        return None if space is None else space.strategy
 
 
 def min_bytes_of(bounds: Sequence[BytesPerPhase]) -> BytesPerPhase:
@@ -190,8 +178,8 @@ def fits(memory: BytesPerPhase, capacity: BytesPerPhase) -> bool:
     return all(map(le, memory, capacity))
 
 
-def _fitting(candidates: Sequence[Candidate], capacity: BytesPerPhase) -> list[Candidate]:
-    return [candidate for candidate in candidates if fits(candidate.min_bytes, capacity)]
+def _fitting(candidates: Sequence[Candidate], capacity: BytesPerPhase) -> tuple[Candidate, ...]:
+    return tuple(candidate for candidate in candidates if fits(candidate.min_bytes, capacity))
 
 
 def _pareto_optimal(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

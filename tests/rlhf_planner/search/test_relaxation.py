@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import inf
 from random import Random
@@ -24,7 +25,7 @@ from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.relaxation import Relaxation
-from rlhf_planner.search.search_space import Candidate, Domains, Residual, SearchSpace
+from rlhf_planner.search.search_space import Candidate, Domains, SearchSpace
 from rlhf_planner.strategies.placements import placements
 
 from ..plan_checker.random_jobs import random_problem
@@ -56,10 +57,10 @@ class Bounded:
 
     def step(self, space: SearchSpace, domains: Domains) -> float | None:
         """Bound of a node. None: nothing below it fits."""
-        node = space.propagate(domains)
-        if node is None:
+        part = replace(space, domains=domains).propagated()
+        if part is None:
             return None
-        seconds = self.relaxation.node_bounds(space, node)
+        seconds = self.relaxation.space_bounds(part)
         return self.times.steps.step_seconds(space.placement, seconds, space.orders)
 
 
@@ -83,7 +84,7 @@ def single(chosen: Chosen) -> Domains:
 
 
 def strategy_of(space: SearchSpace, chosen: Chosen) -> JobStrategy:
-    return space.strategy_of(Residual(single(chosen), ()))
+    return replace(space, domains=single(chosen)).strategy
 
 
 def completed(random: Random, chosen: Chosen) -> Chosen:
@@ -95,13 +96,12 @@ def some_cuts(random: Random, space: SearchSpace, number: int) -> list[Chosen]:
     return [tuple(map(random.choice, space.domains)) for _ in range(number)]
 
 
-def leaves(space: SearchSpace, domains: Domains) -> Iterator[Chosen]:
-    node = space.propagate(domains)
-    if node is not None and node.is_complete:
-        yield tuple(candidate for (candidate,) in node.domains)
-    elif node is not None:
-        for child in space.branch(node):
-            yield from leaves(space, child)
+def leaves(space: SearchSpace | None) -> Iterator[Chosen]:
+    if space is not None and space.is_complete:
+        yield tuple(candidate for (candidate,) in space.domains)
+    elif space is not None:
+        for part in space.branches():
+            yield from leaves(part)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -140,7 +140,7 @@ def test_no_strategy_that_is_left_out_is_faster(seed: int) -> None:
             if len(every) > 100:
                 continue
             fastest = min(bounded.exact(space, chosen) for chosen in every)
-            kept = leaves(space, single(cuts))
+            kept = leaves(replace(space, domains=single(cuts)).propagated())
             found = min((bounded.exact(space, chosen) for chosen in kept), default=inf)
             assert found == pytest.approx(fastest, rel=1e-9)
             num_compared += fastest < inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -16,7 +17,6 @@ from rlhf_planner.search.search_space import (
     Candidate,
     Dimension,
     Domains,
-    Residual,
     SearchSpace,
     open_candidate,
 )
@@ -77,14 +77,12 @@ def plans(domains: Domains) -> set[tuple[object, ...]]:
     return {tuple(candidate.strategy for candidate in chosen) for chosen in completed(domains)}
 
 
-def leaves(tree: SearchSpace, domains: Domains) -> Iterator[Residual]:
-    node = tree.propagate(domains)
-    if node is not None:
-        if node.is_complete:
-            yield node
-        else:
-            for child in tree.branch(node):
-                yield from leaves(tree, child)
+def leaves(tree: SearchSpace | None) -> Iterator[SearchSpace]:
+    if tree is not None and tree.is_complete:
+        yield tree
+    elif tree is not None:
+        for part in tree.branches():
+            yield from leaves(part)
 
 
 @given(spaces)
@@ -102,17 +100,15 @@ def test_residual_domains_have_every_candidate_of_a_feasible_plan(
     number = data.draw(st.integers(0, len(roles)))
     chosen = tuple((data.draw(st.sampled_from(domain)),) for domain in tree.domains[:number])
     domains = (*chosen, *tree.domains[number:])
-    node = tree.propagate(domains)
-    assert plans(domains) == (set() if node is None else plans(node.domains))
+    part = replace(tree, domains=domains).propagated()
+    assert plans(domains) == (set() if part is None else plans(part.domains))
 
 
 @given(spaces)
 def test_leaves_are_the_feasible_plans_that_no_other_dominates(roles: Roles) -> None:
     """A leaf is reached once, and a plan that is no leaf has one that is as fast in all calls."""
     tree = space(roles)
-    found = [
-        tuple(candidate for (candidate,) in each.domains) for each in leaves(tree, tree.domains)
-    ]
+    found = [tuple(c for (c,) in each.domains) for each in leaves(tree.propagated())]
     assert len({tuple(c.strategy for c in each) for each in found}) == len(found)
     assert all(map(fits, found))
     seconds = [[sum(c.seconds.values()) for c in each] for each in found]
@@ -124,8 +120,9 @@ def test_leaves_are_the_feasible_plans_that_no_other_dominates(roles: Roles) -> 
 @given(spaces)
 def test_the_first_leaf_is_a_leaf(roles: Roles) -> None:
     tree = space(roles)
-    first = tree.first_leaf()
-    assert first is None or first in [tree.strategy_of(each) for each in leaves(tree, tree.domains)]
+    root = tree.propagated()
+    first = None if root is None else root.first_leaf()
+    assert first is None or first in [each.strategy for each in leaves(root)]
 
 
 def test_a_candidate_that_fits_alone_is_pruned_next_to_large_ones() -> None:
@@ -163,4 +160,4 @@ def test_a_leaf_has_a_strategy_for_each_role_and_its_engines(release: bool) -> N
         {},
         (),
     )
-    assert tree.first_leaf() == JobStrategy({"a": DEVICES}, {"a": engines})
+    assert tree.strategy == JobStrategy({"a": DEVICES}, {"a": engines})
