@@ -26,7 +26,7 @@ Source: HybridFlow (arXiv 2409.19256), section 6, algorithms 1 and 2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from heapq import nsmallest
 from math import inf
@@ -47,7 +47,7 @@ from rlhf_planner.placement.parallelism import cut_roles
 from rlhf_planner.placement.placement import device_groups
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.completions import cuts, engine_tensors
+from rlhf_planner.strategies.completions import cuts, engine_completions
 from rlhf_planner.strategies.placements import (
     block_sizes,
     compositions,
@@ -59,14 +59,13 @@ from rlhf_planner.strategies.placements import (
 STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """The parallelism of a role on a number of devices, with its times."""
+class TimedStrategy(NamedTuple):
+    """The strategy of a role on a number of devices, with its times."""
 
-    cut: Cut
-    """For training and forward passes."""
-    engine_tensor: int | None
-    """Ranks of an engine. None: it does not generate."""
+    training: RoleStrategy
+    """With a cut."""
+    engines: EngineStrategy | None
+    """With a size. None: it does not generate."""
     stage_seconds: tuple[float, ...]
     """Seconds of its calls in each of `STAGES`, one call after the other."""
 
@@ -82,7 +81,7 @@ class Strategies:
         self.best = cache(self._best)
         self._engines = cache(self._best_engines)
 
-    def _best(self, role: str, num_devices: int, min_cut: Cut) -> Strategy | None:
+    def _best(self, role: str, num_devices: int, min_cut: Cut) -> TimedStrategy | None:
         """The fastest cut and engines of a role, by algorithm 2. None: none fits, even alone.
 
         Args:
@@ -92,23 +91,24 @@ class Strategies:
         devices = RoleStrategy(Mesh(pool=self._pool.name, data=num_devices))
         # Cuts are left out that do not divide the devices, the layers, or heads and widths, or that
         # let tensor ranks cross nodes. FSDP's roles are not cut; a fixed cut is kept.
-        allowed = cuts(self._problem.models[role], devices, self._pool)
+        allowed = cuts(self._problem, role, devices)
+        tried = possible_cuts(allowed, min_cut, num_devices, self._pool.devices_per_node)
         priced = [
-            (seconds, cut)
-            for cut in possible_cuts(allowed, min_cut, num_devices, self._pool.devices_per_node)
-            if (seconds := self._simulate(role, devices.with_cut(cut))) is not None
+            (seconds, strategy)
+            for strategy in map(devices.with_cut, tried)
+            if (seconds := self._simulate(role, strategy)) is not None
         ]
         if not priced:
             return None
         # The cut comes first, by the calls that train the role or run it forward; then its engines.
-        seconds, cut = min(priced, key=lambda pair: sum(pair[0]))
+        seconds, training = min(priced, key=lambda pair: sum(pair[0]))
         if not self._problem.models[role].generates:
-            return Strategy(cut, None, seconds)
-        engines = self._engines(role, num_devices, cut)
-        if engines is None:
+            return TimedStrategy(training, None, seconds)
+        best = self._engines(role, training)
+        if best is None:
             return None
-        tensor, generation = engines
-        return Strategy(cut, tensor, (generation, *seconds[1:]))
+        engines, generation = best
+        return TimedStrategy(training, engines, (generation, *seconds[1:]))
 
     def _simulate(self, role: str, strategy: RoleStrategy) -> tuple[float, ...] | None:
         """Seconds of a role's calls in each stage, without generation."""
@@ -125,26 +125,22 @@ class Strategies:
             for kind in STAGES
         )
 
-    def _best_engines(self, role: str, num_devices: int, cut: Cut) -> tuple[int, float] | None:
+    def _best_engines(
+        self, role: str, training: RoleStrategy
+    ) -> tuple[EngineStrategy, float] | None:
         """The fastest size of engines that fits next to a role's training, with seconds of the
         calls that generate. None: none fits."""
-        mesh, facts = (
-            Mesh(pool=self._pool.name, data=num_devices),
-            self._problem.models[role],
-        )
-        best: tuple[int, float] | None = None
+        best: tuple[EngineStrategy, float] | None = None
         # Engines grow from one rank. Their weights and a cache for the longest sequence must fit
         # next to the memory of training; the cache gets what is left.
-        for tensor in engine_tensors(self._problem, facts, EngineStrategy(mesh), self._pool):
-            alone = JobStrategy(
-                {role: RoleStrategy(mesh).with_cut(cut)}, {role: EngineStrategy(mesh, tensor)}
-            )
+        for engines in engine_completions(self._problem, role, EngineStrategy(training.devices)):
+            alone = JobStrategy({role: training}, {role: engines})
             placed = single_roles(self._problem, alone)
             if not fits(placed):
                 continue
             seconds = self._generation_seconds(role, first_feasible_choice(placed))
             if seconds < (inf if best is None else best[1]):
-                best = tensor, seconds
+                best = engines, seconds
         return best
 
     def _generation_seconds(self, role: str, job: FeasibleJob) -> float:
@@ -317,7 +313,7 @@ class Mapper:
             )
         return self._seconds[key]
 
-    def strategy(self, roles: RoleSet, role: str, devices: int) -> Strategy | None:
+    def strategy(self, roles: RoleSet, role: str, devices: int) -> TimedStrategy | None:
         """The strategy of a role of a set on its devices."""
         minimum = self.min_allocation(roles)
         return None if minimum is None else self._strategies.best(role, devices, minimum.cut)
@@ -334,9 +330,9 @@ class Mapper:
             for role in roles:
                 strategy = self.strategy(roles, role, devices)
                 assert strategy is not None, "a mapping of roles without a strategy has no cost"
-                strategies[role] = RoleStrategy(mesh).with_cut(strategy.cut)
-                if strategy.engine_tensor is not None:
-                    engines[role] = EngineStrategy(mesh, strategy.engine_tensor)
+                strategies[role] = replace(strategy.training, devices=mesh)
+                if strategy.engines is not None:
+                    engines[role] = replace(strategy.engines, devices=mesh)
             first += devices
         models = self._problem.models
         return JobStrategy(

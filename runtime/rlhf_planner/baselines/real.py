@@ -34,7 +34,7 @@ from math import ceil
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead, Pool
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
-from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
+from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.strategies.completions import cuts, engine_tensors
 from rlhf_planner.strategies.placements import placement_units
 
@@ -82,11 +82,9 @@ def real_heuristic(problem: PlanningProblem) -> JobStrategy:
     for roles in (unit.roles for unit in placement_units(problem) if not unit.generates):
         choice = _choice(problem, pool, roles)
         for role in roles:
-            strategies[role] = _adapted(problem.models[role], pool, choice)
-    generating = (facts for facts in problem.models.values() if facts.generates)
-    return JobStrategy(
-        strategies, {facts.role: _engines(problem, facts, pool) for facts in generating}
-    )
+            strategies[role] = _adapted(problem, role, choice)
+    generating = (role for role, facts in problem.models.items() if facts.generates)
+    return JobStrategy(strategies, {role: _engines(problem, role, pool) for role in generating})
 
 
 def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> RoleStrategy:
@@ -128,18 +126,18 @@ def _with_critics(
     return RoleStrategy(mesh, tensor, nodes.stages(mesh))
 
 
-def _adapted(facts: RoleSpec, pool: Pool, choice: RoleStrategy) -> RoleStrategy:
+def _adapted(problem: PlanningProblem, role: str, choice: RoleStrategy) -> RoleStrategy:
     """Adapt the rule's cut to a role."""
     devices = RoleStrategy(choice.devices)
-    allowed = cuts(facts, devices, pool)
+    allowed = cuts(problem, role, devices)
     # An impossible fixed cut stays open here. `cut_roles` refuses it, with the field to change.
     return devices.with_cut(_nearest_cut(allowed, choice.cut)) if allowed else devices
 
 
-def _engines(problem: PlanningProblem, facts: RoleSpec, pool: Pool) -> EngineStrategy:
+def _engines(problem: PlanningProblem, role: str, pool: Pool) -> EngineStrategy:
     """The engines of a role."""
     everywhere = EngineStrategy(_Nodes(pool).all)
-    sizes = engine_tensors(problem, facts, everywhere, pool)
+    sizes = engine_tensors(problem, role, everywhere.devices)
     if not sizes:
         return everywhere
     # Engines have no stages: they get as many tensor ranks as the rule has stages, at most a

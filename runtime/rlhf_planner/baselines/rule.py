@@ -109,9 +109,9 @@ def symmetric_placements(
     """
     pool = next(pool for pool in problem.pools if pool.name == mesh.pool)
     devices = RoleStrategy(mesh)
-    allowed = {role: cuts(problem.models[role], devices, pool) for role in roles}
+    allowed = {role: cuts(problem, role, devices) for role in roles}
     sizes = {
-        role: engine_tensors(problem, problem.models[role], EngineStrategy(mesh), pool)
+        role: engine_tensors(problem, role, mesh)
         for role in roles
         if problem.models[role].generates
     }

@@ -94,8 +94,7 @@ class CallTimeBounds:
         return cache(self._cuts)
 
     def _cuts(self, role: str, strategy: RoleStrategy) -> tuple[RoleStrategy, ...]:
-        pool = self.problem.pool(strategy.devices.pool)
-        return tuple(map(strategy.with_cut, cuts(self.problem.models[role], strategy, pool)))
+        return tuple(map(strategy.with_cut, cuts(self.problem, role, strategy)))
 
     @cached_property
     def completions(self) -> Callable[[str, RoleStrategy, Calls], Mapping[RoleStrategy, Seconds]]:

@@ -104,10 +104,11 @@ class PoolSizeBounds:
             mesh.model_copy(update={"first_rank": first})
             for first in range(min(pool.devices_per_node, pool.num_devices - size + 1))
         ]
-        for cut in {cut: None for m in meshes for cut in cuts(facts, RoleStrategy(m), pool)}:
+        possible = (cut for m in meshes for cut in cuts(self.problem, role, RoleStrategy(m)))
+        for cut in dict.fromkeys(possible):
             yield self._bounds.role_seconds(role, RoleStrategy(mesh).with_cut(cut))
         if facts.generates:
-            tensors = (engine_tensors(self.problem, facts, EngineStrategy(m), pool) for m in meshes)
+            tensors = (engine_tensors(self.problem, role, m) for m in meshes)
             for tensor in dict.fromkeys(tensor for options in tensors for tensor in options):
                 # With the largest cache and no columns from other nodes: no plan is faster.
                 yield self._bounds.engine_seconds(role, EngineStrategy(mesh, tensor), NONE)

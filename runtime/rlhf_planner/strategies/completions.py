@@ -26,7 +26,7 @@ def completions(
     recomputes = recompute_choices(facts) if strategy.recompute is None else (strategy.recompute,)
     tokens = strategy.micro_batch_tokens or facts.fixed.micro_batch_tokens
     sizes = micro_batch_sizes(problem) if tokens is None else [tokens]
-    for cut in cuts(facts, strategy, problem.pool(strategy.devices.pool)):
+    for cut in cuts(problem, role, strategy):
         for recompute, size in product(recomputes, sizes):
             yield replace(
                 strategy,
@@ -37,25 +37,18 @@ def completions(
             )
 
 
-def cuts(facts: RoleSpec, strategy: RoleStrategy, pool: Pool) -> tuple[Cut, ...]:
-    """Possible cuts of a role's model on its devices; exactly one if it is fixed.
-
-    Args:
-        facts: of the role.
-        strategy: with its devices.
-        pool: of these devices.
-    """
+def cuts(problem: PlanningProblem, role: str, strategy: RoleStrategy) -> tuple[Cut, ...]:
+    """The cuts that complete a strategy of a role; exactly one if it is fixed."""
+    facts, devices = problem.models[role], strategy.devices
     tensor = strategy.tensor or facts.fixed.tensor
     pipeline = strategy.pipeline or facts.fixed.pipeline
     if not facts.uses_megatron:
         # FSDP cuts no model. `cut_roles` refuses a fixed cut, with the field to change.
         return (Cut(tensor or 1, pipeline or 1),)
-    num_devices = strategy.devices.num_devices
-    tensors = [tensor] if tensor else _tensors(facts, pool, strategy.devices)
-    pipelines = [pipeline] if pipeline else _pipelines(facts, num_devices)
-    return tuple(
-        Cut(*pair) for pair in product(tensors, pipelines) if num_devices % (pair[0] * pair[1]) == 0
-    )
+    tensors = [tensor] if tensor else _tensors(facts, problem.pool(devices.pool), devices)
+    pipelines = [pipeline] if pipeline else _pipelines(facts, devices.num_devices)
+    every = (Cut(*pair) for pair in product(tensors, pipelines))
+    return tuple(cut for cut in every if devices.num_devices % cut.num_ranks == 0)
 
 
 def _tensors(facts: RoleSpec, pool: Pool, mesh: Mesh) -> list[int]:
@@ -78,32 +71,23 @@ def _pipelines(facts: RoleSpec, num_devices: int) -> list[int]:
     ]
 
 
-def engine_tensors(
-    problem: PlanningProblem, facts: RoleSpec, engines: EngineStrategy, pool: Pool
-) -> tuple[int, ...]:
-    """Possible ranks per engine of a role; one if it is fixed, none if that does not divide the
-    devices.
-
-    Args:
-        facts: of the role.
-        engines: with the devices that generate.
-        pool: of these devices.
-    """
-    fixed_tensor = engines.tensor or problem.fixed.engine_tensor
-    if fixed_tensor is None:
-        return possible_sizes(pool, engines.devices, facts.shape)
-    return (fixed_tensor,) if is_possible(fixed_tensor, pool, engines.devices, facts.shape) else ()
-
-
 def engine_completions(
     problem: PlanningProblem, role: str, engines: EngineStrategy
 ) -> Iterator[EngineStrategy]:
-    """Engines of a role of every size that completes a strategy; none if a fixed size does not
-    divide the devices. Cache and release stay as they are: they follow from the memory that other
-    roles leave."""
-    pool = problem.pool(engines.devices.pool)
-    for tensor in engine_tensors(problem, problem.models[role], engines, pool):
-        yield replace(engines, tensor=tensor)
+    """Engines of a role of every size that completes a strategy, smallest first; none if a fixed
+    size does not divide the devices. Cache and release stay as they are: they follow from the
+    memory that other roles leave."""
+    shape, devices = problem.models[role].shape, engines.devices
+    pool, fixed = problem.pool(devices.pool), engines.tensor or problem.fixed.engine_tensor
+    for tensor in possible_sizes(pool, devices, shape) if fixed is None else (fixed,):
+        if is_possible(tensor, pool, devices, shape):
+            yield replace(engines, tensor=tensor)
+
+
+def engine_tensors(problem: PlanningProblem, role: str, devices: Mesh) -> tuple[int, ...]:
+    """Possible ranks per engine of a role on some devices."""
+    engines = engine_completions(problem, role, EngineStrategy(devices))
+    return tuple(sized.mesh.tensor for sized in engines)
 
 
 def devices_only(placement: JobStrategy) -> JobStrategy:

@@ -60,9 +60,9 @@ def test_a_roles_strategy_is_the_fastest_of_its_cuts(job: Any) -> None:
         for t, p in product((1, 2, 4, 8), (1, 2))
         if (calls := least.role_seconds("critic", RoleStrategy(mesh, t, p))) is not None
     }
-    assert found is not None and found.engine_tensor is None
-    assert found.cut == min(seconds, key=lambda cut: seconds[cut])
-    assert sum(found.stage_seconds) == pytest.approx(seconds[found.cut])
+    assert found is not None and found.engines is None
+    assert found.training.cut == min(seconds, key=lambda cut: seconds[cut])
+    assert sum(found.stage_seconds) == pytest.approx(seconds[found.training.cut])
     assert found.stage_seconds[0] == 0
     assert strategies.best("critic", 16, Cut(1, 1)) is found, "it is sought once"
 
@@ -72,7 +72,7 @@ def test_engines_grow_until_weights_and_cache_fit(job: Any) -> None:
     training = {**MEGATRON, "offload": "Never"}
     problem = ppo(job, gpus(8, 1, 24), training=training, model=EIGHT)
     found = Strategies(problem, H100).best("actor", 8, Cut(1, 1))
-    assert found is not None and found.engine_tensor is not None and found.engine_tensor > 1
+    assert found is not None and found.engines is not None and found.engines.mesh.tensor > 1
     assert all(seconds > 0 for seconds in (found.stage_seconds[0], found.stage_seconds[2]))
     roomy = Strategies(ppo(job, gpus(8), training=MEGATRON, model=EIGHT), H100)
     with_room = roomy.best("actor", 8, Cut(1, 1))
