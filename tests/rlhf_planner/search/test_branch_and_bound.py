@@ -125,8 +125,11 @@ def test_engines_of_a_fixed_size_fit(job: Any, tensor: int) -> None:
     }
     found = search(ppo(job, gpus(6), rollout=rollout))
     assert found.fitted is not None
-    (engine,) = build_plan(found.fitted).generations
+    plan = build_plan(found.fitted)
+    (engine,) = plan.generations
     assert engine.mesh.tensor == tensor and engine.mesh.num_devices % tensor == 0
+    said = f"a generation engine of actor spans: {tensor}, as rollout.parallelism.tensor says"
+    assert any(reason.endswith(said) for reason in plan.reasons)
 
 
 def test_nodes_of_three_have_cuts_of_two_where_they_lie_within_one(job: Any) -> None:
