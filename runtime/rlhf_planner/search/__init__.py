@@ -9,6 +9,7 @@
     pool_search.py       the search over sizes of the pools
     neighbours.py        plans that differ from a plan in one choice
 
-Pure and deterministic. Which strategies are compared, and in which order, depends on models, devices
-and their speed, never on their memory: with more memory the same plans are compared and more fit.
+Pure and deterministic. Which strategies are compared, and in which order, depends on models,
+devices and their speed, never on their memory: with more memory the same plans are compared and
+more fit.
 """
