@@ -82,8 +82,7 @@ class KubeClient:
 
     def snapshot(self, kind: Kind, namespace: str | None, fields: str = "") -> Snapshot:
         pages = list(self._pages(kind, namespace, "", fields))
-        items = tuple({**kind.header, **item} for page in pages for item in page.get("items") or ())
-        return Snapshot(items, pages[0]["metadata"]["resourceVersion"])
+        return Snapshot(tuple(_items(kind, pages)), pages[0]["metadata"]["resourceVersion"])
 
     def watch(
         self, kind: Kind, namespace: str | None, version: str, fields: str = ""
