@@ -31,8 +31,8 @@ from tests.waiting import wait_until
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import is_settled
-from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_kube.protocol import Manifest
+from rlhf_operator.clients.cached_kube import is_settled
 
 GPUS_OF_A_NODE = 8
 SUBMITTERS = 8

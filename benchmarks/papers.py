@@ -1,7 +1,7 @@
-"""What HybridFlow and ReaL report of plans, beside what the planner finds (`make bench-papers`).
+"""Compare published results of HybridFlow and ReaL with the planner's (`make bench-papers`).
 
 Nothing is run: all seconds are the time model's, from data sheets and published shares of them
-(rlhf_planner/cost). No constant was fitted to what is compared here.
+(rlhf_planner/cost). No constant was fitted to the results that are compared here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from papers_placements import (
     GPUS,
     KINDS,
     SPLIT,
-    Compared,
-    compared,
-    described,
+    Comparison,
+    compare,
+    meshes_text,
     placement_findings,
     placement_row,
 )
@@ -40,7 +40,7 @@ Findings = list[list[object]]
 
 
 def main() -> None:
-    """Print the tables for the models and numbers of GPUs that were asked for."""
+    """Print the tables for the selected models and numbers of GPUs."""
     parser = make_parser(f"make bench-papers. {__doc__}")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=list(GPUS))
@@ -48,57 +48,61 @@ def main() -> None:
     options = parse(parser, models=["7B"], gpus=[16], kinds=[COLOCATED, SPLIT])
     print(f"PPO on A100-80G, 8 on a node with 200 Gbit/s to others.\n{RULES}")
     findings = print_generation(options.models)
-    made = compare_placements(options.models, options.gpus, options.kinds)
-    findings += print_placements(made)
+    comparisons = compare_all(options.models, options.gpus, options.kinds)
+    findings += print_placements(comparisons)
     findings += print_transitions(options.models)
-    findings += print_mapper(made)
-    findings += print_gains(options.models, made)
+    findings += print_mapper(comparisons)
+    findings += print_gains(options.models, comparisons)
     print("\nFindings")
     print_table(["", "paper", "here", ""], findings)
-    words = Counter(str(row[-1]) for row in findings)
-    print_json("papers", smallest=options.smallest, findings=dict(sorted(words.items())))
+    # The last cell of a finding is its verdict.
+    verdicts = Counter(str(row[-1]) for row in findings)
+    print_json("papers", smallest=options.smallest, findings=dict(sorted(verdicts.items())))
 
 
 def print_generation(models: Sequence[str]) -> Findings:
-    """HybridFlow, figure 15."""
+    """Print generation by engine size: HybridFlow, figure 15."""
     rows, findings = generation_rows(models)
     print("\n1. Generation on 16 GPUs with engines of t, trained 1-8-2 (HybridFlow, figure 15)")
     print_table(["model", "t", "s", "against t = 8", "transition s", "cache GB"], rows)
     return findings
 
 
-def compare_placements(
+def compare_all(
     models: Sequence[str], numbers: Sequence[int], kinds: Sequence[str]
-) -> dict[tuple[str, int], Compared]:
-    """All searches of HybridFlow's job, by model and GPUs."""
-    made = {}
+) -> dict[tuple[str, int], Comparison]:
+    """Search placements of HybridFlow's job; returns them by model and number of GPUs."""
+    comparisons = {}
     for model in models:
         for num_gpus in numbers:
             note(f"placements of {model} on {num_gpus} GPUs")
-            made[model, num_gpus] = compared(model, num_gpus, kinds=kinds)
-    return made
+            comparisons[model, num_gpus] = compare(model, num_gpus, kinds=kinds)
+    return comparisons
 
 
-def print_placements(made: dict[tuple[str, int], Compared]) -> Findings:
-    """HybridFlow, figure 12."""
+def print_placements(comparisons: dict[tuple[str, int], Comparison]) -> Findings:
+    """Print step times by placement: HybridFlow, figure 12."""
     print(
-        "\n2. Seconds of a step by placement: each as fast as was found, and with cuts by rule, the"
+        "\n2. Seconds of a step by placement: the fastest plan of a search, and with cuts by rule,"
     )
-    print(
-        "   smallest that fits; as planned, and how much faster one may be (HybridFlow, figure 12)"
-    )
+    print("   the smallest that fits; the plan, and its gap to the bound (HybridFlow, figure 12)")
     kinds = [*KINDS, *(f"{kind} (rule)" for kind in KINDS)]
     header = ["model", "GPUs", *kinds, "planned", "gap", "wins", "wins (rule)", "paper"]
-    print_table(header, [placement_row(*job, each) for job, each in made.items()])
+    print_table(header, [placement_row(*job, result) for job, result in comparisons.items()])
     print("\n   Where the planned roles are")
     print_table(
-        ["model", "GPUs", "ranks"], [[*job, described(each.best)] for job, each in made.items()]
+        ["model", "GPUs", "ranks"],
+        [[*job, meshes_text(result.best)] for job, result in comparisons.items()],
     )
-    return [finding for job, each in made.items() for finding in placement_findings(*job, each)]
+    return [
+        finding
+        for job, result in comparisons.items()
+        for finding in placement_findings(*job, result)
+    ]
 
 
 def print_transitions(models: Sequence[str]) -> Findings:
-    """HybridFlow, figure 14."""
+    """Print transitions of three systems: HybridFlow, figure 14."""
     rows, findings = transition_rows(models)
     print(
         "\n3. From training to generation: DeepSpeed-Chat (D), HybridFlow-V (V) and HybridFlow (H):"
@@ -111,28 +115,29 @@ def print_transitions(models: Sequence[str]) -> Findings:
     return findings
 
 
-def print_mapper(made: dict[tuple[str, int], Compared]) -> Findings:
-    """HybridFlow, figure 16."""
+def print_mapper(comparisons: dict[tuple[str, int], Comparison]) -> Findings:
+    """Print the cost of the search: HybridFlow, figure 16."""
     print("\n4. CPU seconds of a search, by GPUs (HybridFlow, figure 16)")
-    numbers = sorted({num_gpus for _, num_gpus in made})
-    print_table(["model", *map(str, numbers)], mapper_rows(made))
-    return [mapper_finding(made)]
+    numbers = sorted({num_gpus for _, num_gpus in comparisons})
+    print_table(["model", *map(str, numbers)], mapper_rows(comparisons))
+    return [mapper_finding(comparisons)]
 
 
-def print_gains(models: Sequence[str], made: dict[tuple[str, int], Compared]) -> Findings:
-    """ReaL."""
+def print_gains(models: Sequence[str], comparisons: dict[tuple[str, int], Comparison]) -> Findings:
+    """Print the plan's gain over heuristics: ReaL."""
     rows, findings = [], []
     for batch in (SHORT, LONG):
         gains = []
         for model in models:
             num_gpus = GAIN_GPUS[model]
-            each = made.get((model, num_gpus)) if batch is SHORT else None
-            if each is None:
+            # Table 2 has searched the same job where it has this number of GPUs.
+            result = comparisons.get((model, num_gpus)) if batch is SHORT else None
+            if result is None:
                 note(f"{model} on {num_gpus} GPUs, responses of {batch.response_tokens} tokens")
-                each = compared(model, num_gpus, batch, kinds=())
-            rows.append(gain_row(model, num_gpus, batch, each))
-            gained = gain(each)
-            gains += [] if gained is None else [gained]
+                result = compare(model, num_gpus, batch, kinds=())
+            rows.append(gain_row(model, num_gpus, batch, result))
+            share = gain(result)
+            gains += [] if share is None else [share]
         findings += [gain_finding(batch, gains)] if gains else []
     print(
         "\n5. Seconds of a step by others' rules and as planned, and what the plan gains over the"

@@ -1,7 +1,7 @@
 """Generation by the size of engines, beside HybridFlow's figure 15.
 
-All roles share 16 GPUs and are trained 1-8-2; each engine spans t of them, and the cache takes what
-memory is left. What is compared is the time of the call that generates, without the transition.
+All roles share 16 GPUs and are trained 1-8-2. An engine spans t GPUs; the KV cache takes the
+remaining memory. The compared time is that of the call that generates, without the transition.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ NUM_GPUS, TRAINING_TENSOR = 16, 8
 TENSORS = (1, 2, 4, 8)
 BEST_TENSOR = {"7B": 2, "13B": 4}
 REDUCTION = {"7B": 0.603, "13B": 0.364}
-"""Of the best size, against engines of 8. Source: HybridFlow (arXiv 2409.19256), section 8.4."""
+"""Share of time saved by the best size against engines of 8.
+Source: HybridFlow (arXiv 2409.19256), section 8.4."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """With engines of one size."""
+    """Cost of generation with engines of one size."""
 
     seconds: float
-    """Of the call that generates."""
+    """Time of the call that generates."""
     transition_seconds: float
-    """Of its weights before."""
+    """Time of the weight transfer before the call."""
     cache_bytes: int
-    """On each GPU."""
+    """Size of the KV cache on every GPU."""
 
 
 def generation(model: str, tensor: int) -> Generation | None:
-    """With engines of so many GPUs. None: weights and a cache for one sequence do not fit."""
+    """Plan with engines of `tensor` GPUs. None: weights and a cache for one sequence do not fit."""
     problem = paper_problem(model, NUM_GPUS)
+    # The figure varies the engines only: training stays 1-8-2, and all roles share the GPUs.
     models = {
         role: replace(facts, fixed=replace(facts.fixed, tensor=TRAINING_TENSOR, pipeline=1))
         for role, facts in problem.models.items()
@@ -54,26 +56,26 @@ def generation(model: str, tensor: int) -> Generation | None:
     except DoesNotFit:
         return None
     seconds = evaluate(problem, plan, {"pool": paper_hardware()}).calls
-    found = {
+    by_kind = {
         call.kind: seconds[call.call].total
         for call in plan.calls
         if call.graph is GraphName.STEP and call.role == "actor" and call.call in seconds
     }
     engines = plan.generation("actor")
     assert engines is not None
-    return Generation(found[CallKind.GENERATE], found[CallKind.RESHARD], engines.kv_cache_bytes)
+    return Generation(by_kind[CallKind.GENERATE], by_kind[CallKind.RESHARD], engines.kv_cache_bytes)
 
 
 def generation_rows(models: Sequence[str]) -> tuple[list[list[object]], list[list[object]]]:
-    """Of each model and size of engines; and of each model what the paper found beside ours."""
+    """Rows by model and engine size; findings by model: the paper's result, ours, the verdict."""
     rows: list[list[object]] = []
     findings: list[list[object]] = []
+    # The paper names the best size for these models only.
     for model in (model for model in models if model in BEST_TENSOR):
-        made = {tensor: generation(model, tensor) for tensor in TENSORS}
-        found = {tensor: each for tensor, each in made.items() if each is not None}
-        seconds = {tensor: each.seconds for tensor, each in found.items()}
-        for tensor, each in made.items():
-            rows.append([model, tensor, *_cells(each, seconds[TRAINING_TENSOR])])
+        results = {tensor: generation(model, tensor) for tensor in TENSORS}
+        seconds = {tensor: r.seconds for tensor, r in results.items() if r is not None}
+        for tensor, result in results.items():
+            rows.append([model, tensor, *_cells(result, seconds[TRAINING_TENSOR])])
         best = min(seconds, key=lambda tensor: seconds[tensor])
         reduction = 1 - seconds[best] / seconds[TRAINING_TENSOR]
         papers = BEST_TENSOR[model]
@@ -89,12 +91,12 @@ def generation_rows(models: Sequence[str]) -> tuple[list[list[object]], list[lis
     return rows, findings
 
 
-def _cells(each: Generation | None, with_most: float) -> list[object]:
-    if each is None:
+def _cells(result: Generation | None, baseline_seconds: float) -> list[object]:
+    if result is None:
         return ["-", "-", "-", "-"]
     return [
-        each.seconds,
-        f"{each.seconds / with_most - 1:+.1%}",
-        each.transition_seconds,
-        f"{each.cache_bytes / 1e9:.1f}",
+        result.seconds,
+        f"{result.seconds / baseline_seconds - 1:+.1%}",
+        result.transition_seconds,
+        f"{result.cache_bytes / 1e9:.1f}",
     ]

@@ -1,9 +1,7 @@
 """The job and the cluster of HybridFlow's evaluation, as the planner takes them.
 
 PPO with actor, critic, reference and reward model, all of the same size: 1,024 prompts of 1,024
-tokens, all responses of 1,024 tokens, 8 updates in a step, nothing offloaded. Of the Llama models
-the paper says how large they are: those of Llama 2, and for 34B Code Llama, have these sizes. A
-manifest's reward model is sharded by FSDP; here Megatron cuts it like the others, as in the paper.
+tokens, all responses of 1,024 tokens, 8 updates in a step, nothing offloaded.
 
 Source: HybridFlow (arXiv 2409.19256), section 8.1.
 """
@@ -27,13 +25,13 @@ from rlhf_sizing.shape import DecoderShape
 
 GPU, GPUS_PER_NODE, GPU_BYTES = "A100-80G", 8, 80 * 2**30
 NODE_BITS_PER_SECOND = 200e9
-"""Between nodes, of all of a node's GPUs together."""
+"""Network bandwidth of a node, shared by its GPUs."""
 UPDATES = 8
-"""Of a step."""
+"""Optimizer updates in a step."""
 
 
 class Batch(NamedTuple):
-    """What a step works on; all prompts are equally long, and all responses."""
+    """The batch of a step; all prompts are equally long, and all responses."""
 
     prompts: int
     prompt_tokens: int
@@ -41,19 +39,22 @@ class Batch(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Of a sequence."""
+        """Tokens of a sequence."""
         return self.prompt_tokens + self.response_tokens
 
 
 SHORT = Batch(1024, 1024, 1024)
+# As many tokens as SHORT, so that only the length of sequences differs.
 LONG = Batch(256, 1024, 7168)
-"""As many tokens in sequences of 8,192."""
+"""Sequences of 8,192 tokens."""
 
 
 def _llama(layers: int, hidden: int, middle: int, heads: int, key_values: int) -> DecoderShape:
     return DecoderShape(layers, hidden, middle, heads, key_values, 128, 32000, family="llama")
 
 
+# The paper says only how large its models are. Those of Llama 2, and for 34B Code Llama, have
+# these sizes.
 MODELS: Mapping[str, DecoderShape] = {
     "7B": _llama(32, 4096, 11008, 32, 32),
     "13B": _llama(40, 5120, 13824, 40, 40),
@@ -65,12 +66,12 @@ MODELS: Mapping[str, DecoderShape] = {
 
 def paper_hardware() -> Hardware:
     """An A100 of the preset with its share of its node's network."""
-    each = NODE_BITS_PER_SECOND / 8 / GPUS_PER_NODE
-    return replace(HARDWARE[GPU], network_bytes_per_second=each)
+    share = NODE_BITS_PER_SECOND / 8 / GPUS_PER_NODE
+    return replace(HARDWARE[GPU], network_bytes_per_second=share)
 
 
 def paper_pool(num_gpus: int) -> Pool:
-    """So many of them, in whole nodes."""
+    """A pool of `num_gpus`, in full nodes."""
     return Pool(
         name="pool",
         device=Device.GPU,
@@ -82,7 +83,7 @@ def paper_pool(num_gpus: int) -> Pool:
 
 
 def paper_problem(model: str, num_gpus: int, batch: Batch = SHORT) -> PlanningProblem:
-    """The job on so many GPUs; how models are cut, and where they are, is left to the planner.
+    """The job on `num_gpus`; the planner chooses parallelism and placement.
 
     Args:
         model: one of `MODELS`.
@@ -93,6 +94,7 @@ def paper_problem(model: str, num_gpus: int, batch: Batch = SHORT) -> PlanningPr
     graphs = trace_job(job, Device.GPU)
     shapes = resolve_shapes(job, graphs)
     problem = problem_of(job, graphs, (paper_pool(num_gpus),), shapes)
+    # A manifest's reward model is sharded by FSDP; in the paper Megatron cuts it like the others.
     role, actor = job.spec.rewards[0].model_role, problem.models["actor"]
     reward = replace(problem.models[role], engine=TrainingEngineType.MEGATRON, fixed=actor.fixed)
     return replace(problem, models={**problem.models, role: reward})

@@ -2,8 +2,8 @@
 
     DeepSpeed-Chat   all N ranks gather all of the model
     HybridFlow-V     the p t ranks of each replica gather all of it
-    HybridFlow       every rank gets what it lacks of its part, in groups that keep most; as the
-                     runtime does it
+    HybridFlow       every rank receives the missing slices of its part, in groups that reuse as
+                     much as possible; the runtime does the same
 
 The first two are one all-gather by the time model; the third is the planner's own reshard. Training
 is p-t-d, generation 1 x t_g.
@@ -30,27 +30,27 @@ NUMBER_BYTES = 2
 TENSOR = 8
 STAGES: Mapping[str, int] = {"7B": 1, "13B": 1, "34B": 4, "70B": 8}
 ENGINE_TENSOR: Mapping[str, int] = {"7B": 2, "13B": 4, "34B": 8, "70B": 8}
-"""Of figure 14."""
+"""Engine size by model, in figure 14."""
 GPUS = (8, 16, 32, 64, 128)
+# The paper does not say which of the models and numbers of GPUs are in the average.
 PAPERS_MEAN = 0.552
-"""Less time than the baselines, on average of models and numbers of GPUs; which of them are in it
-is not said."""
+"""Average share of time saved against the baselines."""
+# Section 8.4 has 89.1 %, but against OpenRLHF, which keeps two copies of the actor.
 PAPERS_LARGEST = 0.712
-"""Than DeepSpeed-Chat, at most, at 70B (section 8.2). The 89.1 % of section 8.4 are against
-OpenRLHF, which keeps two copies of the actor."""
+"""Largest share of time saved against DeepSpeed-Chat, at 70B (section 8.2)."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A scheme's cost."""
+    """Cost of a scheme."""
 
     received_bytes: float
-    """By the rank that receives most."""
+    """Bytes on the busiest rank."""
     seconds: float
 
 
 def transitions(model: str, num_gpus: int) -> tuple[Transition, Transition, Transition]:
-    """Of the three schemes in the order above."""
+    """Costs of DeepSpeed-Chat, HybridFlow-V and HybridFlow, in this order."""
     links = Links(paper_hardware(), GPUS_PER_NODE)
     size = float(MODELS[model].num_parameters * NUMBER_BYTES)
     copy = TENSOR * STAGES[model]
@@ -63,6 +63,7 @@ def transitions(model: str, num_gpus: int) -> tuple[Transition, Transition, Tran
 
 def _gathered(size: float, ranks: int, links: Links) -> Transition:
     seconds = links.all_gather_seconds(size, links.group(0, ranks, 1))
+    # A rank has its own slice already.
     return Transition((ranks - 1) / ranks * size, seconds)
 
 
@@ -77,10 +78,11 @@ def _resharded(model: str, num_gpus: int, links: Links) -> Transition:
 
 
 def transition_rows(models: Sequence[str]) -> tuple[list[list[object]], list[list[object]]]:
-    """Of each model and number of GPUs; and what the paper found beside ours."""
+    """Rows by model and number of GPUs; findings: the paper's result, ours, the verdict."""
     rows: list[list[object]] = []
     reductions: dict[str, list[float]] = {}
     for model in models:
+        # A replica of the model needs all of its tensor ranks and stages.
         for num_gpus in (n for n in GPUS if n % (TENSOR * STAGES[model]) == 0):
             schemes = transitions(model, num_gpus)
             gathering, replicas, ours = schemes
@@ -91,8 +93,8 @@ def transition_rows(models: Sequence[str]) -> tuple[list[list[object]], list[lis
                     model,
                     cut,
                     num_gpus,
-                    *(each.received_bytes / 1e9 for each in schemes),
-                    *(each.seconds for each in schemes),
+                    *(scheme.received_bytes / 1e9 for scheme in schemes),
+                    *(scheme.seconds for scheme in schemes),
                     f"{1 - ours.seconds / gathering.seconds:.1%}",
                     f"{1 - ours.seconds / replicas.seconds:.1%}",
                 ]
@@ -101,12 +103,12 @@ def transition_rows(models: Sequence[str]) -> tuple[list[list[object]], list[lis
 
 
 def _findings(reductions: Mapping[str, Sequence[float]]) -> list[list[object]]:
-    average = mean([each for of_model in reductions.values() for each in of_model])
-    found = [("transition: less time than DeepSpeed-Chat, average", PAPERS_MEAN, average)]
+    average = mean([share for shares in reductions.values() for share in shares])
+    results = [("transition: less time than DeepSpeed-Chat, average", PAPERS_MEAN, average)]
     if "70B" in reductions:
         name = "transition: the same at 70B, at most"
-        found.append((name, PAPERS_LARGEST, max(reductions["70B"])))
+        results.append((name, PAPERS_LARGEST, max(reductions["70B"])))
     return [
         [name, f"{papers:.1%}", f"{ours:.1%}", same_share(papers, ours)]
-        for name, papers, ours in found
+        for name, papers, ours in results
     ]

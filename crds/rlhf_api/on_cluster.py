@@ -7,10 +7,12 @@ no Kubernetes credentials; one bearer token authenticates them and the operator.
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rlhf_api.spec.job import GROUP
-from rlhf_api.spec.resources import Device, NodePool
+from rlhf_api.api_names import GROUP
+
+if TYPE_CHECKING:
+    from rlhf_api.spec.resources import NodePool
 
 # Label with the job's name, on every object that the operator creates for the job.
 JOB_LABEL: Final = f"{GROUP}/job"
@@ -105,6 +107,8 @@ def ray_cpus(pool: NodePool) -> int:
 
 def ray_gpus(pool: NodePool) -> int:
     """`num-gpus` in the rayStartParams of a pool's pods; 0 keeps Ray from looking for any."""
+    from rlhf_api.spec.resources import Device  # late: `rlhf --help` needs this file without models
+
     return pool.devices_per_node if pool.device is Device.GPU else 0
 
 

@@ -1,2 +1,4 @@
-"""Access to Kubernetes' API for the operator and the command: kinds of objects, and the API
-server."""
+"""The Kubernetes client of the operator and the command.
+
+`protocol` is its interface, `client` its implementation over `api_server`, `errors` what it raises.
+"""

@@ -1,14 +1,15 @@
 """The API server over HTTP: the only module that uses the official `kubernetes` package.
 
 The package reads kubeconfigs, logs in, renews tokens and opens streams. Requests go through its
-connection pool and carry objects as plain dictionaries, without models of them.
+connection pool and carry objects as plain dictionaries: its models would drop unknown fields, and
+its dynamic client first asks the API server for every kind.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,25 +19,31 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.stream import stream
 
+from rlhf_kube.errors import KubeconfigUnusable, StreamBroken, Unreachable
+from rlhf_kube.kinds import Kind
+
 # A server that is down does not block its callers for long; a busy one may take longer to answer.
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-# Largest number of objects in one page of a list.
-PAGE_SIZE = 50
 JSON = "application/json"
-APPLY = "application/apply-patch+yaml"
-MERGE = "application/merge-patch+json"
-
-Query = Mapping[str, str]
-Page = Mapping[str, Any]
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""File with the namespace of this process's pod."""
 
 
-class NotConfigured(Exception):
-    """The address or login of the API server is missing, or cannot be used."""
+@dataclass(frozen=True)
+class Request:
+    """One request to the API server."""
 
-
-class NoAnswer(Exception):
-    """The API server did not answer, or its answer broke off."""
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Parameters; empty values are left out."""
+    body: Mapping[str, Any] | None = None
+    content_type: str = JSON
+    doing: str = "answer"
+    """In words, for errors, such as `read pods/a in team`."""
+    kind: Kind | None = None
+    """The kind of its objects, for errors."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +65,18 @@ class ApiServer:
     """One API server, as one user. Its methods may be called from several threads."""
 
     def __init__(
-        self, settings: client.Configuration, user_agent: str, num_connections: int
+        self,
+        settings: client.Configuration,
+        namespace: str,
+        user_agent: str,
+        num_connections: int,
     ) -> None:
         settings.connection_pool_maxsize = num_connections
         settings.retries = False  # only the caller knows which requests are safe to repeat
         self._settings = settings
         self._client = client.ApiClient(settings)
+        self.namespace = namespace
+        """The default namespace: the context's, or the pod's."""
         self.headers = {"Accept": JSON, "User-Agent": user_agent}
         """Headers of every request."""
 
@@ -77,30 +90,45 @@ class ApiServer:
             context: a context of the files; None: their current one.
 
         Raises:
-            NotConfigured: the files cannot be used.
+            KubeconfigUnusable: the files cannot be used.
         """
         settings, joined = client.Configuration(), os.pathsep.join(map(str, files))
+        contexts: Sequence[Any] | None = None
         try:
+            contexts, current = config.list_kube_config_contexts(joined)
             config.load_kube_config(
                 joined, context, client_configuration=settings, persist_config=False
             )
         except Exception as error:  # the package raises whatever its parsers and login helpers do
-            raise NotConfigured(f"{type(error).__name__}: {error}") from error
-        return cls(settings, user_agent, num_connections)
+            do = "correct it, or give another --kubeconfig"
+            if contexts is not None:
+                names = ", ".join(entry["name"] for entry in contexts)
+                do = f"its contexts are {names or 'none'}"
+            raise KubeconfigUnusable(
+                f"the kubeconfig cannot be used: got {type(error).__name__}: {error} from "
+                f"{joined}; {do}"
+            ) from error
+        chosen = next((entry for entry in contexts if entry["name"] == context), current)
+        namespace = chosen["context"].get("namespace") or "default"
+        return cls(settings, namespace, user_agent, num_connections)
 
     @classmethod
     def in_cluster(cls, user_agent: str, num_connections: int = 4) -> Self:
         """Connect with the service account of this process's pod.
 
         Raises:
-            NotConfigured: this process runs in no pod.
+            KubeconfigUnusable: this process runs in no pod.
         """
         settings = client.Configuration()
         try:
             config.load_incluster_config(client_configuration=settings)
         except (config.ConfigException, OSError) as error:
-            raise NotConfigured(f"{type(error).__name__}: {error}") from error
-        return cls(settings, user_agent, num_connections)
+            raise KubeconfigUnusable(
+                f"this process is not in a pod of a cluster: got {error}; give --kubeconfig"
+            ) from error
+        has_namespace = POD_NAMESPACE.is_file()
+        namespace = POD_NAMESPACE.read_text().strip() if has_namespace else "default"
+        return cls(settings, namespace, user_agent, num_connections)
 
     @property
     def address(self) -> str:
@@ -112,70 +140,71 @@ class ApiServer:
         """Address and current credentials of the server, for another client. Renews tokens.
 
         Raises:
-            NoAnswer: tokens cannot be renewed.
+            Unreachable: tokens cannot be renewed.
         """
         settings = self._settings
         return Access(
             self.address,
-            self._credentials(),
+            self._credentials("log in"),
             settings.ssl_ca_cert,
             settings.cert_file,
             settings.key_file,
         )
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
-        *,
-        answer_seconds: float = ANSWER_SECONDS,
-        is_stream: bool = False,
+        self, request: Request, answer_seconds: float = ANSWER_SECONDS, is_stream: bool = False
     ) -> urllib3.BaseHTTPResponse:
         """Send one request and return its response, whatever its status.
 
         Args:
-            query: parameters; empty values are left out.
             answer_seconds: longest silence of the server.
             is_stream: the response is read as it arrives and must be closed; reading raises
                 urllib3's HTTPError.
 
         Raises:
-            NoAnswer: there is no response.
+            Unreachable: there is no response.
         """
-        parameters = {name: value for name, value in (query or {}).items() if value}
         # An absent option is written as an empty value by callers.
-        url = self.address + path + ("?" + urlencode(parameters) if parameters else "")
-        credentials = self._credentials()
+        query = urlencode({name: value for name, value in request.query.items() if value})
+        headers = {"Content-Type": request.content_type} | self._credentials(request.doing)
         try:
             answer: urllib3.BaseHTTPResponse = self._client.rest_client.pool_manager.request(
-                method,
-                url,
-                body=None if body is None else json.dumps(body).encode(),
-                headers=self.headers | {"Content-Type": content_type} | credentials,
+                request.method,
+                self.address + request.path + ("?" + query if query else ""),
+                body=None if request.body is None else json.dumps(request.body).encode(),
+                headers=self.headers | headers,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=answer_seconds),
                 preload_content=not is_stream,
                 retries=False,
             )
             return answer
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+            raise self.unreachable(request.doing, error) from error
+
+    def unreachable(self, doing: str, error: Exception, what: str = "") -> Unreachable:
+        """Return the error of a request without a complete answer.
+
+        Args:
+            what: words before the error.
+        """
+        return Unreachable(
+            f"the cluster cannot be reached to {doing}: got {what}{type(error).__name__}: {error} "
+            f"from {self.address}; check that it runs, the network, and the kubeconfig's context"
+        )
 
     def command_socket(
-        self, namespace: str, pod: str, container: str, command: Sequence[str]
+        self, namespace: str, pod: str, container: str, command: Sequence[str], doing: str
     ) -> Any:
         """Open a WebSocket (of the package `websocket`) to a command in a container.
 
         Not thread-safe: the package changes the client while it opens a stream.
 
         Raises:
-            NoAnswer: the server refuses, with the package's message, or does not answer.
+            StreamBroken: the server refuses, with the package's message, or does not answer.
             KeyboardInterrupt: it arrived while the stream opened.
         """
         # Renew first: the package would pass on any exception of its login helpers.
-        self._credentials()
+        self._credentials(doing)
         try:
             opened = stream(
                 client.CoreV1Api(self._client).connect_get_namespaced_pod_exec,
@@ -194,71 +223,25 @@ class ApiServer:
             # The package hides a Ctrl-C that arrives while it opens the stream.
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
-            raise NoAnswer(str(error.reason)) from error
+            raise StreamBroken(f"cannot {doing}: {error.reason}") from error
         return opened.sock
 
     def close(self) -> None:
         """Close all connections."""
         self._client.rest_client.close()
 
-    def _credentials(self) -> dict[str, str]:
+    def _credentials(self, doing: str) -> dict[str, str]:
         """Authorization header, renewed if due.
 
         Raises:
-            NoAnswer: it cannot be renewed.
+            Unreachable: it cannot be renewed.
         """
         try:
             token = self._settings.get_api_key_with_prefix("BearerToken", "authorization")
         except Exception as error:  # whatever the package's login helpers raise
-            raise NoAnswer(f"no login: {type(error).__name__}: {error}") from error
+            raise self.unreachable(doing, error, "no login: ") from error
         if token:
             return {"Authorization": token}
         if self._settings.username:
             return {"Authorization": self._settings.get_basic_auth_token()}
         return {}
-
-
-def context_namespace(files: Sequence[Path], context: str | None) -> str:
-    """The namespace of a context of kubeconfigs, else `default`.
-
-    Raises:
-        NotConfigured: the files cannot be used.
-    """
-    contexts, current = _contexts(files)
-    chosen = next((entry for entry in contexts if entry["name"] == context), current)
-    return str(chosen["context"].get("namespace") or "default")
-
-
-def context_names(files: Sequence[Path]) -> tuple[str, ...]:
-    """Names of all contexts of kubeconfigs.
-
-    Raises:
-        NotConfigured: the files cannot be used.
-    """
-    return tuple(entry["name"] for entry in _contexts(files)[0])
-
-
-def pages(ask: Callable[[Query], Page], query: Query) -> Iterator[Page]:
-    """Yield all pages of a list.
-
-    Args:
-        ask: sends one request for the list.
-    """
-    # The server returns a token with each page, and none with the last.
-    following = ""
-    while True:
-        page = ask({**query, "limit": str(PAGE_SIZE), "continue": following})
-        yield page
-        following = page["metadata"].get("continue", "")
-        if not following:
-            return
-
-
-def _contexts(files: Sequence[Path]) -> tuple[Sequence[Any], Any]:
-    try:
-        contexts: tuple[Sequence[Any], Any] = config.list_kube_config_contexts(
-            os.pathsep.join(map(str, files))
-        )
-    except Exception as error:  # the package raises whatever its parsers do
-        raise NotConfigured(f"{type(error).__name__}: {error}") from error
-    return contexts

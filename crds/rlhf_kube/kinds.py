@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
-from rlhf_api.crd.definition import PLURAL
-from rlhf_api.spec.job import API_VERSION, KIND
+from rlhf_api.api_names import API_VERSION, KIND, PLURAL
 
 
 class Kind(Enum):

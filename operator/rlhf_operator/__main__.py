@@ -11,23 +11,25 @@ import sys
 import uuid
 from pathlib import Path
 
+from rlhf_api.on_cluster import FIELD_MANAGER
+from rlhf_kube.api_server import ApiServer
+from rlhf_kube.client import KubeClient
+from rlhf_kube.errors import KubeconfigUnusable, KubeError
+from rlhf_kube.protocol import Caller, Kube
 from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.cached_kube import CachedKube
+from rlhf_operator.clients.discovery import require_job_kind
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.http import HttpClient
-from rlhf_operator.clients.kube.cached import CachedKube
-from rlhf_operator.clients.kube.discovery import require_job_kind
-from rlhf_operator.clients.kube.protocol import KubeError
-from rlhf_operator.clients.kube.remote import LastAnswer, RemoteKube
-from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.errors import BadConfig
 from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.planner import Planner
 from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.app import App
 from rlhf_operator.process.head_connection import head_client, head_connector
-from rlhf_operator.process.health import Health, serve
+from rlhf_operator.process.health import Health, LastAnswer, serve
 from rlhf_operator.process.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
 from rlhf_operator.process.logs import set_up_logs
 from rlhf_operator.process.metrics import Metrics
@@ -35,6 +37,7 @@ from rlhf_operator.process.reconciler import Reconciler
 from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
+CALLER = Caller(FIELD_MANAGER, "the operator", answer_seconds=30.0)
 OUTSIDE = "outside"
 """Release of an operator outside of the cluster, which has no Lease."""
 DESCRIPTION = "Runs RLHFJobs on the RayClusters that it makes for them."
@@ -53,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(config, options.kubeconfig, options.key_file)
     except (BadConfig, KubeError, LeaseLost, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, BadConfig) else 4
+        return 2 if isinstance(error, BadConfig | KubeconfigUnusable) else 4
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -80,10 +83,8 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
     namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
     answers, metrics = LastAnswer(), Metrics()
-    # One connection per thread: more would never be used at the same time.
-    kube = RemoteKube.connect(kubeconfig, config.reconcile_workers)
-    kube.on_answer = answers.record
-    kube.on_request = metrics.count_request
+    server = _api_server(kubeconfig, config)
+    kube = KubeClient(server, CALLER, on_request=metrics.count_request, on_answer=answers.record)
     if not config.namespaces:  # a lost namespace is reported by its own watch
         require_job_kind(kube, None)
     key = _key(kube, config, namespace, key_file)
@@ -96,11 +97,11 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     cached = CachedKube(kube)
     observer = Observer(cached, identity, planner, config.job_defaults)
     threads = FairThreadPool(config.reconcile_workers)
-    client = head_client(config, lambda: kube.server.access)
+    client = head_client(config, lambda: server.access)
     reconciler = Reconciler(
         cached,
         observer,
-        RayHeads(identity, head_connector(config, lambda: kube.server.access, client)),
+        RayHeads(identity, head_connector(config, lambda: server.access, client)),
         Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
         metrics,
         threads,
@@ -128,14 +129,19 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     return 0
 
 
+def _api_server(kubeconfig: Path | None, config: OperatorConfig) -> ApiServer:
+    # One connection per thread: more would never be used at the same time.
+    if kubeconfig is None:
+        return ApiServer.in_cluster(CALLER.name, config.reconcile_workers)
+    return ApiServer.from_kubeconfig((kubeconfig,), None, CALLER.name, config.reconcile_workers)
+
+
 def _identity() -> str:
     """Return a unique name of this replica, also among earlier processes in the same pod."""
     return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
-def _key(
-    kube: RemoteKube, config: OperatorConfig, namespace: str | None, file: Path | None
-) -> bytes:
+def _key(kube: Kube, config: OperatorConfig, namespace: str | None, file: Path | None) -> bytes:
     if file is not None:
         return key_in_file(file)
     if namespace is None:

@@ -14,9 +14,12 @@ from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
 from rlhf_api.spec.resources import NodePools, PodResources
 from rlhf_operator.decide.settings import Settings
-from rlhf_operator.errors import BadConfig
 
 SETTINGS = Settings()
+
+
+class BadConfig(Exception):
+    """The settings cannot be used; it ends the operator's process."""
 
 
 class HeadAccess(StrEnum):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Kube
-from rlhf_operator.errors import BadConfig
+from rlhf_kube.protocol import Kube
+from rlhf_operator.config import BadConfig
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rlhf_api.crd.definition import PLURAL
-from rlhf_api.spec.job import GROUP
+from rlhf_api.api_names import GROUP, PLURAL
 
 LEASES: Final = "coordination.k8s.io"
 

@@ -52,7 +52,7 @@ def version_text() -> str:
     """The versions of rlhf, its manifests and Python."""
     from importlib.metadata import version as installed_version
 
-    from rlhf_api.spec.job import API_VERSION
+    from rlhf_api.api_names import API_VERSION
 
     python = ".".join(map(str, sys.version_info[:3]))
     return f"rlhf {installed_version('rlhf-operator')} ({API_VERSION}, Python {python})"

@@ -1,27 +1,29 @@
-"""A job on this machine: check, plan, train and report."""
+"""A job on this machine: check, plan, train and report; how to resume it after an interruption."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 from rlhf_api.errors import OverrideError
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
-from rlhf_cli.manifests import annotate_lines, require_one_job
+from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
 from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
-from rlhf_cli.resume_hint import resume_command, with_resume_hint
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
 from rlhf_flow.jobs.lint import lint_job
 from rlhf_planner.plan import local_pools
+from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.errors import StorageFailed
 from rlhf_runtime.faults import Fault, parse_fault, require_targets
 from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.preflight.findings import QUICK
@@ -151,3 +153,64 @@ def ignored_sections(job: RLHFJob) -> list[str]:
     """Sections that have no effect on one machine, by their wire names."""
     fields = type(job.spec).model_fields
     return [fields[name].alias or name for name in IGNORED if name in job.spec.model_fields_set]
+
+
+def resume_command(
+    file: Path, folder: RunFolder, devices: int | None, changes: Sequence[str]
+) -> list[str]:
+    """The command that resumes a run.
+
+    Options for one start only are left out. Its paths are absolute; code that is on the Python path
+    through the current folder still needs that folder.
+
+    Args:
+        file: the manifest.
+        folder: the run's.
+        devices: the value of --devices, if any.
+        changes: PATH=VALUE texts of --set.
+    """
+    # Absolute: the user may be in another folder by then.
+    manifest = str(file) if file == STDIN else str(file.absolute())
+    words = ["rlhf", "run", manifest, "--output", str(folder.path.absolute())]
+    words += [] if devices is None else ["--devices", str(devices)]
+    return [*words, *(word for change in changes for word in ("--set", change))]
+
+
+@contextmanager
+def with_resume_hint(
+    command: Sequence[str], folder: RunFolder, store: CheckpointStore
+) -> Iterator[None]:
+    """Add commands to an interruption if there is a checkpoint.
+
+    Args:
+        command: resumes the run.
+        folder: of the run.
+        store: of its checkpoints.
+
+    Raises:
+        KeyboardInterrupt: one came; the text is its argument.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        text = _hint_text(command, folder, store)
+        raise KeyboardInterrupt(*filter(None, [text])) from error
+
+
+def _hint_text(command: Sequence[str], folder: RunFolder, store: CheckpointStore) -> str:
+    """The hint; empty without a checkpoint, or if the store cannot be read."""
+    try:
+        # The newest step with a record: one without was interrupted while it was saved.
+        step = next((step for step in store.steps() if store.record(step)), None)
+    except StorageFailed:
+        return ""
+    if step is None:
+        return ""
+    run = folder.path.absolute()
+    model = run.with_name(f"{run.name}-step-{step}")
+    return (
+        f"to resume from the checkpoint of step {step}:\n"
+        f"  {shlex.join(command)}\n"
+        "to export its model:\n"
+        f"  {shlex.join(['rlhf', 'export', str(run), str(model)])}"
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rlhf_cli.cluster.client import Cluster
+    from rlhf_kube.protocol import Cluster
 
 Manifest = Annotated[
     Path, typer.Argument(metavar="FILE", help="The manifest; - is standard input.")
@@ -74,6 +74,6 @@ StartSeconds = Annotated[
 def connect_cluster(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
     """The cluster that the options select. Raises as `rlhf_cli.cluster.connect.connect`."""
     from rlhf_cli.cluster import connect
-    from rlhf_cli.cluster.client import ClusterTarget
+    from rlhf_cli.cluster.connect import ClusterTarget
 
     return connect.connect(ClusterTarget(kubeconfig, context, namespace))

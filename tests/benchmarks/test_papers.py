@@ -89,11 +89,11 @@ def test_shares_agree_within_ten_points() -> None:
 
 
 def test_a_gain_is_what_the_heuristic_takes_more() -> None:
-    from papers_placements import Compared
+    from papers_placements import Comparison
     from papers_search import gain
 
     from rlhf_planner.search.branch_and_bound import SearchResult
 
-    found = SearchResult(None, 100.0, 90.0, 1, 1)
-    assert gain(Compared({}, found, {"Megatron heuristic": 126.0}, 1.0)) == pytest.approx(0.26)
-    assert gain(Compared({}, found, {"Colocated": 126.0}, 1.0)) is None
+    best = SearchResult(None, 100.0, 90.0, 1, 1)
+    assert gain(Comparison({}, best, {"Megatron heuristic": 126.0}, 1.0)) == pytest.approx(0.26)
+    assert gain(Comparison({}, best, {"Colocated": 126.0}, 1.0)) is None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_kube.api_server import Request
 from rlhf_operator.permissions import Permission
 
 from ..cluster.kubectl import Kubectl
@@ -77,7 +78,7 @@ def _review(
     """The API server's answer to a review: its status."""
     review = {"apiVersion": GROUP, "kind": kind, "spec": spec}
     with kubectl.api_server(as_user) as server:
-        answer = server.ask("POST", f"/apis/{GROUP}/{kind.lower()}s", None, review)
+        answer = server.ask(Request("POST", f"/apis/{GROUP}/{kind.lower()}s", body=review))
     assert answer.status == 201, answer.data
     status: Mapping[str, Any] = json.loads(answer.data)["status"]
     return status

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.yaml_documents import read_documents
-from rlhf_kube.api_server import ApiServer
+from rlhf_kube.api_server import ApiServer, Request
 from rlhf_kube.kinds import Kind
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.observe.parse import parse_job
@@ -61,7 +61,7 @@ class Jobs:
         query: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any]]:
         strictly = {**(query or {}), "fieldValidation": "Strict"}  # as kubectl does
-        answer = self._server.ask(method, path, strictly, manifest)
+        answer = self._server.ask(Request(method, path, strictly, manifest))
         return answer.status, json.loads(answer.data)
 
 

@@ -16,6 +16,7 @@ from .tracked_files import ROOT
 GUIDE = ROOT / "docs" / "guides" / "when-things-fail.md"
 PACKAGES = {
     "rlhf_api": "crds",
+    "rlhf_kube": "crds",
     "rlhf_flow": "runtime",
     "rlhf_sizing": "runtime",
     "rlhf_planner": "runtime",

@@ -19,7 +19,7 @@ PLACES = {
     **{"_wait": 1, "set_phase": 1, "fail": 1, "set_condition": 2},
 }
 """Which argument of these calls is a reason."""
-NAMES = ("reason", "BUG", "DIRTY_CLUSTER")
+NAMES = ("reason", "BUG", "DIRTY_CLUSTER", "FORBIDDEN", "INVALID")
 """What a reason is kept in."""
 
 

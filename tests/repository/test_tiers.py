@@ -48,8 +48,12 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
 @pytest.mark.parametrize(
     ("module", "kept_out"),
     [
-        ("rlhf_cli.app", ("torch", "ray", "numpy", "transformers", "vllm", "kubernetes")),
-        ("rlhf_cli.cluster.remote", ("torch", "ray", "numpy", "transformers", "vllm")),
+        (
+            "rlhf_cli.app",
+            ("torch", "ray", "numpy", "transformers", "vllm", "kubernetes", "pydantic"),
+        ),
+        ("rlhf_cli.cluster.connect", ("kubernetes", "pydantic", "urllib3")),
+        ("rlhf_kube.client", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.cluster.fetching", ("torch", "ray", "numpy", "fsspec", "kubernetes")),
         ("rlhf_cli.manifests", ("torch", "ray", "numpy", "transformers", "vllm")),
         ("rlhf_cli.plan_tables", ("torch", "ray", "numpy", "transformers", "vllm")),

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.crd.definition import COLUMNS, crd, crd_yaml
-from rlhf_api.spec.job import API_VERSION, KIND
 
 from .admission import root_schema
 

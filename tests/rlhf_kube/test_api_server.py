@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_kube import api_server
-from rlhf_kube.api_server import ApiServer, NoAnswer, NotConfigured, Query, pages
+from rlhf_kube.api_server import ApiServer, Request
+from rlhf_kube.errors import KubeconfigUnusable, Unreachable
 from rlhf_kube.kinds import Kind
 
 from ..free_port import free_port
@@ -68,7 +68,9 @@ def api(path: Path, url: str, **user: str) -> ApiServer:
 
 def test_a_request_arrives_as_it_was_asked(mirror: Mirror, tmp_path: Path) -> None:
     server = api(tmp_path, mirror.url)
-    answer = server.ask("POST", Kind.POD.path("a"), {"limit": "5", "continue": ""}, {"é": 1})
+    answer = server.ask(
+        Request("POST", Kind.POD.path("a"), {"limit": "5", "continue": ""}, {"é": 1})
+    )
     said = json.loads(answer.data)
     assert answer.status == 200
     assert (said["method"], said["path"]) == ("POST", "/api/v1/namespaces/a/pods?limit=5")
@@ -79,7 +81,7 @@ def test_a_request_arrives_as_it_was_asked(mirror: Mirror, tmp_path: Path) -> No
 
 
 def test_a_refusal_is_an_answer(mirror: Mirror, tmp_path: Path) -> None:
-    assert api(tmp_path, mirror.url).ask("GET", "/refused").status == 409
+    assert api(tmp_path, mirror.url).ask(Request("GET", "/refused")).status == 409
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_who_asks_is_said_and_told_to_other_clients(
 ) -> None:
     """Heads behind the API server are asked by another client: without this they refuse."""
     server = api(tmp_path, mirror.url, **user)
-    said = json.loads(server.ask("GET", "/version").data)
+    said = json.loads(server.ask(Request("GET", "/version")).data)
     assert said["headers"]["Authorization"] == sent
     assert server.access.server == mirror.url
     assert server.access.headers == {"Authorization": sent}
@@ -103,8 +105,8 @@ def test_who_asks_is_said_and_told_to_other_clients(
 
 def test_nobody_there_is_no_answer(tmp_path: Path) -> None:
     server = api(tmp_path, f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(NoAnswer, match="refused"):
-        server.ask("GET", "/version")
+    with pytest.raises(Unreachable, match="refused"):
+        server.ask(Request("GET", "/version"))
 
 
 def test_a_login_that_cannot_be_renewed_is_no_answer(mirror: Mirror, tmp_path: Path) -> None:
@@ -115,40 +117,25 @@ def test_a_login_that_cannot_be_renewed_is_no_answer(mirror: Mirror, tmp_path: P
 
     server._settings.refresh_api_key_hook = fail
     asking: list[Callable[[], object]] = [
-        lambda: server.ask("GET", "/version"),
+        lambda: server.ask(Request("GET", "/version")),
         lambda: server.access,
-        lambda: server.command_socket("a", "pod", "main", ["true"]),
+        lambda: server.command_socket("a", "pod", "main", ["true"], "run a command"),
     ]
     for ask in asking:
-        with pytest.raises(NoAnswer, match="no login: KeyError: 'id-token'"):
+        with pytest.raises(Unreachable, match="no login: KeyError: 'id-token'"):
             ask()
 
 
 def test_outside_of_a_pod_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(NotConfigured, match="not set"):
+    with pytest.raises(KubeconfigUnusable, match="not set"):
         ApiServer.in_cluster(AGENT)
 
 
 def test_a_file_that_says_nothing_is_told(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("a: [")
-    with pytest.raises(NotConfigured):
+    with pytest.raises(KubeconfigUnusable):
         ApiServer.from_kubeconfig((tmp_path / "config",), None, AGENT)
-
-
-def test_a_list_is_asked_for_until_it_ends() -> None:
-    asked: list[Query] = []
-
-    def ask(query: Query) -> dict[str, Any]:
-        asked.append(query)
-        number = len(asked)
-        return {"items": [number], "metadata": {"continue": "more" if number < 3 else ""}}
-
-    found = [page["items"] for page in pages(ask, {"labelSelector": "a"})]
-    assert found == [[1], [2], [3]]
-    assert [each["continue"] for each in asked] == ["", "more", "more"]
-    assert {each["labelSelector"] for each in asked} == {"a"}
-    assert {each["limit"] for each in asked} == {str(api_server.PAGE_SIZE)}
 
 
 def test_kinds_have_addresses() -> None:

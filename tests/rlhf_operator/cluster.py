@@ -13,9 +13,11 @@ from typing import Any
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
+from rlhf_kube.api_server import ApiServer
+from rlhf_kube.client import KubeClient
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Manifest
-from rlhf_operator.clients.kube.remote import RemoteKube
+from rlhf_kube.protocol import Manifest
+from rlhf_operator.__main__ import CALLER
 
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
@@ -45,7 +47,7 @@ class Team:
     """The namespace, seen by its users."""
 
     kubectl: Kubectl
-    kube: RemoteKube
+    kube: KubeClient
     namespace: str
     heads: FakeHeads
     operator: OperatorProcess
@@ -165,7 +167,8 @@ def a_team(
     for made in shared_claim(namespace):
         kubectl.apply(namespace, made)
     kubectl.get(namespace, "rlhfjobs")  # it is patient with a kind that was defined just now
-    kube = RemoteKube.connect(kubectl.kubeconfig, 4)
+    server = ApiServer.from_kubeconfig((kubectl.kubeconfig,), None, CALLER.name, 4)
+    kube = KubeClient(server, CALLER, namespace)
     with heads or FakeHeads() as heads:
         own = {
             "namespaces": [namespace],

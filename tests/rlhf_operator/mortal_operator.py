@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from rlhf_api.report import StatusReport
+from rlhf_kube.client import KubeClient
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Manifest
 from rlhf_operator import __main__ as program
 from rlhf_operator.clients.head.addresses import HeadPod
 from rlhf_operator.clients.head.protocol import Head, Submission
-from rlhf_operator.clients.kube.protocol import Manifest
-from rlhf_operator.clients.kube.remote import RemoteKube
 from rlhf_operator.process.head_connection import head_connector
 
 Done = TypeVar("Done")
@@ -102,20 +102,23 @@ class Mortality:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def mortal_kube(mortality: Mortality) -> type[RemoteKube]:
+def mortal_kube(mortality: Mortality) -> type[KubeClient]:
     """The operator's own client, with which every write is dangerous."""
 
-    class MortalKube(RemoteKube):
+    class MortalKube(KubeClient):
         def create(self, manifest: Manifest) -> bool:
             return mortality.around(
-                f"create {_name(manifest)}", lambda: RemoteKube.create(self, manifest)
+                f"create {_name(manifest)}", lambda: KubeClient.create(self, manifest)
             )
 
-        def apply(self, manifest: Manifest) -> Manifest:
+        def apply(
+            self, manifest: Manifest, *, force: bool = False, dry_run: bool = False
+        ) -> Manifest:
             finalizers = manifest["metadata"].get("finalizers")
             more = "" if finalizers is None else f" with {len(finalizers)} finalizers"
             return mortality.around(
-                f"apply {_name(manifest)}{more}", lambda: RemoteKube.apply(self, manifest)
+                f"apply {_name(manifest)}{more}",
+                lambda: KubeClient.apply(self, manifest, force=force, dry_run=dry_run),
             )
 
         def apply_status(self, manifest: Manifest) -> Manifest:
@@ -123,13 +126,20 @@ def mortal_kube(mortality: Mortality) -> type[RemoteKube]:
             words = f"{status['phase']} {status.get('reason', '')} {_digest(status)}"
             return mortality.around(
                 f"status {_name(manifest)}: {words}",
-                lambda: RemoteKube.apply_status(self, manifest),
+                lambda: KubeClient.apply_status(self, manifest),
             )
 
-        def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        def delete(
+            self,
+            kind: Kind,
+            namespace: str,
+            name: str,
+            uid: str | None = None,
+            grace_seconds: int | None = None,
+        ) -> bool:
             return mortality.around(
                 f"delete {kind.kind} {name}",
-                lambda: RemoteKube.delete(self, kind, namespace, name, uid),
+                lambda: KubeClient.delete(self, kind, namespace, name, uid, grace_seconds),
             )
 
     return MortalKube
@@ -227,7 +237,7 @@ def live(mortality: Mortality, words: list[str]) -> int:
         dial = head_connector(*settings)
         return lambda place, token: MortalHead(dial(place, token), mortality)
 
-    with patch.multiple(program, RemoteKube=mortal_kube(mortality), head_connector=mortal_dialing):
+    with patch.multiple(program, KubeClient=mortal_kube(mortality), head_connector=mortal_dialing):
         return program.main(words)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlhf_kube.errors import Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import CachedKube, Key
-from rlhf_operator.clients.kube.protocol import Unreachable
+from rlhf_operator.clients.cached_kube import CachedKube, Key
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.observed import PodProblem
 from rlhf_operator.process.app import App

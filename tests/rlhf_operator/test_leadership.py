@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rlhf_kube.errors import Conflict, KubeError, Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Conflict, KubeError, Unreachable
 from rlhf_operator.process.leadership import (
     GIVE_UP_SECONDS,
     LEASE_SECONDS,
@@ -20,7 +20,7 @@ from rlhf_operator.process.leadership import (
 )
 from rlhf_operator.process.stop import Stop
 
-from .fake_kube import FakeKube
+from ..rlhf_kube.fake_kube import FakeKube
 
 
 @dataclass
@@ -95,10 +95,10 @@ def test_of_two_at_the_same_moment_one_gets_it(monkeypatch: pytest.MonkeyPatch) 
     first.release()
     apply = replicas.kube.apply
 
-    def overtaken(manifest: Any) -> Any:
+    def overtaken(manifest: Any, **options: Any) -> Any:
         monkeypatch.setattr(replicas.kube, "apply", apply)
         assert first.acquire()
-        return apply(manifest)
+        return apply(manifest, **options)
 
     monkeypatch.setattr(replicas.kube, "apply", overtaken)
     assert not second.acquire()

@@ -87,7 +87,8 @@ def test_a_job_of_another_controller_is_left_alone(world: World) -> None:
     world.settle()
     world.wait(300)
     assert {kind for _, kind in world.kube.writes} == {Kind.JOB, Kind.CLAIM}
-    assert world.kube.objects[Kind.JOB, NAMESPACE, "sort"].get("status") is None
+    stored = world.kube.objects[Kind.JOB, NAMESPACE, "sort"]
+    assert stored["status"] == {"phase": "Pending", "observedGeneration": -1}, "the default"
 
 
 def test_a_settled_job_causes_no_writes(world: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.status import ConditionType
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_kube.protocol import Manifest
 
 from ..waiting import wait_until
 from .cluster import SECONDS, Team, small

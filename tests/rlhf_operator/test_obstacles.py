@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf_api.status import ConditionType, JobPhase
+from rlhf_kube.errors import Forbidden, Invalid, KubeError
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import MAX_EVENT_BYTES, event_manifest
-from rlhf_operator.clients.kube.protocol import Forbidden, Invalid, KubeError
 from rlhf_operator.decide.actions import JobEvent
 from rlhf_operator.observe.parse import find_pods_refusal
 

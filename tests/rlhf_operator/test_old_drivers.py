@@ -9,8 +9,8 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINALIZER
 from rlhf_api.status import ConditionType, JobPhase
+from rlhf_kube.errors import Forbidden, KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
 
 from .troubled_world import KEY, TroubledWorld, troubled_world
 from .world import NAMESPACE, manifest

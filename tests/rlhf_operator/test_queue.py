@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from rlhf_operator.clients.kube.cached import Key
+from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.process.queue import JobQueue
 
 A: Key = ("team", "a")

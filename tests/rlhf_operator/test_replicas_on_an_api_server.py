@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Manifest
+from rlhf_kube.protocol import Manifest
 from rlhf_operator.process.leadership import LEASE_SECONDS, RENEW_SECONDS
 
 from ..cluster.kubectl import Kubectl

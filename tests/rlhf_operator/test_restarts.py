@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
+from rlhf_kube.errors import Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Unreachable
 
 from .world import NAMESPACE, World, manifest
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlhf_kube.errors import Forbidden, KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
-from rlhf_operator.config import HeadAccess, OperatorConfig, load_config
-from rlhf_operator.errors import BadConfig
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.identity import key_in_cluster, key_in_file
 
-from .fake_kube import FakeKube
+from ..rlhf_kube.fake_kube import FakeKube
 
 PLACE = (Kind.SECRET, "rlhf-system", "key")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlhf_api.status import JobPhase
+from rlhf_kube.errors import Forbidden, KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden, KubeError
 from rlhf_operator.identity import Identity
 
 from .world import NAMESPACE, World, manifest

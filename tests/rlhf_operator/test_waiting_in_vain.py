@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_api.status import ConditionType, JobPhase
+from rlhf_kube.errors import Forbidden
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden
 
 from .world import NAMESPACE, World, manifest
 

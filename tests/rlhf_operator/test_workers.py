@@ -10,9 +10,9 @@ from contextlib import closing
 
 import pytest
 
+from rlhf_kube.errors import Conflict, Forbidden, Unreachable
+from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
-from rlhf_operator.clients.kube.cached import Key
-from rlhf_operator.clients.kube.protocol import Conflict, Forbidden, Unreachable
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler

@@ -12,22 +12,17 @@ from datetime import datetime
 from typing import Any
 
 from rlhf_api.status import JobPhase
+from rlhf_kube.errors import Conflict, Forbidden, KubeError, Unreachable
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Manifest
+from rlhf_operator.clients.cached_kube import WATCHED, Key
 from rlhf_operator.clients.head.protocol import HeadUnreachable, SubmissionState
-from rlhf_operator.clients.kube.cached import WATCHED, Key
-from rlhf_operator.clients.kube.protocol import (
-    Conflict,
-    Forbidden,
-    KubeError,
-    Manifest,
-    Unreachable,
-)
 from rlhf_operator.process.app import RESYNC_SECONDS
 
+from ..rlhf_kube.fake_kube import FakeKube
 from .direct_client import DirectClient
 from .fake_driver import FakeDriver
 from .fake_head import FakeHeads
-from .fake_kube import FakeKube
 from .world import NAMESPACE, World, claim, manifest
 
 KUBELET = "example.com/kubelet"
@@ -82,8 +77,8 @@ class TroubledKube(FakeKube):
         self.trouble_now.strike(is_after=True, is_kube=True)
         return made
 
-    def apply(self, manifest: Manifest) -> Manifest:
-        applied = super().apply(manifest)
+    def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
+        applied = super().apply(manifest, force=force, dry_run=dry_run)
         self.trouble_now.strike(is_after=True, is_kube=True)
         return applied
 
@@ -92,8 +87,15 @@ class TroubledKube(FakeKube):
         self.trouble_now.strike(is_after=True, is_kube=True)
         return applied
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
-        was_there = super().delete(kind, namespace, name, uid)
+    def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> bool:
+        was_there = super().delete(kind, namespace, name, uid, grace_seconds)
         self.trouble_now.strike(is_after=True, is_kube=True)
         return was_there
 

@@ -18,12 +18,13 @@ import yaml
 
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import ConditionType, RLHFJobStatus
+from rlhf_kube.errors import KubeError
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Manifest
 from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.cached_kube import WATCHED, CachedKube, Key, job_key
 from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.head.http_head import HttpHeads
-from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, job_key
-from rlhf_operator.clients.kube.protocol import KubeError, Manifest
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.observed import PlanResult
 from rlhf_operator.decide.pod_messages import named_problem
@@ -36,9 +37,9 @@ from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.reconciler import Reconciler
 
+from ..rlhf_kube.fake_kube import FakeKube
 from .awaited import now
 from .fake_head import FakeHead, FakeHeads
-from .fake_kube import FakeKube
 
 NAMESPACE = "team"
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.ray
 OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps": 1}}
 
 
+@pytest.mark.nightly  # test_saves.py goes on after a full disk, without a run
 def test_training_goes_on_when_checkpoints_do_not_fit_and_from_the_one_that_did(
     place: Path,
 ) -> None:

@@ -44,6 +44,7 @@ def helper(command: Command, program: str) -> psutil.Process:
     return found
 
 
+@pytest.mark.nightly  # the test below kills the run's own server, test_fork_server.py one of two
 def test_a_run_goes_on_when_what_stands_by_dies(place: Path) -> None:
     """A fork server takes its workers along. The next ones import by themselves."""
     shared = {"RLHF_STANDBY": "dies"}

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.ray
 LOSSES = ("actor/loss", "actor/gradient_norm", "actor/entropy", "actor/log_prob_difference_mean")
 
 
-@pytest.mark.parametrize("name", ["15", "16"])
+@pytest.mark.parametrize(
+    "name",
+    # test_placement.py generates on other ranks than it trains on
+    ["15", pytest.param("16", marks=pytest.mark.nightly)],
+)
 def test_layouts_of_four_ranks_make_what_one_rank_makes(
     place: Path, made_on_one_rank: Made, name: str
 ) -> None:

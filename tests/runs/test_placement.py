@@ -70,6 +70,7 @@ def assert_same(made: Finished, expected: Finished, num_steps: int = 3) -> None:
             assert got[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), (number, name)
 
 
+@pytest.mark.nightly  # the tests below have a critic on fewer ranks, and on others
 def test_a_critic_on_one_rank_of_the_actors_two(place: Path, colocated: Finished) -> None:
     groups = [TRAINED, CRITIC | {"firstDevice": 1}]
     assert_same(placed(place, "overlapping", groups, "--devices", 2), colocated)
@@ -228,6 +229,7 @@ def fused(threshold: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly  # the test below has overlapping calls, and a kill
 def test_calls_begin_before_the_last_response_has_ended(place: Path, colocated: Finished) -> None:
     """Reference and critic are beside the only engine, where no row moves."""
     groups = [

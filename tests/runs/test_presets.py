@@ -88,6 +88,7 @@ def serving(score: Callable[[Mapping[str, Any]], float]) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.nightly  # CatchUp generates twice; test_http_scorer.py asks a service
 def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
     """Scored by a function and a service; held-out prompts are answered twice."""
     held_out = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
@@ -112,6 +113,7 @@ def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
         assert metrics["reward/mean"] == pytest.approx(terms)
 
 
+@pytest.mark.nightly  # test_user_code.py repeats rounds, with a kill
 def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
     sections = {"algorithm": {"dapo": {"maxRounds": 3, "overlongTokens": 4}}}
     manifest = example("04", place / "dapo.yaml", sections)

@@ -93,6 +93,8 @@ def by_turns(*victims: str) -> dict[str, str]:
             {"train": "rank=0", "save": "rank=0"},
             False,
             id="the-only-rank-and-nothing-stands-by",
+            # test_presets.py kills an only rank, test_helpers_die.py one without standby
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -125,7 +127,13 @@ def test_a_job_goes_on_when_a_rank_is_killed(
             id="two-in-the-other-phases",
             marks=pytest.mark.nightly,
         ),
-        pytest.param(1, ("train", "save"), True, id="one-with-its-checkpoints-in-a-bucket"),
+        pytest.param(
+            1,
+            ("train", "save"),
+            True,
+            id="one-with-its-checkpoints-in-a-bucket",
+            marks=pytest.mark.nightly,  # the test below resumes from a bucket
+        ),
     ],
 )
 def test_a_job_goes_on_when_its_command_is_given_again(

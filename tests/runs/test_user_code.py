@@ -138,6 +138,7 @@ def test_a_reference_that_caught_up_generates_and_comes_back_after_a_kill(place:
         assert json.loads(kept) == {"steps": step, "average": average}
 
 
+@pytest.mark.nightly  # the test above generates with two models
 def test_a_frozen_teacher_generates_beside_the_policy(place: Path) -> None:
     manifest = example("01", place / "distill.yaml", {"algorithm": custom("Distill")})
     made = run(manifest, place / "distill", "--devices", 2, "--steps", 2)

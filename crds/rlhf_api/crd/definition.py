@@ -7,15 +7,14 @@ from typing import Any
 
 import yaml
 
+from rlhf_api.api_names import GROUP, KIND, PLURAL, VERSION
 from rlhf_api.cel_literals import text
 from rlhf_api.crd.change_rules import change_rules
 from rlhf_api.crd.structural import structural_schema
 from rlhf_api.limits import Schema, describe_allowed
 from rlhf_api.rules import Rule
-from rlhf_api.spec.job import GROUP, KIND, VERSION, Metadata, RLHFJob, RLHFJobSpec
+from rlhf_api.spec.job import Metadata, RLHFJob, RLHFJobSpec
 from rlhf_api.status import RLHFJobStatus
-
-PLURAL = "rlhfjobs"
 
 # Columns of `kubectl get rlhfjobs`: title, type, path.
 COLUMNS = (

@@ -7,10 +7,10 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.errors import UnknownFieldError
 from rlhf_api.reading.fields import NO_DEFAULT, FieldDoc, contract
 from rlhf_api.reading.suggestions import paths_named, suggest
-from rlhf_api.spec.job import API_VERSION, KIND
 
 _WIDTH = 96
 _INDEX = re.compile(r"\[\d*\]")

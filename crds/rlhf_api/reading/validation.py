@@ -13,10 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rlhf_api.api_names import API_VERSION, GROUP, KIND
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.reading.model_errors import convert_error, format_value
 from rlhf_api.rules import BrokenRules
-from rlhf_api.spec.job import API_VERSION, GROUP, KIND, RLHFJob
+from rlhf_api.spec.job import RLHFJob
 
 
 def validate_document(document: Any) -> tuple[RLHFJob | None, list[Problem]]:

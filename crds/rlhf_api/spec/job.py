@@ -33,11 +33,6 @@ from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_api.spec.schedule import ScheduleSpec
 from rlhf_api.spec.telemetry import TelemetrySpec
 
-GROUP = "rlhf-operator.dev"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-KIND = "RLHFJob"
-
 
 class Metadata(Contract):
     """The fields of Kubernetes' object metadata that a manifest may have."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.on_cluster import (
     FINALIZER,
     JOB_LABEL,
@@ -15,12 +16,12 @@ from rlhf_api.on_cluster import (
     KUBERAY,
     RELEASE_ANNOTATION,
 )
-from rlhf_api.spec.job import API_VERSION, KIND
+from rlhf_kube.errors import Invalid, KubeError
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Kube, Manifest
 from rlhf_operator.apply.build.owned_objects import config_map, network_policy, secret, token
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
-from rlhf_operator.clients.kube.protocol import Invalid, Kube, KubeError, Manifest
 from rlhf_operator.decide.actions import (
     AddFinalizer,
     CreateCluster,
@@ -31,6 +32,7 @@ from rlhf_operator.decide.actions import (
     RemoveFinalizer,
     RestoreOwnedObjects,
 )
+from rlhf_operator.decide.api_errors import KubeRayTooOld
 from rlhf_operator.decide.observed import ObservedJob
 from rlhf_operator.identity import Identity
 
@@ -38,12 +40,6 @@ log = logging.getLogger(__name__)
 REPORTER = "rlhf-operator"
 MAX_EVENT_BYTES = 1024
 """Limit of an event's text in API servers."""
-
-
-class KubeRayTooOld(Invalid):
-    """The kind RayCluster lacks a field that the operator relies on."""
-
-    reason = "KubeRayTooOld"
 
 
 @dataclass
@@ -66,9 +62,9 @@ class Performer:
         owner = job_owner(job)
         match action:
             case AddFinalizer():
-                self.kube.apply(_with_finalizers(job, [FINALIZER]))
+                self.kube.apply(_with_finalizers(job, [FINALIZER]), force=True)
             case RemoveFinalizer():
-                self.kube.apply(_with_finalizers(job, []))
+                self.kube.apply(_with_finalizers(job, []), force=True)
             case CreateCluster(attempt):
                 self._create_cluster(job, owner, attempt)
             case RestoreOwnedObjects(manifest):

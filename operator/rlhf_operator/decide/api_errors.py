@@ -5,21 +5,44 @@ from __future__ import annotations
 from datetime import datetime
 
 from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
-from rlhf_operator.clients.kube.protocol import Forbidden, Invalid
+from rlhf_kube.errors import Forbidden, Invalid, KubeError, NotAdmitted, Refused, Unreachable
 from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, RemoveFinalizer
 from rlhf_operator.decide.draft import Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import find_condition
 from rlhf_operator.decide.settings import Settings
 
-REASONS = (Forbidden.reason, Invalid.reason)
+FORBIDDEN = "KubernetesForbidden"
+INVALID = "KubernetesInvalid"
+
+
+class KubeRayTooOld(Invalid):
+    """The kind RayCluster lacks a field that the operator relies on."""
+
+    reason = "KubeRayTooOld"
+
+
+def operator_reason(error: KubeError) -> str:
+    """Return an error's reason in conditions, metrics and logs of the operator."""
+    # Not that of the command: in the status of a job a cluster is its RayCluster.
+    match error:
+        case KubeRayTooOld():
+            reason = error.reason
+        case Forbidden() | NotAdmitted():
+            reason = FORBIDDEN
+        case Refused():
+            reason = INVALID
+        case Unreachable():
+            reason = "KubernetesUnreachable"
+        case _:  # the object, or its namespace, has changed or is gone since it was read
+            reason = "KubernetesConflict"
+    return reason
 
 
 def record_refused_action(
     observed: Observed,
     action: Action,
-    reason: str,
-    error: str,
+    error: KubeError,
     settings: Settings,
     now: datetime,
 ) -> RLHFJobStatus:
@@ -30,9 +53,9 @@ def record_refused_action(
 
     Args:
         observed: with the status that was decided on.
-        reason: of the refusal.
-        error: Kubernetes' message.
+        error: the refusal.
     """
+    reason = operator_reason(error)
     draft = Draft(observed, settings, now)
     match action:
         case DeleteCluster(name):
@@ -52,7 +75,7 @@ def refresh_stalled(draft: Draft) -> None:
     # Last in a decision. Without it the status would change between two reconciles: removed by the
     # decision, and set again when the action is refused again.
     before = find_condition(draft.observed.job.status, ConditionType.STALLED)
-    if before is None or before.reason not in REASONS:
+    if before is None or before.reason not in (FORBIDDEN, INVALID):
         return
     if any(
         isinstance(action, (DeleteCluster, DeletePod, RemoveFinalizer)) for action in draft.actions

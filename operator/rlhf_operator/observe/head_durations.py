@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rlhf_operator.clients.kube.cached import Key
+from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.decide.observed import HeadState, Observed, ObservedHead
 
 RECENT_ANSWER_SECONDS = 60.0

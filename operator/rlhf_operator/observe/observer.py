@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import Key
-from rlhf_operator.clients.kube.protocol import Kube
+from rlhf_kube.protocol import Kube
+from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_name, code_config_map
 from rlhf_operator.decide.observed import (
@@ -34,6 +35,9 @@ from rlhf_operator.observe.parse import (
 )
 from rlhf_operator.observe.planner import Planner
 from rlhf_operator.observe.releases import Releases
+
+MAX_WARNINGS = 50
+"""Events of one object that are read."""
 
 
 @dataclass
@@ -137,11 +141,9 @@ class Observer:
         if self.clock() - read >= self.restore_seconds / 2:
             problems = {}
             for pod in slow[:SHOWN_PROBLEMS]:
-                warnings = self.kube.warnings(key[0], pod.uid)
-                if warnings:
-                    problems[pod.uid] = PodProblem(
-                        "NotStarting", f"its kubelet reports: {warnings[-1]}"
-                    )
+                warning = last_warning(self.kube, key[0], pod.uid)
+                if warning is not None:
+                    problems[pod.uid] = PodProblem("NotStarting", f"its kubelet reports: {warning}")
             self._explained[key] = self.clock(), problems
         return tuple(replace(pod, problem=pod.problem or problems.get(pod.uid)) for pod in pods)
 
@@ -190,6 +192,17 @@ class Observer:
         self._restored[key] = now
         self._refused.discard(key)
         return True
+
+
+def last_warning(kube: Kube, namespace: str, uid: str) -> str | None:
+    """Return an object's last warning event as "reason: message"."""
+    # Events of the core group: kubelets write those, and they can be selected by their object.
+    fields = f"involvedObject.uid={uid},type=Warning"
+    events = islice(kube.iterate(Kind.CORE_EVENT, namespace, fields=fields), MAX_WARNINGS)
+    newest_last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
+    if not newest_last:
+        return None
+    return f"{newest_last[-1].get('reason', '')}: {newest_last[-1].get('message', '')}"
 
 
 def _find_refusal(clusters: Iterable[Mapping[str, Any]], job: ObservedJob) -> PodProblem | None:

@@ -12,10 +12,10 @@ from rlhf_api.report import StatusReport
 from rlhf_api.status import ClusterStatus, DriverStatus
 from rlhf_operator.apply.build.owned_objects import token
 from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.clients.fair_semaphore import FairSemaphore
 from rlhf_operator.clients.head.addresses import HeadPod
 from rlhf_operator.clients.head.protocol import Head, HeadRefused, HeadUnreachable, Submission
-from rlhf_operator.clients.kube.cached import Key
 from rlhf_operator.decide.actions import (
     AcknowledgeReport,
     HeadAction,

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from rlhf_kube.errors import Forbidden
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Forbidden, Kube
+from rlhf_kube.protocol import Kube
 from rlhf_operator.decide.observed import ObservedCluster
 from rlhf_operator.identity import Identity
 

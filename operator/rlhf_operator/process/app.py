@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.reading.status import read_status
+from rlhf_kube.errors import KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.cached import WATCHED, CachedKube, Key, is_settled, job_key
-from rlhf_operator.clients.kube.discovery import ADVICE, serves
-from rlhf_operator.clients.kube.protocol import Invalid, KubeError
+from rlhf_operator.clients.cached_kube import WATCHED, CachedKube, Key, is_settled, job_key
+from rlhf_operator.clients.discovery import check_job_kind, serves
 from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.pod_messages import named_problem
 from rlhf_operator.observe.parse import parse_pod
@@ -132,8 +132,7 @@ class App:
         Raises:
             Exception: it cannot be watched.
         """
-        if not await asyncio.to_thread(serves, self.kube.kube, Kind.JOB, namespace):
-            raise Invalid(f"this cluster has no kind RLHFJob: {ADVICE}")
+        await asyncio.to_thread(check_job_kind, self.kube.kube, namespace)
         has_kuberay = await asyncio.to_thread(serves, self.kube.kube, Kind.CLUSTER, namespace)
         self._set_kuberay(namespace, has_kuberay)
         # A decision about a job needs the job's clusters and pods, so they are cached first.
@@ -238,7 +237,7 @@ class App:
 
     async def _ping_once(self) -> None:
         try:
-            await asyncio.to_thread(self.kube.ping)
+            await asyncio.to_thread(self.kube.version)
         except KubeError as error:
             log.warning("Kubernetes does not answer: %s", error)
 

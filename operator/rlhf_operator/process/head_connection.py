@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlhf_kube.api_server import Access, NoAnswer
+from rlhf_kube.api_server import Access
+from rlhf_kube.errors import Unreachable
 from rlhf_operator.clients.head.addresses import (
     ByTemplate,
     Certificates,
@@ -16,8 +17,7 @@ from rlhf_operator.clients.head.addresses import (
 from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, HeadUnreachable
-from rlhf_operator.config import HeadAccess, OperatorConfig
-from rlhf_operator.errors import BadConfig
+from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig
 
 
 def head_client(config: OperatorConfig, access: Callable[[], Access]) -> HttpClient:
@@ -45,7 +45,7 @@ def head_connector(
     def connect(pod: HeadPod, token: str) -> Head:
         try:
             return HttpHeads(route(), client).head(pod, token)
-        except NoAnswer as error:
+        except Unreachable as error:
             raise HeadUnreachable(str(error)) from error
 
     return connect

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -19,6 +20,26 @@ MAX_ANSWER_AGE_SECONDS = 300.0
 """Kubernetes is asked every minute even if nothing happens."""
 CLOSE_SECONDS = 0.05
 """Interval at which the server checks if it is to close, and so the time that closing takes."""
+
+
+@dataclass
+class LastAnswer:
+    """Time of Kubernetes' last answer, to detect a connection that hangs."""
+
+    clock: Callable[[], float] = time.monotonic
+    time: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.record()
+
+    def record(self) -> None:
+        """Record an answer."""
+        self.time = self.clock()
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since the last answer."""
+        return self.clock() - self.time
 
 
 @dataclass(frozen=True)

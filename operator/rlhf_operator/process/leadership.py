@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rlhf_kube.errors import Conflict, KubeError
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Conflict, Kube, KubeError
+from rlhf_kube.protocol import Kube
 from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class Leadership:
         desired = self._lease(int(spec.get("leaseTransitions") or 0) + moved)
         version = {name: lease["metadata"][name] for name in ("uid", "resourceVersion")}
         try:
-            self.kube.apply({**desired, "metadata": {**desired["metadata"], **version}})
+            metadata = {**desired["metadata"], **version}
+            self.kube.apply({**desired, "metadata": metadata}, force=True)
         except Conflict:  # another replica was faster
             return False
         return True
@@ -83,7 +85,8 @@ class Leadership:
         free = self._lease(int(spec.get("leaseTransitions") or 0))
         metadata = {**free["metadata"], "resourceVersion": lease["metadata"]["resourceVersion"]}
         self.kube.apply(
-            {**free, "metadata": metadata, "spec": {**free["spec"], "holderIdentity": ""}}
+            {**free, "metadata": metadata, "spec": {**free["spec"], "holderIdentity": ""}},
+            force=True,
         )
 
     def _has_expired(self, spec: Mapping[str, Any]) -> bool:

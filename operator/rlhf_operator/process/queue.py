@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from rlhf_operator.clients.kube.cached import Key
+from rlhf_operator.clients.cached_kube import Key
 
 
 @dataclass

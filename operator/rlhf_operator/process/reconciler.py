@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rlhf_api.spec.job import API_VERSION, KIND
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
+from rlhf_kube.errors import Conflict, KubeError, NotFound, Refused
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import Performer
+from rlhf_operator.clients.cached_kube import CachedKube, Key
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
-from rlhf_operator.clients.kube.cached import CachedKube, Key
-from rlhf_operator.clients.kube.protocol import Conflict, Forbidden, Invalid, KubeError
 from rlhf_operator.decide.actions import HeadAction, JobEvent, KubeAction, RestoreOwnedObjects
-from rlhf_operator.decide.api_errors import record_refused_action
+from rlhf_operator.decide.api_errors import operator_reason, record_refused_action
 from rlhf_operator.decide.draft import Decision
 from rlhf_operator.decide.observed import Observed, ObservedJob
 from rlhf_operator.decide.reconcile import reconcile
@@ -71,7 +71,7 @@ class Reconciler:
         """
         try:
             return await self._reconcile(key, on_planned)
-        except Conflict:  # the cached version is stale
+        except (Conflict, NotFound):  # the cached version is stale
             self.kube.forget_job(*key)
             raise
 
@@ -136,10 +136,8 @@ class Reconciler:
             return
         try:
             self.performer.perform(observed.job, action)
-        except (Forbidden, Invalid) as error:
-            status = record_refused_action(
-                observed, action, error.reason, str(error), self.settings, self.now()
-            )
+        except Refused as error:
+            status = record_refused_action(observed, action, error, self.settings, self.now())
             if status != observed.job.status:
                 self._write_refusal(observed.job, status)
             raise
@@ -149,11 +147,12 @@ class Reconciler:
             self.performer.perform(observed.job, action)
         except KubeError as error:
             self.observer.record_refused(key)
-            if not isinstance(error, Forbidden | Invalid):
+            if not isinstance(error, Refused):
                 raise
             # No error of the job: it trains on while an object beside it is refused.
-            self.metrics.reconcile_errors.labels(error.reason).inc()
-            extra = {"job": "/".join(key), "reason": error.reason}
+            reason = operator_reason(error)
+            self.metrics.reconcile_errors.labels(reason).inc()
+            extra = {"job": "/".join(key), "reason": reason}
             log.warning("an object beside the cluster cannot be created: %s", error, extra=extra)
 
     def _write_refusal(self, job: ObservedJob, status: RLHFJobStatus) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import kopf
 
 from rlhf_api.on_cluster import JOB_LABEL
-from rlhf_kube.api_server import PAGE_SIZE
+from rlhf_kube.client import PAGE_SIZE
 from rlhf_kube.kinds import Kind
 
 log = logging.getLogger(__name__)

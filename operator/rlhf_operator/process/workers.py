@@ -7,8 +7,9 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from rlhf_operator.clients.kube.cached import Key
-from rlhf_operator.clients.kube.protocol import Conflict, KubeError
+from rlhf_kube.errors import Conflict, KubeError, NotFound
+from rlhf_operator.clients.cached_kube import Key
+from rlhf_operator.decide.api_errors import operator_reason
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
@@ -64,10 +65,10 @@ class Workers:
         # Doubles per failure in a row, so that a permanent error does not load the API server.
         self._failures[key] = number + 1
         seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(number, 16), MAX_RETRY_SECONDS)
-        reason = error.reason if isinstance(error, KubeError) else BUG
+        reason = operator_reason(error) if isinstance(error, KubeError) else BUG
         self.metrics.reconcile_errors.labels(reason).inc()
         extra = {"job": "/".join(key), "reason": reason}
-        if isinstance(error, Conflict):
+        if isinstance(error, Conflict | NotFound):
             log.info("the job has changed meanwhile: reconciling again", extra=extra)
         elif isinstance(error, KubeError):
             log.warning("%s; reconciling again in %.0f s", error, seconds, extra=extra)

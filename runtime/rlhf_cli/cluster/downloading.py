@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.errors import ClusterUnreachable, OutputExists, TransferFailed
+from rlhf_cli.cluster.errors import OutputExists, TransferFailed
 from rlhf_cli.cluster.run_files import RunFile, RunFiles
+from rlhf_kube.errors import CommandFailed, StreamBroken, Unreachable
 
 ASIDE = ".fetching"
 """Temporary folder inside the output folder."""
@@ -109,7 +109,7 @@ def _fetch(
                     out.write(piece)
                     offset += len(piece)
                     bar.arrived(len(piece))
-            except (StreamBroken, CommandFailed, ClusterUnreachable) as error:
+            except (StreamBroken, CommandFailed, Unreachable) as error:
                 broken = str(error)
             # Any progress resets the count: a large file may break many connections.
             failures = failures + 1 if offset == before else 0

@@ -1,16 +1,9 @@
-"""The errors of commands for jobs on a cluster.
+"""The errors of commands for jobs on a cluster; those of requests are in `rlhf_kube.errors`.
 
 ClusterError
 ├── ExtraMissing          the kubernetes package, or one for the job's storage, is not installed
-├── KubeconfigUnusable    no kubeconfig, or it does not name the cluster
-├── ClusterUnreachable    the API server does not answer, or answers with an error
 ├── ClusterTooOld         the API server's version is below the minimum
-├── NotInstalled          the RLHFJob CRD is not installed
-├── AccessDenied          the user is unknown or lacks a permission
-├── ObjectNotFound        an object does not exist
-│   └── JobNotFound       the job does not exist
-├── ObjectRefused         the API server rejects an object
-│   └── FieldsConflict    another manager owns fields that would change
+├── JobNotFound           the job does not exist
 ├── JobDeleted            the job was deleted while a command waited for it
 ├── JobHasEnded           the command needs a job that has not ended
 ├── NotConfirmed          the user did not confirm a deletion
@@ -37,20 +30,6 @@ class ExtraMissing(ClusterError):
     exit_code = ExitCode.MANIFEST
 
 
-class KubeconfigUnusable(ClusterError):
-    """There is no kubeconfig, it cannot be read, or it lacks the context."""
-
-    reason = "KubeconfigUnusable"
-    exit_code = ExitCode.MANIFEST
-
-
-class ClusterUnreachable(ClusterError):
-    """The API server cannot be reached, or fails."""
-
-    reason = "ClusterUnreachable"
-    exit_code = ExitCode.RETRIABLE
-
-
 class ClusterTooOld(ClusterError):
     """The API server's version is below the minimum for RLHFJobs."""
 
@@ -58,51 +37,11 @@ class ClusterTooOld(ClusterError):
     exit_code = ExitCode.MANIFEST
 
 
-class NotInstalled(ClusterError):
-    """The CustomResourceDefinition is not installed."""
-
-    reason = "NotInstalled"
-    exit_code = ExitCode.MANIFEST
-
-
-class AccessDenied(ClusterError):
-    """The API server does not know the user, or the user's roles do not allow the request."""
-
-    reason = "AccessDenied"
-    exit_code = ExitCode.MANIFEST
-
-
-class ObjectNotFound(ClusterError):
-    """There is no object of this kind, namespace and name."""
-
-    reason = "ObjectNotFound"
-    exit_code = ExitCode.MANIFEST
-
-
-class JobNotFound(ObjectNotFound):
+class JobNotFound(ClusterError):
     """There is no such RLHFJob."""
 
     reason = "JobNotFound"
     exit_code = ExitCode.MANIFEST
-
-
-class ObjectRefused(ClusterError):
-    """A rule, a quota, a policy or a webhook rejects an object."""
-
-    reason = "ObjectRefused"
-    exit_code = ExitCode.MANIFEST
-
-
-class FieldsConflict(ObjectRefused):
-    """Another field manager owns fields whose values would change."""
-
-    reason = "FieldsConflict"
-    exit_code = ExitCode.MANIFEST
-
-    def __init__(self, text: str, managers: frozenset[str]) -> None:
-        super().__init__(text)
-        self.managers = managers
-        """The owners of the fields; empty if the API server does not name them."""
 
 
 class JobDeleted(ClusterError):

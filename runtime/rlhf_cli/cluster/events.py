@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.job_text import age, align_columns
 from rlhf_cli.cluster.jobs import Job
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Event:
 
 def list_events(cluster: Cluster, job: Job) -> list[Event]:
     """Events about a job, the newest last."""
-    events: list[Object] = []
+    events: list[Manifest] = []
     for kind in (Kind.JOB, Kind.CLUSTER, Kind.POD):
         fields = f"involvedObject.kind={kind.kind}"
         if kind is Kind.JOB:
             fields += f",involvedObject.name={job.name}"
-        events += cluster.list(Kind.CORE_EVENT, job.namespace, fields=fields).items
+        events += cluster.list(Kind.CORE_EVENT, job.namespace, fields=fields)
     related = [event for event in events if is_about(job, event)]
     return sorted(map(read_event, related), key=lambda event: event.last)
 
 
-def is_about(job: Job, event: Object) -> bool:
+def is_about(job: Job, event: Manifest) -> bool:
     """True if an event is about the job, not about an earlier job of the same name."""
     about = event["involvedObject"]
     # An earlier job of the same name had another uid.
@@ -57,7 +57,7 @@ def _is_pod_of(cluster: str, pod: str) -> bool:
     return re.fullmatch(rf"{re.escape(cluster)}-(head|.+-worker)-[a-z0-9]+", pod) is not None
 
 
-def read_event(event: Object) -> Event:
+def read_event(event: Manifest) -> Event:
     """Parse an event of either API (core/v1, events.k8s.io)."""
     # core/v1 has lastTimestamp and count; events.k8s.io has eventTime and a series.
     series = event.get("series") or {}

@@ -20,13 +20,13 @@ from rich.progress import (
 )
 
 from rlhf_api.status import JobPhase
-from rlhf_cli.cluster.client import CommandFailed, StreamBroken
 from rlhf_cli.cluster.downloading import Bar, FetchItem, download
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.location import MODEL, REPORT
 from rlhf_cli.cluster.opening import JobFiles
 from rlhf_cli.cluster.reader import Notify
+from rlhf_kube.errors import CommandFailed, StreamBroken
 from rlhf_runtime.telemetry.metric_names import format_bytes
 
 _MODEL = (FetchItem(MODEL),)

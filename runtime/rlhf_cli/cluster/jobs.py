@@ -13,9 +13,10 @@ from rlhf_api.on_cluster import cluster_name
 from rlhf_api.reading.status import read_status
 from rlhf_api.reading.suggestions import nearest
 from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
-from rlhf_cli.cluster.client import Cluster, Object
-from rlhf_cli.cluster.errors import ClusterError, JobNotFound, ObjectNotFound
+from rlhf_cli.cluster.errors import JobNotFound
+from rlhf_kube.errors import KubeError
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 FAILURE_CODES = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIABLE)
 """Driver exit codes that a waiting command passes on."""
@@ -25,7 +26,7 @@ FAILURE_CODES = (ExitCode.BUG, ExitCode.MANIFEST, ExitCode.USER, ExitCode.RETRIA
 class Job:
     """An RLHFJob as the cluster stores it."""
 
-    document: Object
+    document: Manifest
     """The full object."""
     name: str
     namespace: str
@@ -92,7 +93,7 @@ class Job:
         )
 
 
-def read_job(document: Object) -> Job:
+def read_job(document: Manifest) -> Job:
     """Parse an RLHFJob. Status fields of other versions are ignored."""
     meta = document["metadata"]
     return Job(
@@ -118,10 +119,10 @@ def find_job(cluster: Cluster, name: str) -> Job:
     Raises:
         JobNotFound: it does not exist; the message suggests similar names.
     """
-    try:
-        return read_job(cluster.get(Kind.JOB, cluster.namespace, plain_name(name)))
-    except ObjectNotFound as error:
-        raise job_not_found(cluster, plain_name(name)) from error
+    document = cluster.get(Kind.JOB, cluster.namespace, plain_name(name))
+    if document is None:
+        raise job_not_found(cluster, plain_name(name))
+    return read_job(document)
 
 
 def job_not_found(cluster: Cluster, name: str) -> JobNotFound:
@@ -142,16 +143,14 @@ def job_not_found(cluster: Cluster, name: str) -> JobNotFound:
 
 def _names(cluster: Cluster, namespace: str) -> list[str]:
     # The names only improve an error message, so a failure to list them is ignored.
-    with suppress(ClusterError):
-        return [
-            document["metadata"]["name"] for document in cluster.list(Kind.JOB, namespace).items
-        ]
+    with suppress(KubeError):
+        return [document["metadata"]["name"] for document in cluster.list(Kind.JOB, namespace)]
     return []
 
 
 def _namespaces_with(cluster: Cluster, name: str) -> list[str]:
     # Most users may not list jobs of other namespaces.
-    with suppress(ClusterError):
-        matches = cluster.list(Kind.JOB, None, fields=f"metadata.name={name}").items
+    with suppress(KubeError):
+        matches = cluster.list(Kind.JOB, None, fields=f"metadata.name={name}")
         return sorted(document["metadata"]["namespace"] for document in matches)
     return []

@@ -20,10 +20,11 @@ from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
 from rlhf_api.spec.resources import ResourcesSpec, Toleration
 from rlhf_api.status import ArtifactStatus
-from rlhf_cli.cluster.client import Cluster
-from rlhf_cli.cluster.errors import ClusterError, NothingToRead
+from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job
+from rlhf_kube.errors import KubeError
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster
 
 CLAIM_SCHEME: Final = "pvc://"
 """Prefix of addresses in a volume: pvc://CLAIM/FOLDER/model."""
@@ -72,14 +73,14 @@ def find_reader_settings(cluster: Cluster, job: Job) -> ReaderSettings:
     """Read the settings of a job, with the chart's defaults if they can be read."""
     spec = job.spec
     # Without that ConfigMap, or without the right to read it, the defaults stay unknown.
-    with suppress(ClusterError, KeyError, TypeError, yaml.YAMLError):
+    with suppress(KubeError, KeyError, TypeError, yaml.YAMLError):
         spec = _operator_spec(cluster, job) or spec
     return reader_settings(job.name, spec, job.status.artifacts)
 
 
 def _operator_spec(cluster: Cluster, job: Job) -> Mapping[str, Any]:
     """The spec in the newest ConfigMap that the operator created for the job; else empty."""
-    documents = cluster.list(Kind.CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}").items
+    documents = cluster.list(Kind.CONFIG_MAP, job.namespace, labels=f"{JOB_LABEL}={job.name}")
     # The job has other ConfigMaps, too; each attempt has one with a manifest.
     maps = [item for item in documents if _MANIFEST_KEY in (item.get("data") or {})]
     newest = max(maps, key=lambda item: str(item["metadata"]["creationTimestamp"]), default=None)

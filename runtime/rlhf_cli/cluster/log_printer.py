@@ -9,17 +9,12 @@ from typing import BinaryIO, Final
 import typer
 
 from rlhf_api.on_cluster import DRIVER_LOG
-from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
-from rlhf_cli.cluster.errors import (
-    ClusterUnreachable,
-    JobNotFound,
-    NothingToRead,
-    ObjectNotFound,
-    TransferFailed,
-)
+from rlhf_cli.cluster.errors import JobNotFound, NothingToRead, TransferFailed
 from rlhf_cli.cluster.jobs import Job, find_job
 from rlhf_cli.cluster.opening import JobFiles, ReadOptions, open_job_files
 from rlhf_cli.cluster.run_files import RunFile, RunFiles
+from rlhf_kube.errors import CommandFailed, NotFound, StreamBroken, Unreachable
+from rlhf_kube.protocol import Cluster
 
 BLOCK_BYTES: Final = 1 << 16
 MAX_READ_BYTES: Final = 1 << 24
@@ -70,7 +65,7 @@ class LogPrinter:
             # A deleted job never gets a log, so this is no failure that passes.
             except JobNotFound:
                 raise
-            except (StreamBroken, CommandFailed, ObjectNotFound, ClusterUnreachable) as error:
+            except (StreamBroken, CommandFailed, NotFound, Unreachable) as error:
                 failures += 1
                 if failures > MAX_FAILURES:
                     raise TransferFailed(

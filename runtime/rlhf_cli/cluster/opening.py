@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from rlhf_api.on_cluster import RUN_FOLDER
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_cli.cluster.client import Cluster, Object
 from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.location import UriFolder, find_reader_settings, parse_claim
@@ -16,6 +15,7 @@ from rlhf_cli.cluster.pods import is_running
 from rlhf_cli.cluster.reader import START_SECONDS, Notify, new_suffix, reader_pod, running_reader
 from rlhf_cli.cluster.run_files import RAY_LOGS, PodFiles, RunFiles, UriFiles
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,16 @@ def _unknown_location_text(job: Job) -> str:
     )
 
 
-def find_head(cluster: Cluster, job: Job) -> Object | None:
+def find_head(cluster: Cluster, job: Job) -> Manifest | None:
     """The head pod of the job's current cluster, if it runs."""
     if job.status.cluster is None:
         return None
     labels = f"ray.io/cluster={job.status.cluster.name},ray.io/node-type=head"
-    pods = cluster.list(Kind.POD, job.namespace, labels=labels).items
+    pods = cluster.list(Kind.POD, job.namespace, labels=labels)
     return next((pod for pod in pods if is_running(pod)), None)
 
 
-def _head_files(cluster: Cluster, pod: Object) -> JobFiles:
+def _head_files(cluster: Cluster, pod: Manifest) -> JobFiles:
     meta, container = pod["metadata"], pod["spec"]["containers"][0]["name"]
     address = (meta["namespace"], meta["name"], container)
     return JobFiles(PodFiles(cluster, *address, RUN_FOLDER), PodFiles(cluster, *address, RAY_LOGS))

@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from rlhf_cli.cluster.client import Cluster, Object
-from rlhf_cli.cluster.errors import ObjectNotFound
 from rlhf_cli.cluster.job_text import age, align_columns
 from rlhf_cli.cluster.jobs import Job
+from rlhf_kube.errors import NotInstalled
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 STARTING = ("ContainerCreating", "PodInitializing")
 """Waiting reasons of a normal start."""
@@ -27,7 +27,7 @@ STUCK_REASONS = (
 """Waiting reasons that seldom resolve without a change."""
 
 
-def pod_problems(pod: Object) -> list[str]:
+def pod_problems(pod: Manifest) -> list[str]:
     """Everything that keeps a pod from running, or ended it."""
     status = pod.get("status") or {}
     problems = [*_pod_problems(status)]
@@ -37,7 +37,7 @@ def pod_problems(pod: Object) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def is_stuck(pod: Object) -> bool:
+def is_stuck(pod: Manifest) -> bool:
     """True if the pod will most likely never start."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
@@ -50,7 +50,7 @@ def is_stuck(pod: Object) -> bool:
     return any(reason in STUCK_REASONS for reason in reasons)
 
 
-def is_running(pod: Object) -> bool:
+def is_running(pod: Manifest) -> bool:
     """True if commands can run in all its containers."""
     status = pod.get("status") or {}
     containers = status.get("containerStatuses", ())
@@ -83,16 +83,16 @@ def _container_problems(status: Any) -> Iterator[str]:
             yield f"container {name}: {reason}, exit code {ended.get('exitCode')}"
 
 
-def list_pods(cluster: Cluster, job: Job) -> list[Object]:
+def list_pods(cluster: Cluster, job: Job) -> list[Manifest]:
     """The pods of the job's current RayCluster, by name."""
     if job.status.cluster is None:
         return []
     labels = f"ray.io/cluster={job.status.cluster.name}"
-    pods = cluster.list(Kind.POD, job.namespace, labels=labels).items
+    pods = cluster.list(Kind.POD, job.namespace, labels=labels)
     return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def pods_text(pods: Sequence[Object], now: datetime) -> str:
+def pods_text(pods: Sequence[Manifest], now: datetime) -> str:
     """A line for each pod, followed by its problems."""
     if not pods:
         return "No pods.\n"
@@ -104,7 +104,7 @@ def pods_text(pods: Sequence[Object], now: datetime) -> str:
     return text
 
 
-def _cells(pod: Object, now: datetime) -> tuple[str, ...]:
+def _cells(pod: Manifest, now: datetime) -> tuple[str, ...]:
     meta, status = pod["metadata"], pod.get("status") or {}
     containers = status.get("containerStatuses", ())
     ready = sum(bool(container.get("ready")) for container in containers)
@@ -122,10 +122,10 @@ def ray_cluster_text(cluster: Cluster, job: Job) -> str:
     if job.status.cluster is None:
         return "None: the job uses no devices now.\n"
     name = job.status.cluster.name
-    document: Object = {}
-    with suppress(ObjectNotFound):
+    document: Manifest | None = None
+    with suppress(NotInstalled):
         document = cluster.get(Kind.CLUSTER, job.namespace, name)
-    if not document:
+    if document is None:
         return f"RayCluster {name} does not exist; the operator creates it again.\n"
     status = document.get("status") or {}
     ready, desired = (status.get(f"{count}WorkerReplicas", 0) for count in ("ready", "desired"))

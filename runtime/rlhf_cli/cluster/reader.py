@@ -14,17 +14,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from rlhf_api.api_names import API_VERSION, GROUP, KIND
 from rlhf_api.on_cluster import GPUS_VARIABLE, NO_GPUS, RUN_FOLDER
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.job import API_VERSION, GROUP, KIND
 from rlhf_api.spec.resources import Toleration
-from rlhf_cli.cluster.client import Cluster, Object
-from rlhf_cli.cluster.errors import ClusterError, ObjectNotFound, ReaderFailed
+from rlhf_cli.cluster.errors import ReaderFailed
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.location import ClaimFolder
 from rlhf_cli.cluster.pods import is_running, is_stuck, pod_problems
 from rlhf_cli.cluster.run_files import PodFiles
+from rlhf_kube.errors import KubeError
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 CONTAINER: Final = "reader"
 # Not the job's own label: the operator would count the pod as one of the job's.
@@ -49,7 +50,7 @@ def new_suffix() -> str:
 
 @contextmanager
 def running_reader(
-    cluster: Cluster, pod: Object, notify: Notify, start_seconds: float = START_SECONDS
+    cluster: Cluster, pod: Manifest, notify: Notify, start_seconds: float = START_SECONDS
 ) -> Iterator[PodFiles]:
     """Run a reader pod for the duration of the block and yield its files.
 
@@ -63,13 +64,14 @@ def running_reader(
 
     Raises:
         ReaderFailed: the pod did not start; the message gives the reason.
-        ObjectRefused: a policy or quota rejects the pod.
+        NotAdmitted: a policy or quota rejects the pod.
     """
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     with _interrupt_on_sigterm():
         try:
             notify(f"reading the volume through pod {name} in {namespace}")
-            cluster.create(Kind.POD, pod)
+            if not cluster.create(pod):
+                raise ReaderFailed(f"pod {name} exists already in {namespace}; try again")
             _wait(cluster, namespace, name, start_seconds, notify)
             yield PodFiles(cluster, namespace, name, CONTAINER, RUN_FOLDER)
         finally:
@@ -84,6 +86,11 @@ def _wait(
     begin, stuck_since, reported = time.monotonic(), None, set[str]()
     while True:
         pod, now = cluster.get(Kind.POD, namespace, name), time.monotonic()
+        if pod is None:
+            raise ReaderFailed(
+                f"the pod that reads the job's volume was deleted: got no pod {name} in "
+                f"{namespace}; try again"
+            )
         if is_running(pod):
             return
         for problem in pod_problems(pod):
@@ -107,9 +114,7 @@ def _delete(cluster: Cluster, namespace: str, name: str, notify: Notify) -> None
     """Delete the pod; a failure is reported but not raised."""
     try:
         cluster.delete(Kind.POD, namespace, name, grace_seconds=0)
-    except ObjectNotFound:
-        return
-    except ClusterError as error:
+    except KubeError as error:
         notify(
             f"pod {name} could not be deleted ({error.reason}): "
             f"kubectl delete pod -n {namespace} -l {READER_LABEL}"

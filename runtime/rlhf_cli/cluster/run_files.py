@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-from rlhf_cli.cluster.client import Cluster, CommandFailed, StreamBroken
 from rlhf_cli.cluster.errors import ExtraMissing, NothingToRead, TransferFailed
+from rlhf_kube.errors import CommandFailed, StreamBroken
+from rlhf_kube.protocol import Cluster
 
 RAY_LOGS: Final = "/tmp/ray/session_latest/logs"
 """Ray's own logs in the head pod. Ray writes the output of a submission there."""

@@ -8,17 +8,18 @@ from contextlib import nullcontext
 from rlhf_api.problems import Problem
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJob
-from rlhf_cli.cluster.client import FIELD_MANAGER, Cluster, Object
-from rlhf_cli.cluster.errors import FieldsConflict, ObjectNotFound
+from rlhf_cli.cluster.connect import CALLER
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.watching import LineDisplay, display, wait_for_end
+from rlhf_kube.errors import FieldsConflict
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 BUILTIN_PREFIX = "rlhf_runtime."
 """Entry points with this prefix are in every image."""
 
 
-def wait_for_jobs(cluster: Cluster, documents: Sequence[Object], watch: bool) -> list[Job]:
+def wait_for_jobs(cluster: Cluster, documents: Sequence[Manifest], watch: bool) -> list[Job]:
     """Wait until the jobs have ended; return their last states in the given order."""
     keys = [
         (document["metadata"]["namespace"], document["metadata"]["name"]) for document in documents
@@ -33,7 +34,7 @@ def wait_for_jobs(cluster: Cluster, documents: Sequence[Object], watch: bool) ->
     return [ended[key] for key in keys]
 
 
-def apply_job(cluster: Cluster, document: Object, dry_run: bool, force: bool) -> str:
+def apply_job(cluster: Cluster, document: Manifest, dry_run: bool, force: bool) -> str:
     """Create or change a job; return a sentence about it.
 
     Args:
@@ -41,18 +42,18 @@ def apply_job(cluster: Cluster, document: Object, dry_run: bool, force: bool) ->
         force: take over fields of other managers.
 
     Raises:
-        ObjectRefused: the API server rejects it.
+        Refused: the API server rejects it.
     """
     # An apply does not tell whether it changed anything; the generation does.
     before = _generation(cluster, document)
     try:
-        stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=force)
+        stored = cluster.apply(document, dry_run=dry_run, force=force)
     except FieldsConflict as error:
         # `rlhf suspend` sets spec.suspend by a patch. The API server counts that as another manager
         # of the same name, whose fields are taken over without asking.
-        if error.managers != {FIELD_MANAGER}:
+        if error.managers != {CALLER.name}:
             raise
-        stored = cluster.apply(Kind.JOB, document, dry_run=dry_run, force=True)
+        stored = cluster.apply(document, dry_run=dry_run, force=True)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     done = "created" if before is None else "changed"
     done = "unchanged" if stored["metadata"]["generation"] == before else done
@@ -60,20 +61,16 @@ def apply_job(cluster: Cluster, document: Object, dry_run: bool, force: bool) ->
     return f"{Kind.JOB.kind.lower()}/{name} {done} in {namespace}{note}"
 
 
-def _generation(cluster: Cluster, document: Object) -> int | None:
+def _generation(cluster: Cluster, document: Manifest) -> int | None:
     """The generation of a job's spec; None if the job does not exist."""
     meta = document["metadata"]
-    try:
-        document = cluster.get(Kind.JOB, meta["namespace"], meta["name"])
-    except ObjectNotFound:
-        return None
-    generation: int = document["metadata"]["generation"]
-    return generation
+    stored = cluster.get(Kind.JOB, meta["namespace"], meta["name"])
+    return None if stored is None else int(stored["metadata"]["generation"])
 
 
-def submitted_document(job: RLHFJob, namespace: str) -> Object:
+def submitted_document(job: RLHFJob, namespace: str) -> Manifest:
     """The object to send: manifest and overrides, without defaults."""
-    document: Object = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    document: Manifest = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
     document["metadata"]["namespace"] = namespace
     return document
 

@@ -16,13 +16,14 @@ from rich.text import Text
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import JobPhase
-from rlhf_cli.cluster.client import Cluster, WatchExpired
-from rlhf_cli.cluster.errors import ClusterUnreachable, JobDeleted
+from rlhf_cli.cluster.errors import JobDeleted
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.job_text import job_line, jobs_table
 from rlhf_cli.cluster.jobs import Job, job_not_found, read_job
 from rlhf_cli.console import page_console
+from rlhf_kube.errors import Unreachable, WatchExpired
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster
 
 Jobs = Mapping[tuple[str, str], Job]
 """Jobs by namespace and name."""
@@ -66,7 +67,7 @@ class Follower:
         """Yield all jobs, again after each change; it does not end by itself.
 
         Raises:
-            ClusterUnreachable: the cluster did not answer for PATIENCE_SECONDS.
+            Unreachable: the cluster did not answer for PATIENCE_SECONDS.
         """
         lost_since: float | None = None
         wait = FIRST_PAUSE_SECONDS
@@ -75,7 +76,7 @@ class Follower:
                 for jobs in self._until_expired():
                     lost_since, wait = None, FIRST_PAUSE_SECONDS
                     yield jobs
-            except ClusterUnreachable:
+            except Unreachable:
                 # A restart of the API server takes less; a wrong address or network lasts longer.
                 lost_since = self._now() if lost_since is None else lost_since
                 if self._now() - lost_since > PATIENCE_SECONDS:
@@ -84,11 +85,11 @@ class Follower:
                 wait = min(2 * wait, MAX_PAUSE_SECONDS)
 
     def _until_expired(self) -> Iterator[Jobs]:
-        listing = self._cluster.list(Kind.JOB, self._namespace, fields=self._fields)
-        jobs = map(read_job, listing.items)
+        snapshot = self._cluster.snapshot(Kind.JOB, self._namespace, self._fields)
+        jobs = map(read_job, snapshot.items)
         self._jobs = {(job.namespace, job.name): job for job in jobs if self._is_selected(job)}
         yield dict(self._jobs)
-        version = listing.version
+        version = snapshot.version
         while True:
             started = self._now()
             try:

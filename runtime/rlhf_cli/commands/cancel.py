@@ -28,7 +28,7 @@ def cancel(
       rlhf cancel sort-grpo --yes
     """
     from rlhf_cli.cluster.errors import NotConfirmed
-    from rlhf_cli.cluster.jobs import find_job
+    from rlhf_cli.cluster.jobs import find_job, job_not_found
     from rlhf_kube.kinds import Kind
 
     cluster = connect_cluster(kubeconfig, context, namespace)
@@ -37,7 +37,8 @@ def cancel(
     if not yes and not _confirmed():
         raise NotConfirmed(f"{job.name} was not deleted: give --yes, or answer y")
     # The uid keeps a new job of the same name, submitted meanwhile, from being deleted.
-    cluster.delete(Kind.JOB, job.namespace, job.name, uid=job.uid)
+    if not cluster.delete(Kind.JOB, job.namespace, job.name, uid=job.uid):
+        raise job_not_found(cluster, job.name)
     typer.echo(f"{job.name} is deleted; its cluster follows.")
 
 

@@ -22,8 +22,8 @@ from rlhf_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from rlhf_cli.cluster.client import Cluster
     from rlhf_cli.cluster.opening import ReadOptions
+    from rlhf_kube.protocol import Cluster
 
 
 def logs(

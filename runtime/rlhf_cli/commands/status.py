@@ -10,7 +10,7 @@ import typer
 from rlhf_cli.options import Context, Kubeconfig, Namespace, connect_cluster
 
 if TYPE_CHECKING:
-    from rlhf_cli.cluster.client import Cluster
+    from rlhf_kube.protocol import Cluster
 
 
 class StatusOutput(StrEnum):
@@ -81,8 +81,8 @@ def _print_job(cluster: Cluster, name: str, output: StatusOutput | None) -> None
     from datetime import UTC, datetime
 
     from rlhf_cli.cluster.job_page import job_page
+    from rlhf_cli.cluster.job_text import serialize_job
     from rlhf_cli.cluster.jobs import find_job
-    from rlhf_cli.cluster.serialization import serialize_job
     from rlhf_cli.console import page_console
 
     job = find_job(cluster, name)
@@ -95,13 +95,12 @@ def _print_job(cluster: Cluster, name: str, output: StatusOutput | None) -> None
 def _print_jobs(cluster: Cluster, output: StatusOutput | None, all_namespaces: bool) -> None:
     from datetime import UTC, datetime
 
-    from rlhf_cli.cluster.job_text import jobs_table
+    from rlhf_cli.cluster.job_text import jobs_table, serialize_jobs
     from rlhf_cli.cluster.jobs import read_job
-    from rlhf_cli.cluster.serialization import serialize_jobs
     from rlhf_kube.kinds import Kind
 
     # The API server promises no order.
-    items = cluster.list(Kind.JOB, None if all_namespaces else cluster.namespace).items
+    items = cluster.list(Kind.JOB, None if all_namespaces else cluster.namespace)
     documents = sorted(
         items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"])
     )

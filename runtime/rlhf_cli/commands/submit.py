@@ -20,7 +20,7 @@ from rlhf_cli.options import (
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJob
-    from rlhf_cli.cluster.client import Cluster
+    from rlhf_kube.protocol import Cluster
 
 
 def submit(

@@ -10,8 +10,8 @@ from rlhf_cli.options import Context, JobName, Kubeconfig, Namespace, connect_cl
 
 if TYPE_CHECKING:
     from rlhf_api.status import JobPhase
-    from rlhf_cli.cluster.client import Cluster
     from rlhf_cli.cluster.jobs import Job
+    from rlhf_kube.protocol import Cluster
 
 
 def suspend(

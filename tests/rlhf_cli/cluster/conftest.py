@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.cluster.client import ClusterTarget
-from rlhf_cli.cluster.remote import RemoteCluster
+from rlhf_cli.cluster.connect import ClusterTarget, connect
+from rlhf_kube.protocol import Cluster
 
 from ...cluster.kubectl import Kubectl
-from .fake_cluster import FakeCluster
+from ...rlhf_kube.fake_kube import FakeKube
 
 __all__ = ["fake", "remote"]
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     """A cluster in memory, which all commands reach; its namespace is team."""
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     monkeypatch.setattr("rlhf_cli.cluster.connect.connect", lambda target: cluster)
     return cluster
 
 
 @pytest.fixture
-def remote(defined: Kubectl, namespace: str) -> RemoteCluster:
+def remote(defined: Kubectl, namespace: str) -> Cluster:
     """The session's cluster as its administrator, in a namespace of the test's own."""
-    return RemoteCluster(ClusterTarget(defined.kubeconfig, namespace=namespace))
+    return connect(ClusterTarget(defined.kubeconfig, namespace=namespace))

@@ -14,13 +14,13 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from rlhf_cli.app import app
-from rlhf_cli.cluster.client import Object
 from rlhf_cli.cluster.errors import NothingToRead, TransferFailed
 from rlhf_cli.cluster.opening import ReadOptions
 from rlhf_cli.commands.logs import print_log
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Manifest
 
-from .fake_cluster import Document, FakeCluster
+from ...rlhf_kube.fake_kube import Document, FakeKube
 from .objects import RUNNING, SPEC, condition, event, pod, submission
 
 CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
@@ -40,13 +40,13 @@ def manifest(*names: str, **spec: Any) -> str:
     return yaml.safe_dump_all(documents)
 
 
-def running(fake: FakeCluster, status: Object = RUNNING, **spec: Any) -> None:
+def running(fake: FakeKube, status: Manifest = RUNNING, **spec: Any) -> None:
     """The job sort, in a state."""
-    fake.create(Kind.JOB, submission("sort", "team", **spec))
+    fake.create(submission("sort", "team", **spec))
     fake.set_status(Kind.JOB, "team", "sort", status)
 
 
-def becomes(fake: FakeCluster, *statuses: Object, name: str = "sort") -> None:
+def becomes(fake: FakeKube, *statuses: Manifest, name: str = "sort") -> None:
     """What a watch will see one after the other."""
     for status in statuses:
         fake.script.append(partial(fake.set_status, Kind.JOB, "team", name, status))
@@ -56,7 +56,7 @@ def step(number: int) -> Document:
     return RUNNING | {"progress": RUNNING["progress"] | {"step": number}}
 
 
-def test_jobs_of_a_file_are_submitted_and_told(fake: FakeCluster) -> None:
+def test_jobs_of_a_file_are_submitted_and_told(fake: FakeKube) -> None:
     result = rlhf("submit", "-", stdin=manifest("one", "two"))
     assert result.exit_code == 0
     assert result.stdout == "rlhfjob/one created in team\nrlhfjob/two created in team\n"
@@ -66,7 +66,7 @@ def test_jobs_of_a_file_are_submitted_and_told(fake: FakeCluster) -> None:
     assert fake.get(Kind.JOB, "team", "one")["spec"] == SPEC  # no defaults were added
 
 
-def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> None:
+def test_submitting_again_says_whether_anything_changed(fake: FakeKube) -> None:
     rlhf("submit", "-", stdin=manifest("one"))
     assert rlhf("submit", "-", stdin=manifest("one")).stdout == "rlhfjob/one unchanged in team\n"
     changed = rlhf("submit", "-", "--set", "spec.suspend=true", stdin=manifest("one"))
@@ -74,18 +74,18 @@ def test_submitting_again_says_whether_anything_changed(fake: FakeCluster) -> No
     assert fake.get(Kind.JOB, "team", "one")["spec"]["suspend"] is True
 
 
-def test_a_dry_run_changes_nothing(fake: FakeCluster) -> None:
+def test_a_dry_run_changes_nothing(fake: FakeKube) -> None:
     result = rlhf("submit", "-", "--dry-run", stdin=manifest("one"))
     assert result.stdout == "rlhfjob/one created in team (--dry-run: nothing was stored)\n"
     assert result.stderr == ""
-    assert not fake.list(Kind.JOB, None).items
+    assert not fake.list(Kind.JOB, None)
 
 
-def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeCluster) -> None:
+def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeKube) -> None:
     text = manifest("one") + "---\n" + manifest("two").replace("steps: 150", "steps: 0")
     result = rlhf("submit", "-", stdin=text)
     assert result.exit_code == 2 and "spec.schedule.steps: too small" in result.stderr
-    assert not fake.list(Kind.JOB, None).items
+    assert not fake.list(Kind.JOB, None)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,13 @@ def test_what_validate_refuses_never_reaches_the_cluster(fake: FakeCluster) -> N
     ],
     ids=["code-of-this-machine", "storage-without-a-volume"],
 )
-def test_what_no_cluster_can_do_is_refused(
-    fake: FakeCluster, part: dict[str, Any], says: str
-) -> None:
+def test_what_no_cluster_can_do_is_refused(fake: FakeKube, part: dict[str, Any], says: str) -> None:
     result = rlhf("submit", "-", stdin=manifest("one", **part))
     assert result.exit_code == 2 and says in result.stderr
-    assert not fake.list(Kind.JOB, None).items
+    assert not fake.list(Kind.JOB, None)
 
 
-def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> None:
+def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeKube) -> None:
     function = {"function": {"entrypoint": "mine.reward:score"}}
     data = {"train": {"path": "data/train.jsonl"}}
     text = manifest("one", rewards=[function], data=data)
@@ -120,28 +118,28 @@ def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeCluster) -> No
     ]
 
 
-def test_two_namespaces_at_once_are_refused(fake: FakeCluster) -> None:
+def test_two_namespaces_at_once_are_refused(fake: FakeKube) -> None:
     text = yaml.safe_dump(submission("one", "theirs"))
     result = rlhf("submit", "-", "-n", "team", stdin=text)
     assert result.exit_code == 2 and "got theirs, allowed team" in result.stderr
     assert rlhf("submit", "-", stdin=text).stdout == "rlhfjob/one created in theirs\n"
 
 
-def test_a_cluster_that_is_too_old_is_refused(fake: FakeCluster) -> None:
+def test_a_cluster_that_is_too_old_is_refused(fake: FakeKube) -> None:
     fake.server_version = (1, 28)
     result = rlhf("submit", "-", stdin=manifest("one"))
     assert result.exit_code == 2
     assert "got Kubernetes 1.28, allowed 1.29 and later" in result.stderr
 
 
-def test_a_suspended_job_can_be_submitted_again_with_the_other_word(fake: FakeCluster) -> None:
+def test_a_suspended_job_can_be_submitted_again_with_the_other_word(fake: FakeKube) -> None:
     rlhf("submit", "-", stdin=manifest("sort", suspend=False))
     rlhf("suspend", "sort")
     result = rlhf("submit", "-", stdin=manifest("sort", suspend=False))
     assert result.stdout == "rlhfjob/sort changed in team\n"
 
 
-def test_waiting_ends_as_the_job_does(fake: FakeCluster) -> None:
+def test_waiting_ends_as_the_job_does(fake: FakeKube) -> None:
     failed = {"driver": RUNNING["driver"] | {"exitCode": 3}, "reason": "InvalidReward"}
     becomes(fake, step(1), step(2), RUNNING | {"phase": "Failed"} | failed)
     result = rlhf("submit", "-", "--wait", stdin=manifest("sort"))
@@ -151,21 +149,21 @@ def test_waiting_ends_as_the_job_does(fake: FakeCluster) -> None:
     assert lines[-1].startswith("sort phase=Failed reason=InvalidReward")
 
 
-def test_waiting_for_several_jobs_ends_with_the_last(fake: FakeCluster) -> None:
+def test_waiting_for_several_jobs_ends_with_the_last(fake: FakeKube) -> None:
     becomes(fake, ENDED | {"phase": "Failed"}, name="one")
     becomes(fake, ENDED, name="two")
     result = rlhf("submit", "-", "--wait", stdin=manifest("one", "two"))
     assert result.exit_code == 4 and not fake.script
 
 
-def test_of_several_jobs_the_first_of_the_file_that_failed_counts(fake: FakeCluster) -> None:
+def test_of_several_jobs_the_first_of_the_file_that_failed_counts(fake: FakeKube) -> None:
     fault = {"phase": "Failed", "driver": RUNNING["driver"] | {"exitCode": 3}}
     becomes(fake, RUNNING | fault, name="zebra")
     becomes(fake, ENDED | {"phase": "Failed"}, name="ape")
     assert rlhf("submit", "-", "--wait", stdin=manifest("zebra", "ape")).exit_code == 3
 
 
-def test_a_watched_job_that_is_deleted_is_told(fake: FakeCluster) -> None:
+def test_a_watched_job_that_is_deleted_is_told(fake: FakeKube) -> None:
     running(fake)
     fake.script.append(partial(fake.delete, Kind.JOB, "team", "sort"))
     result = rlhf("status", "sort", "--watch")
@@ -174,16 +172,16 @@ def test_a_watched_job_that_is_deleted_is_told(fake: FakeCluster) -> None:
     assert "JobDeleted: the job was deleted before it ended" in result.stderr
 
 
-def test_a_watched_job_that_cannot_go_on_ends_the_watch(fake: FakeCluster) -> None:
+def test_a_watched_job_that_cannot_go_on_ends_the_watch(fake: FakeKube) -> None:
     running(fake)
     becomes(fake, RUNNING | {"conditions": [condition("Stalled", "True", "DoesNotFit", "9 of 8")]})
     assert rlhf("status", "sort", "--watch").exit_code == 2
 
 
-def test_the_status_of_all_jobs_is_a_table(fake: FakeCluster) -> None:
+def test_the_status_of_all_jobs_is_a_table(fake: FakeKube) -> None:
     assert "No jobs in namespace team." in rlhf("status").stderr
     running(fake)
-    fake.create(Kind.JOB, submission("other", "theirs"))
+    fake.create(submission("other", "theirs"))
     assert [line.split()[:3] for line in rlhf("status").stdout.splitlines()] == [
         ["NAME", "PHASE", "STEP"],
         ["sort", "Running", "120/500"],
@@ -192,7 +190,7 @@ def test_the_status_of_all_jobs_is_a_table(fake: FakeCluster) -> None:
     assert spaces[1:] == [["team", "sort"], ["theirs", "other"]]
 
 
-def test_programs_get_the_status_as_data(fake: FakeCluster) -> None:
+def test_programs_get_the_status_as_data(fake: FakeKube) -> None:
     running(fake)
     one = json.loads(rlhf("status", "sort", "-o", "json").stdout)
     assert one["status"]["progress"]["step"] == 120
@@ -211,10 +209,10 @@ def test_programs_get_the_status_as_data(fake: FakeCluster) -> None:
     ],
 )
 def test_a_name_that_does_not_exist_is_met_with_what_does(
-    fake: FakeCluster, words: tuple[str, ...], says: str
+    fake: FakeKube, words: tuple[str, ...], says: str
 ) -> None:
     running(fake)
-    fake.create(Kind.JOB, submission("there", "theirs"))
+    fake.create(submission("there", "theirs"))
     for command in ("status", "describe", "logs", "fetch", "suspend", "resume", "cancel"):
         result = rlhf(command, *words)
         assert result.exit_code == 2 and says in result.stderr, command
@@ -231,13 +229,13 @@ def test_a_name_that_does_not_exist_is_met_with_what_does(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    fake: FakeCluster, words: tuple[str, ...]
+    fake: FakeKube, words: tuple[str, ...]
 ) -> None:
     running(fake)
     assert rlhf(*words).exit_code == 2
 
 
-def test_a_job_is_suspended_and_resumed(fake: FakeCluster) -> None:
+def test_a_job_is_suspended_and_resumed(fake: FakeKube) -> None:
     running(fake)
     becomes(fake, RUNNING, {"phase": "Suspended", "observedGeneration": 2})
     result = rlhf("suspend", "sort", "--wait")
@@ -252,14 +250,14 @@ def test_a_job_is_suspended_and_resumed(fake: FakeCluster) -> None:
     )
 
 
-def test_a_job_that_has_ended_is_neither_suspended_nor_resumed(fake: FakeCluster) -> None:
+def test_a_job_that_has_ended_is_neither_suspended_nor_resumed(fake: FakeKube) -> None:
     running(fake, ENDED)
     for command in ("suspend", "resume"):
         result = rlhf(command, "sort")
         assert result.exit_code == 2 and "JobHasEnded" in result.stderr
 
 
-def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeCluster) -> None:
+def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeKube) -> None:
     running(fake)
     refused = rlhf("cancel", "sort")
     assert refused.exit_code == 2 and "--yes" in refused.stderr and not fake.deleted
@@ -267,21 +265,19 @@ def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeCluster) -> None:
     assert fake.deleted == ["rlhfjobs/sort"]
 
 
-def test_all_about_a_job_is_described(fake: FakeCluster) -> None:
+def test_all_about_a_job_is_described(fake: FakeKube) -> None:
     running(fake)
     meta = {"name": "sort-1", "namespace": "team"}
-    fake.create(Kind.CLUSTER, {"metadata": meta, "spec": {}})
+    fake.create({**Kind.CLUSTER.header, "metadata": meta, "spec": {}})
     status = {"desiredWorkerReplicas": 4, "readyWorkerReplicas": 3}
     fake.set_status(Kind.CLUSTER, "team", "sort-1", status)
     worker = pod("sort-1-a-worker-x", "team", {"ray.io/cluster": "sort-1"}, running=False)
     waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     worker["status"]["containerStatuses"][0]["state"] = waiting
-    fake.create(Kind.POD, worker)
-    fake.create(Kind.POD, pod("sort-2-head-x", "team", {"ray.io/cluster": "sort-2"}))
+    fake.create(worker)
+    fake.create(pod("sort-2-head-x", "team", {"ray.io/cluster": "sort-2"}))
     far = "2126-01-02T03:10:00Z"
-    fake.create(
-        Kind.CORE_EVENT, event("Pod", "sort-1-a-worker-x", "FailedMount", "no disk", last=far)
-    )
+    fake.create(event("Pod", "sort-1-a-worker-x", "FailedMount", "no disk", last=far))
     text = rlhf("describe", "sort").stdout
     assert "RayCluster sort-1: 3 of 4 workers ready" in text
     assert "  container ray: ErrImagePull: no such image" in text
@@ -289,14 +285,14 @@ def test_all_about_a_job_is_described(fake: FakeCluster) -> None:
     assert "no disk" in rlhf("logs", "sort", "--events").stdout
 
 
-def with_head(fake: FakeCluster, tmp_path: Path, **logs: str) -> Path:
+def with_head(fake: FakeKube, tmp_path: Path, **logs: str) -> Path:
     """A living head that sees a job's folder; the folder."""
     labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "head"}
-    fake.create(Kind.POD, pod("sort-1-head-x", "team", labels))
+    fake.create(pod("sort-1-head-x", "team", labels))
     return with_folder(fake, tmp_path, "sort-1-head-x", **logs)
 
 
-def with_folder(fake: FakeCluster, tmp_path: Path, name: str, **logs: str) -> Path:
+def with_folder(fake: FakeKube, tmp_path: Path, name: str, **logs: str) -> Path:
     run = tmp_path / "run"
     (run / "logs").mkdir(parents=True, exist_ok=True)
     (tmp_path / "ray").mkdir(exist_ok=True)
@@ -306,7 +302,7 @@ def with_folder(fake: FakeCluster, tmp_path: Path, name: str, **logs: str) -> Pa
     return run
 
 
-def test_logs_come_from_the_head_while_it_lives(fake: FakeCluster, tmp_path: Path) -> None:
+def test_logs_come_from_the_head_while_it_lives(fake: FakeKube, tmp_path: Path) -> None:
     running(fake)
     with_head(fake, tmp_path, rank_0="a\nb\n", driver="old\n", reward="r\n")
     (tmp_path / "ray" / "job-driver-sort-1-0.log").write_text("step 1\nstep 2\n")
@@ -321,18 +317,16 @@ def test_logs_come_from_the_head_while_it_lives(fake: FakeCluster, tmp_path: Pat
     assert fake.deleted == []
 
 
-def test_logs_come_from_a_reader_when_the_cluster_is_gone(
-    fake: FakeCluster, tmp_path: Path
-) -> None:
+def test_logs_come_from_a_reader_when_the_cluster_is_gone(fake: FakeKube, tmp_path: Path) -> None:
     running(fake, ENDED, checkpoint=CLAIM, image=IMAGE)
     fake.kubelet = lambda made: started(fake, tmp_path, made)
     result = rlhf("logs", "sort")
     assert (result.exit_code, result.stdout) == (0, "all\n")
     assert "reading the volume through pod sort-reader-" in result.stderr
-    assert len(fake.deleted) == 1 and not fake.list(Kind.POD, "team").items
+    assert len(fake.deleted) == 1 and not fake.list(Kind.POD, "team")
 
 
-def started(fake: FakeCluster, tmp_path: Path, made: Document) -> None:
+def started(fake: FakeKube, tmp_path: Path, made: Document) -> None:
     """The kubelet starts a reader, which sees the job's folder."""
     with_folder(fake, tmp_path, made["metadata"]["name"], driver="all\n")
     state = {"name": "reader", "state": {"running": {}}}
@@ -340,7 +334,7 @@ def started(fake: FakeCluster, tmp_path: Path, made: Document) -> None:
 
 
 def test_a_followed_log_is_told_once_and_to_its_end(
-    fake: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake: FakeKube, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running(fake)
     run = with_head(fake, tmp_path, rank_0="one\n")
@@ -361,7 +355,7 @@ def test_a_followed_log_is_told_once_and_to_its_end(
     assert capsys.readouterr().err == "sort has ended: Succeeded\n"
 
 
-def test_a_followed_log_that_stays_away_is_given_up(fake: FakeCluster, tmp_path: Path) -> None:
+def test_a_followed_log_that_stays_away_is_given_up(fake: FakeKube, tmp_path: Path) -> None:
     running(fake)
     with_head(fake, tmp_path, rank_0="one\n")
     fake.breaks.extend([0] * 100)
@@ -372,9 +366,7 @@ def test_a_followed_log_that_stays_away_is_given_up(fake: FakeCluster, tmp_path:
     assert len(waits) == 30
 
 
-def test_a_followed_log_that_never_was_is_told_at_the_end(
-    fake: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_followed_log_that_never_was_is_told_at_the_end(fake: FakeKube, tmp_path: Path) -> None:
     running(fake)
     with_head(fake, tmp_path, rank_0="one\n")
 
@@ -385,7 +377,7 @@ def test_a_followed_log_that_never_was_is_told_at_the_end(
         print_log(fake, "sort", "rank-7", None, True, ReadOptions(), io.BytesIO(), ends)
 
 
-def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path: Path) -> None:
+def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeKube, tmp_path: Path) -> None:
     running(fake, ENDED, checkpoint=CLAIM, image=IMAGE)
     fake.kubelet = lambda made: started(fake, tmp_path, made)
     (tmp_path / "run" / "model").mkdir(parents=True)
@@ -411,12 +403,10 @@ def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeCluster, tmp_path
         "saved",
         "logs",
     ]
-    assert len(fake.deleted) == 4 and not fake.list(Kind.POD, "team").items
+    assert len(fake.deleted) == 4 and not fake.list(Kind.POD, "team")
 
 
-def test_a_model_that_is_not_there_yet_says_when_it_will_be(
-    fake: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_there_yet_says_when_it_will_be(fake: FakeKube, tmp_path: Path) -> None:
     running(fake)
     with_head(fake, tmp_path)
     result = rlhf("fetch", "sort", "--output", str(tmp_path / "out"))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cluster.client import ClusterTarget, CommandFailed, StreamBroken
+from rlhf_cli.cluster.connect import ClusterTarget, connect
 from rlhf_cli.cluster.downloading import FetchItem, download
-from rlhf_cli.cluster.errors import ObjectNotFound
-from rlhf_cli.cluster.remote import RemoteCluster
 from rlhf_cli.cluster.run_files import PodFiles
+from rlhf_kube.errors import CommandFailed, NotFound, StreamBroken
+from rlhf_kube.protocol import Cluster
 
 from ...kubeconfigs import config, written
 from .exec_server import exec_server
@@ -29,24 +29,24 @@ class Silent:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RemoteCluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with exec_server() as address:
-        yield RemoteCluster(ClusterTarget(written(tmp_path / "config", config(address))))
+        yield connect(ClusterTarget(written(tmp_path / "config", config(address))))
 
 
-def test_output_arrives_byte_by_byte_as_it_was_written(cluster: RemoteCluster) -> None:
+def test_output_arrives_byte_by_byte_as_it_was_written(cluster: Cluster) -> None:
     script = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 5000)"
     pieces = list(cluster.execute("team", "head", "ray", ["python3", "-c", script]))
     assert b"".join(pieces) == bytes(range(256)) * 5000 and len(pieces) > 50
 
 
-def test_words_of_a_command_stay_as_they_are(cluster: RemoteCluster) -> None:
+def test_words_of_a_command_stay_as_they_are(cluster: Cluster) -> None:
     words = ["a b", "$(x)", "ü&c=d", "-n", ""]
     command = ["python3", "-c", "import sys; print(sys.argv[1:])", *words]
     assert b"".join(cluster.execute("team", "head", "ray", command)).decode() == f"{words}\n"
 
 
-def test_a_command_that_fails_says_how(cluster: RemoteCluster) -> None:
+def test_a_command_that_fails_says_how(cluster: Cluster) -> None:
     script = "echo out; echo no such thing >&2; exit 7"
     pieces = cluster.execute("team", "head", "ray", ["sh", "-c", script])
     assert next(pieces) == b"out\n"
@@ -54,12 +54,12 @@ def test_a_command_that_fails_says_how(cluster: RemoteCluster) -> None:
         next(pieces)
 
 
-def test_a_pod_that_is_not_there_is_told(cluster: RemoteCluster) -> None:
-    with pytest.raises(ObjectNotFound, match='pods "none" not found'):
+def test_a_pod_that_is_not_there_is_told(cluster: Cluster) -> None:
+    with pytest.raises(NotFound, match='pods "none" not found'):
         list(cluster.execute("team", "none", "ray", ["true"]))
 
 
-def test_a_connection_that_dies_has_broken(cluster: RemoteCluster) -> None:
+def test_a_connection_that_dies_has_broken(cluster: Cluster) -> None:
     with pytest.raises(StreamBroken):
         list(cluster.execute("team", "dying", "ray", ["seq", "100000"]))
 
@@ -67,14 +67,12 @@ def test_a_connection_that_dies_has_broken(cluster: RemoteCluster) -> None:
 def test_a_server_that_is_not_there_has_broken(tmp_path: Path) -> None:
     with exec_server() as address:
         pass
-    gone = RemoteCluster(ClusterTarget(written(tmp_path / "config", config(address))))
+    gone = connect(ClusterTarget(written(tmp_path / "config", config(address))))
     with pytest.raises(StreamBroken):
         list(gone.execute("team", "head", "ray", ["true"]))
 
 
-def test_a_file_arrives_whole_over_connections_that_die(
-    cluster: RemoteCluster, tmp_path: Path
-) -> None:
+def test_a_file_arrives_whole_over_connections_that_die(cluster: Cluster, tmp_path: Path) -> None:
     content = bytes(range(256)) * 600
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "model" / "weights").write_bytes(content)

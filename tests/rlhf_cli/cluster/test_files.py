@@ -15,9 +15,8 @@ from rlhf_cli.cluster.downloading import ASIDE, FetchItem, download
 from rlhf_cli.cluster.errors import NothingToRead, OutputExists, TransferFailed
 from rlhf_cli.cluster.log_printer import BLOCK_BYTES, LogFile, Tail, tail_offset
 from rlhf_cli.cluster.run_files import PodFiles, RunFile, RunFiles, UriFiles, safe_path
-from rlhf_kube.kinds import Kind
 
-from .fake_cluster import FakeCluster
+from ...rlhf_kube.fake_kube import FakeKube
 from .objects import pod
 
 WEIGHTS = bytes(range(256)) * 1000
@@ -53,20 +52,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake_pod(folder: Path) -> FakeCluster:
+def fake_pod(folder: Path) -> FakeKube:
     """A cluster with one pod, that sees the folder."""
-    cluster = FakeCluster("team")
-    cluster.create(Kind.POD, pod("reader", "team", {}))
+    cluster = FakeKube()
+    cluster.create(pod("reader", "team", {}))
     cluster.folders["reader"] = {"/rlhf/run": folder, "/none": folder / "none"}
     return cluster
 
 
-def pod_files(cluster: FakeCluster, root: str = "/rlhf/run") -> PodFiles:
+def pod_files(cluster: FakeKube, root: str = "/rlhf/run") -> PodFiles:
     return PodFiles(cluster, "team", "reader", "ray", root)
 
 
 @pytest.fixture(params=["pod", "address"])
-def files(request: pytest.FixtureRequest, fake_pod: FakeCluster, folder: Path) -> RunFiles:
+def files(request: pytest.FixtureRequest, fake_pod: FakeKube, folder: Path) -> RunFiles:
     return pod_files(fake_pod) if request.param == "pod" else UriFiles(f"file://{folder}")
 
 
@@ -97,7 +96,7 @@ def test_another_content_has_another_version(files: RunFiles, folder: Path) -> N
     assert files.list(["report.html"])[0].version != before.version
 
 
-def test_a_folder_that_is_not_there_has_no_files(fake_pod: FakeCluster) -> None:
+def test_a_folder_that_is_not_there_has_no_files(fake_pod: FakeKube) -> None:
     nothing = pod_files(fake_pod, "/none")
     assert nothing.list(["logs"]) == [] and b"".join(nothing.read("x", 0, 1)) == b""
 
@@ -173,7 +172,7 @@ def test_parts_arrive_whole_and_nothing_is_left_aside(files: RunFiles, tmp_path:
     assert sorted(path.name for path in output.iterdir()) == ["logs", "model"]
 
 
-def test_a_broken_connection_is_begun_where_it_broke(fake_pod: FakeCluster, tmp_path: Path) -> None:
+def test_a_broken_connection_is_begun_where_it_broke(fake_pod: FakeKube, tmp_path: Path) -> None:
     class Breaking(PodFiles):
         def read(self, path: str, offset: int, length: int) -> Iterator[bytes]:
             if path.endswith("safetensors") and offset < 3000:
@@ -187,9 +186,7 @@ def test_a_broken_connection_is_begun_where_it_broke(fake_pod: FakeCluster, tmp_
     assert bar.size == len(WEIGHTS) + 2  # no byte came twice
 
 
-def test_a_connection_that_brings_nothing_is_given_up(
-    fake_pod: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_connection_that_brings_nothing_is_given_up(fake_pod: FakeKube, tmp_path: Path) -> None:
     class Broken(PodFiles):
         def read(self, path: str, offset: int, length: int) -> Iterator[bytes]:
             fake_pod.breaks.append(0)

@@ -10,12 +10,12 @@ from itertools import islice
 import pytest
 from rich.console import Console
 
-from rlhf_cli.cluster.client import Listing, WatchEvent, WatchExpired
-from rlhf_cli.cluster.errors import ClusterUnreachable
 from rlhf_cli.cluster.watching import Follower, Jobs, LiveDisplay
+from rlhf_kube.errors import Unreachable, WatchExpired
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Snapshot, WatchEvent
 
-from .fake_cluster import FakeCluster
+from ...rlhf_kube.fake_kube import FakeKube
 from .objects import RUNNING, job, submission
 
 
@@ -30,29 +30,27 @@ class Time:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def follow(self, cluster: FakeCluster, *names: str) -> Iterator[Jobs]:
+    def follow(self, cluster: FakeKube, *names: str) -> Iterator[Jobs]:
         return iter(Follower(cluster, "team", names, self.pause, lambda: self.now))
 
 
-class Restarting(FakeCluster):
+class Restarting(FakeKube):
     """A cluster whose API server is away now and then."""
 
     def __init__(self) -> None:
-        super().__init__("team")
+        super().__init__()
         self.away = 0
         self.expired = 0
         self.cut = 0
         """How many watches end at once."""
         self.lists = 0
 
-    def list(
-        self, kind: Kind, namespace: str | None, labels: str = "", fields: str = ""
-    ) -> Listing:
+    def snapshot(self, kind: Kind, namespace: str | None, fields: str = "") -> Snapshot:
         if self.away:
             self.away -= 1
-            raise ClusterUnreachable("away")
+            raise Unreachable("away")
         self.lists += 1
-        return super().list(kind, namespace, labels, fields)
+        return super().snapshot(kind, namespace, fields)
 
     def watch(
         self, kind: Kind, namespace: str | None, version: str, fields: str = ""
@@ -70,7 +68,7 @@ class Restarting(FakeCluster):
 def cluster() -> Restarting:
     found = Restarting()
     for name in ("one", "two"):
-        found.create(Kind.JOB, submission(name, "team"))
+        found.create(submission(name, "team"))
     return found
 
 
@@ -78,7 +76,7 @@ def phases(jobs: Jobs) -> dict[str, str]:
     return {name: str(found.status.phase) for (_, name), found in jobs.items()}
 
 
-def changes(cluster: FakeCluster, name: str, phase: str) -> None:
+def changes(cluster: FakeKube, name: str, phase: str) -> None:
     status = {"phase": phase}
     cluster.script.append(partial(cluster.set_status, Kind.JOB, "team", name, status))
 
@@ -110,7 +108,7 @@ def test_a_cluster_that_comes_back_is_asked_again(cluster: Restarting) -> None:
     def restart() -> None:
         cluster.away = 3
         cluster.set_status(Kind.JOB, "team", "one", {"phase": "Running"})
-        raise ClusterUnreachable("away")
+        raise Unreachable("away")
 
     cluster.script.append(restart)
     assert phases(next(jobs))["one"] == "Running"
@@ -121,7 +119,7 @@ def test_a_cluster_that_comes_back_is_asked_again(cluster: Restarting) -> None:
 
 def test_a_cluster_that_stays_away_is_told_after_two_minutes(cluster: Restarting) -> None:
     time, cluster.away = Time(), 10**6
-    with pytest.raises(ClusterUnreachable):
+    with pytest.raises(Unreachable):
         next(time.follow(cluster))
     assert 120 < time.now < 140
 

@@ -10,7 +10,7 @@ import yaml
 
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_cli.cluster.errors import ClusterUnreachable, NothingToRead, ReaderFailed
+from rlhf_cli.cluster.errors import NothingToRead, ReaderFailed
 from rlhf_cli.cluster.location import (
     ClaimFolder,
     UriFolder,
@@ -21,9 +21,10 @@ from rlhf_cli.cluster.location import (
 from rlhf_cli.cluster.opening import ReadOptions, open_job_files
 from rlhf_cli.cluster.reader import READER_LABEL, reader_pod, running_reader
 from rlhf_cli.cluster.run_files import UriFiles
+from rlhf_kube.errors import Unreachable
 from rlhf_kube.kinds import Kind
 
-from .fake_cluster import Document, FakeCluster
+from ...rlhf_kube.fake_kube import Document, FakeKube
 from .objects import RUNNING, job, submission
 
 CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
@@ -108,14 +109,14 @@ def test_a_jobs_folder_is_where_it_says(
 
 
 def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     for name, storage in (("old", "disk-1"), ("new", "disk-2")):
         claim = {"persistentVolumeClaim": {"claimName": storage}}
         spec: Document = {"checkpoint": {"storage": claim}}
         spec |= {"image": IMAGE, "resources": {"nodePools": [POOL]}}
         meta = {"name": name, "namespace": "team", "labels": {JOB_LABEL: "sort"}}
         data = {"job.yaml": yaml.safe_dump({"spec": spec})}
-        cluster.create(Kind.CONFIG_MAP, {"metadata": meta, "data": data})
+        cluster.create({**Kind.CONFIG_MAP.header, "metadata": meta, "data": data})
     cluster.merge(Kind.CONFIG_MAP, "team", "old", {"metadata": {"creationTimestamp": "2020"}})
     found = find_reader_settings(cluster, job())
     assert found.location == ClaimFolder("disk-2", "sort")
@@ -139,13 +140,13 @@ def test_of_a_job_that_has_not_begun_nothing_is_asked_for() -> None:
         pytest.raises(
             NothingToRead, match="has not started.* ClaimNotFound; `rlhf describe sort -n"
         ),
-        open_job_files(FakeCluster("team"), job(waits), ReadOptions(), print),
+        open_job_files(FakeKube(), job(waits), ReadOptions(), print),
     ):
         pass
 
 
 def test_a_place_or_an_image_that_nobody_knows_is_asked_for() -> None:
-    cluster, said = FakeCluster("team"), list[str]()
+    cluster, said = FakeKube(), list[str]()
     with (
         pytest.raises(NothingToRead, match="--claim"),
         open_job_files(cluster, job({"attempts": 1}), ReadOptions(), said.append),
@@ -161,7 +162,7 @@ def test_a_place_or_an_image_that_nobody_knows_is_asked_for() -> None:
 
 def test_an_address_is_read_from_here() -> None:
     found = job(checkpoint={"storage": {"uri": "memory://bucket/x"}})
-    with open_job_files(FakeCluster("team"), found, ReadOptions(), print) as opened:
+    with open_job_files(FakeKube(), found, ReadOptions(), print) as opened:
         assert isinstance(opened.run, UriFiles) and opened.ray is None
 
 
@@ -178,21 +179,21 @@ def never_pulls(pod: Document) -> None:
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
 def test_the_reader_is_deleted_whatever_happens(error: type[BaseException] | None) -> None:
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     cluster.kubelet = starts
     try:
         with running_reader(cluster, manifest(), print):
-            assert cluster.list(Kind.POD, "team").items
+            assert cluster.list(Kind.POD, "team")
             if error is not None:
                 raise error
     except (KeyboardInterrupt, ValueError) as raised:
         assert type(raised) is error
     assert cluster.deleted == ["pods/sort-reader-abc123"]
-    assert not cluster.list(Kind.POD, "team").items
+    assert not cluster.list(Kind.POD, "team")
 
 
 def test_a_reader_that_does_not_start_says_why_and_is_deleted() -> None:
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     cluster.kubelet = never_pulls
     with (
         pytest.raises(ReaderFailed, match="container reader: ErrImageNeverPull: it is not here"),
@@ -203,7 +204,7 @@ def test_a_reader_that_does_not_start_says_why_and_is_deleted() -> None:
 
 
 def test_a_reader_that_was_perhaps_made_is_deleted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     create = cluster.create
 
     def interrupted(*arguments: Any) -> None:
@@ -219,11 +220,11 @@ def test_a_reader_that_was_perhaps_made_is_deleted_too(monkeypatch: pytest.Monke
 def test_a_reader_that_cannot_be_deleted_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster, said = FakeCluster("team"), list[str]()
+    cluster, said = FakeKube(), list[str]()
     cluster.kubelet = starts
 
     def away(*arguments: Any, **more: Any) -> None:
-        raise ClusterUnreachable("gone")
+        raise Unreachable("gone")
 
     monkeypatch.setattr(cluster, "delete", away)
     with pytest.raises(ValueError, match="mine"), running_reader(cluster, manifest(), said.append):
@@ -235,12 +236,12 @@ def test_a_reader_that_cannot_be_deleted_is_told_with_what_to_do(
 
 
 def test_the_head_is_preferred_while_it_lives_and_a_named_claim_to_it() -> None:
-    cluster = FakeCluster("team")
+    cluster = FakeKube()
     cluster.kubelet = starts
-    cluster.create(Kind.JOB, submission("sort", "team"))
+    cluster.create(submission("sort", "team"))
     labels = {"ray.io/cluster": "sort-1", "ray.io/node-type": "head"}
     meta = {"name": "sort-1-head-x", "namespace": "team", "labels": labels}
-    cluster.create(Kind.POD, {"metadata": meta, "spec": {"containers": [{"name": "ray"}]}})
+    cluster.create({**Kind.POD.header, "metadata": meta, "spec": {"containers": [{"name": "ray"}]}})
     found = job(RUNNING, checkpoint=CLAIM, image=IMAGE)
     with open_job_files(cluster, found, ReadOptions(), print) as opened:
         assert opened.ray is not None
@@ -248,7 +249,7 @@ def test_the_head_is_preferred_while_it_lives_and_a_named_claim_to_it() -> None:
     with open_job_files(
         cluster, found, ReadOptions(claim="disk/x", image="busybox"), print
     ) as opened:
-        (_, pod) = cluster.list(Kind.POD, "team").items
+        (_, pod) = cluster.list(Kind.POD, "team")
         assert opened.ray is None
     assert json.dumps(pod).count('"busybox"') == 1 and '"regcred"' in json.dumps(pod)
     assert cluster.deleted == [f"pods/{pod['metadata']['name']}"]

@@ -17,19 +17,13 @@ from typer.testing import CliRunner, Result
 from rlhf_api.spec.cluster import ImageSpec, ObjectReference
 from rlhf_api.spec.resources import Toleration
 from rlhf_cli.app import app
-from rlhf_cli.cluster.client import ClusterTarget, Object, kubeconfig_files
-from rlhf_cli.cluster.errors import (
-    AccessDenied,
-    ClusterUnreachable,
-    KubeconfigUnusable,
-    ObjectNotFound,
-    ObjectRefused,
-)
+from rlhf_cli.cluster.connect import ClusterTarget, connect, kubeconfig_files
 from rlhf_cli.cluster.jobs import find_job
 from rlhf_cli.cluster.location import ClaimFolder
 from rlhf_cli.cluster.reader import reader_pod
-from rlhf_cli.cluster.remote import RemoteCluster
+from rlhf_kube.errors import Forbidden, KubeconfigUnusable, Refused, Unreachable
 from rlhf_kube.kinds import Kind
+from rlhf_kube.protocol import Cluster, Manifest
 
 from ...cluster.kubectl import Kubectl
 from ...kubeconfigs import config, written
@@ -61,10 +55,10 @@ def test_the_context_says_the_namespace_and_the_option_another(
 ) -> None:
     file = written(tmp_path / "config", config("https://127.0.0.1:1", "team"))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{file}")
-    assert RemoteCluster(ClusterTarget()).namespace == "team"
-    assert RemoteCluster(ClusterTarget(namespace="mine")).namespace == "mine"
+    assert connect(ClusterTarget()).namespace == "team"
+    assert connect(ClusterTarget(namespace="mine")).namespace == "mine"
     bare = written(tmp_path / "bare", config("https://127.0.0.1:1"))
-    assert RemoteCluster(ClusterTarget(bare)).namespace == "default"
+    assert connect(ClusterTarget(bare)).namespace == "default"
 
 
 def test_a_kubeconfig_that_says_nothing_is_told(
@@ -73,13 +67,13 @@ def test_a_kubeconfig_that_says_nothing_is_told(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(KubeconfigUnusable, match=r"got no file at .*/\.kube/config"):
-        RemoteCluster(ClusterTarget())
+        connect(ClusterTarget())
     file = written(tmp_path / "config", config("https://127.0.0.1:1"))
     with pytest.raises(KubeconfigUnusable, match="its contexts are here"):
-        RemoteCluster(ClusterTarget(file, "there"))
+        connect(ClusterTarget(file, "there"))
     file.write_text("a: [")
     with pytest.raises(KubeconfigUnusable, match="correct it"):
-        RemoteCluster(ClusterTarget(file))
+        connect(ClusterTarget(file))
 
 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -87,8 +81,8 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
         file = written(tmp_path / "config", config(f"https://127.0.0.1:{port}"))
-        with pytest.raises(ClusterUnreachable, match=f"from https://127.0.0.1:{port}; check"):
-            RemoteCluster(ClusterTarget(file)).version()
+        with pytest.raises(Unreachable, match=f"from https://127.0.0.1:{port}; check"):
+            connect(ClusterTarget(file)).version()
 
 
 def test_without_the_package_its_extra_is_named() -> None:
@@ -98,15 +92,6 @@ def test_without_the_package_its_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2 and "rlhf-operator[cluster]" in done.stderr
-
-
-@pytest.mark.cluster
-def test_a_kind_that_is_not_installed_is_told(
-    remote: RemoteCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Kind.CLUSTER, "plural", "dreams")
-    with pytest.raises(ObjectNotFound, match=r"no dreams\.ray\.io"):
-        remote.list(Kind.CLUSTER, remote.namespace)
 
 
 @pytest.fixture
@@ -123,16 +108,16 @@ def stranger(defined: Kubectl, namespace: str, tmp_path: Path) -> Path:
 
 @pytest.mark.cluster
 def test_who_may_not_is_told_what(stranger: Path) -> None:
-    cluster = RemoteCluster(ClusterTarget(stranger))
+    cluster = connect(ClusterTarget(stranger))
     job = submission("sort", cluster.namespace)
     for doing in (
         lambda: cluster.list(Kind.JOB, cluster.namespace),
-        lambda: cluster.apply(Kind.JOB, job),
+        lambda: cluster.apply(job),
         lambda: cluster.delete(Kind.JOB, cluster.namespace, "sort"),
         lambda: list(cluster.execute(cluster.namespace, "x", "c", ["true"])),
         lambda: list(cluster.watch(Kind.JOB, cluster.namespace, "0")),
     ):
-        with pytest.raises(AccessDenied, match="you may not .*ask for a role"):
+        with pytest.raises(Forbidden, match="you may not .*ask for a role"):
             doing()
 
 
@@ -140,43 +125,43 @@ def test_who_may_not_is_told_what(stranger: Path) -> None:
 def test_who_is_nobody_is_told(stranger: Path) -> None:
     document = yaml.safe_load(stranger.read_text())
     document["users"][0]["user"]["token"] = "expired"
-    with pytest.raises(AccessDenied, match="log in again"):
-        RemoteCluster(ClusterTarget(written(stranger, document))).version()
+    with pytest.raises(Forbidden, match="log in again"):
+        connect(ClusterTarget(written(stranger, document))).version()
 
 
 @pytest.mark.cluster
-def test_an_unknown_field_is_refused_by_its_name(remote: RemoteCluster) -> None:
-    with pytest.raises(ObjectRefused, match=r"spec\.colour"):
-        remote.apply(Kind.JOB, submission("sort", remote.namespace, colour="red"))
+def test_an_unknown_field_is_refused_by_its_name(remote: Cluster) -> None:
+    with pytest.raises(Refused, match=r"spec\.colour"):
+        remote.apply(submission("sort", remote.namespace, colour="red"))
 
 
 @pytest.mark.cluster
-def test_rules_of_the_cluster_are_told_one_by_one(remote: RemoteCluster) -> None:
-    remote.apply(Kind.JOB, submission("sort", remote.namespace))
+def test_rules_of_the_cluster_are_told_one_by_one(remote: Cluster) -> None:
+    remote.apply(submission("sort", remote.namespace))
     other = {"schedule": {"steps": 300, "promptsPerStep": 64}, "rollout": {"samplesPerPrompt": 4}}
-    with pytest.raises(ObjectRefused) as caught:
-        remote.apply(Kind.JOB, submission("sort", remote.namespace, **other))
+    with pytest.raises(Refused) as caught:
+        remote.apply(submission("sort", remote.namespace, **other))
     lines = str(caught.value).splitlines()
     assert lines[1].startswith("  spec.rollout cannot change, but for rollout.expectedPromptTokens")
     assert lines[2].startswith("  spec.schedule.steps can change only while the job is suspended")
 
 
 @pytest.mark.cluster
-def test_the_restricted_profile_takes_the_reader(remote: RemoteCluster, defined: Kubectl) -> None:
+def test_the_restricted_profile_takes_the_reader(remote: Cluster, defined: Kubectl) -> None:
     space = remote.namespace
     label = "pod-security.kubernetes.io/enforce=restricted"
     defined("label", "namespace", space, label)
-    remote.apply(Kind.JOB, submission("sort", space))
+    remote.apply(submission("sort", space))
     job = find_job(remote, "sort")
     image = ImageSpec(runtime="registry/rlhf:1", pull_secrets=(ObjectReference(name="regcred"),))
     tolerations = (Toleration(key="gpu", operator="Exists", effect="NoExecute"),)
     pod = reader_pod(job, ClaimFolder("disk", "sort"), image, "abc123", tolerations)
-    told = remote.create(Kind.POD, pod, dry_run=True)
+    told = remote.apply(pod, dry_run=True)
     assert told["spec"]["securityContext"]["runAsUser"] == 1000
     assert told["metadata"]["ownerReferences"][0]["uid"] == job.uid
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
-    with pytest.raises(ObjectRefused, match="violates PodSecurity"):
-        remote.create(Kind.POD, pod, dry_run=True)
+    with pytest.raises(Refused, match="violates PodSecurity"):
+        remote.apply(pod, dry_run=True)
 
 
 class Commands:
@@ -248,17 +233,17 @@ def test_what_kubectl_has_set_is_taken_over_only_by_force(
     assert defined.get(namespace, "rlhfjob/sort-grpo")["spec"]["schedule"]["steps"] == 300
 
 
-def with_a_claim(remote: RemoteCluster) -> None:
+def with_a_claim(remote: Cluster) -> None:
     """A job whose files lie in a claim that does not exist: its reader stays Pending."""
     storage = {"storage": {"persistentVolumeClaim": {"claimName": "disk"}}}
     image = {"runtime": "registry/rlhf:1"}
     job = submission("sort", remote.namespace, checkpoint=storage, image=image)
-    remote.apply(Kind.JOB, job)
+    remote.apply(job)
 
 
 @pytest.mark.cluster
 def test_a_reader_that_cannot_start_says_what_the_scheduler_says(
-    remote: RemoteCluster, rlhf: Commands
+    remote: Cluster, rlhf: Commands
 ) -> None:
     with_a_claim(remote)
     result = rlhf("logs", "sort", "--start-timeout", "3")
@@ -272,7 +257,7 @@ def test_a_reader_that_cannot_start_says_what_the_scheduler_says(
 @pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_stopped_leaves_no_reader(
-    remote: RemoteCluster, defined: Kubectl, number: signal.Signals
+    remote: Cluster, defined: Kubectl, number: signal.Signals
 ) -> None:
     with_a_claim(remote)
     program = (  # Ctrl-C is ignored by what a script has put in the background
@@ -292,5 +277,5 @@ def test_a_command_that_is_stopped_leaves_no_reader(
     assert pods(remote) == ()
 
 
-def pods(cluster: RemoteCluster) -> tuple[Object, ...]:
-    return cluster.list(Kind.POD, cluster.namespace).items
+def pods(cluster: Cluster) -> tuple[Manifest, ...]:
+    return cluster.list(Kind.POD, cluster.namespace)

@@ -59,9 +59,8 @@ CASES: dict[int, dict[str, Case]] = {
 """By ranks of the world."""
 
 
-MESHES_OF_A_SCENARIO = {1: 1, 2: 2, 4: 2}
-"""By ranks of the world, in a usual session. Any two meshes of four ranks have tensor ranks, stages
-and replicas between them."""
+MESHES_OF_A_SCENARIO = {1: 1, 2: 2, 4: 1}
+"""Meshes of each scenario in a usual session, by ranks of the world."""
 
 
 def names(size: int) -> dict[str, tuple[str, str, str]]:

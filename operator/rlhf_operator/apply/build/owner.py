@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.on_cluster import FIELD_MANAGER, JOB_LABEL
-from rlhf_api.spec.job import API_VERSION, KIND
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.refusals import Refusal, parse_refusal
+from rlhf_kube.errors import CommandFailed, StreamBroken
+from rlhf_kube.refusals import Refusal, parse_refusal
 
 QUIET_SECONDS: Final = 60.0
 """A command that writes nothing for this long counts as disconnected."""

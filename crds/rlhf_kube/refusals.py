@@ -1,4 +1,4 @@
-"""Convert error responses of the API server to errors of the command. Pure."""
+"""Answers of the API server that refuse a request, as errors. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_cli.cluster.errors import (
-    AccessDenied,
-    ClusterError,
-    ClusterUnreachable,
+from rlhf_kube.errors import (
+    AlreadyExists,
+    Conflict,
     FieldsConflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotAdmitted,
+    NotFound,
     NotInstalled,
-    ObjectNotFound,
-    ObjectRefused,
+    Unreachable,
 )
 from rlhf_kube.kinds import Kind
 
@@ -23,16 +26,18 @@ INSTALL = (
     "install the operator's chart (charts/rlhf-operator), or ask the cluster's administrator; "
     "`kubectl get crd rlhfjobs.rlhf-operator.dev` shows whether the CRD is there"
 )
+_TEMPORARY = (408, 410, 429)
+"""410: a list that lasted too long."""
 _PREFIX = re.compile(r'^(?:Forbidden|Invalid value: (?:"(?:[^"\\]|\\.)*"|\S+)): ')
 _MANAGER = re.compile(r'conflict with "([^"]*)"')
 _UNKNOWN_FIELD = re.compile(r"\.?(\S+): field not declared in schema")
-_UNALLOWED = re.compile(r"cannot \w+ resource")
+_NO_ROLE = re.compile(r"cannot \w+ resource")
 _MAX_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error response of the API server."""
+    """An answer of the API server that is no success."""
 
     status: int
     message: str
@@ -40,12 +45,12 @@ class Refusal:
     causes: tuple[tuple[str, str, str], ...] = ()
     """Field, kind of problem and message of each cause."""
     name: str = ""
-    """The object's name, if the response has it."""
+    """The object's name, if the answer has it."""
     kind: str = ""
 
 
 def parse_refusal(status: int, body: bytes) -> Refusal:
-    """Parse a response. It should be a Status object, but proxies answer with other text."""
+    """Parse an answer. It should be a Status object, but proxies answer with other text."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -68,38 +73,44 @@ def parse_refusal(status: int, body: bytes) -> Refusal:
     )
 
 
-def refusal_error(refusal: Refusal, kind: Kind | None, doing: str, server: str) -> ClusterError:
-    """Choose the error for a response.
+def refusal_error(
+    refusal: Refusal, kind: Kind | None, doing: str, server: str, subject: str = "you"
+) -> KubeError:
+    """Choose the error for an answer.
 
     Args:
         kind: the kind of the requested object, if any.
         doing: the request in words, such as `read pods in team-a`.
         server: the API server's address.
+        subject: who makes the request.
     """
     status, message = refusal.status, refusal.message
     if status == 401:
-        return AccessDenied(
-            f"the cluster does not know you: got {message} (401) from {server}; log in again, or "
-            "choose another --context"
+        return Forbidden(
+            f"the cluster does not know {subject}: got {message} (401) from {server}; log in "
+            "again, or choose another context of the kubeconfig"
         )
-    # 403 also answers for quotas and admission policies; only RBAC's message names a resource.
-    if status == 403 and _UNALLOWED.search(message):
-        return AccessDenied(f"you may not {doing}: got {message}; ask for a role that allows it")
+    if status == 403:
+        # Quotas and admission policies answer so, too; only RBAC's message names a resource.
+        if _NO_ROLE.search(message):
+            return Forbidden(
+                f"{subject} may not {doing}: got {message}; ask for a role that allows it"
+            )
+        return NotAdmitted(_refused(refusal, doing))
     if status == 404:
         return _missing_error(refusal, kind, doing)
-    # 409 also answers for objects that exist already.
-    if status == 409 and any(what == "FieldManagerConflict" for _, what, _ in refusal.causes):
-        return _conflict(refusal)
-    if match := _UNKNOWN_FIELD.search(message):
-        return ObjectRefused(
+    if _is_conflict(refusal):
+        return _conflict(refusal, doing)
+    if match := _UNKNOWN_FIELD.search(message):  # an answer with status 500
+        return Invalid(
             f"the cluster refuses to {doing}: it has no field {match[1]}; its RLHFJob CRD is of "
-            "another version than this command; install the same version of the command"
+            "another version than this program; install the same version of both"
         )
-    if status in (400, 403, 409, 413, 415, 422):
-        return ObjectRefused(_refused(refusal, doing))
-    return ClusterUnreachable(
-        f"the cluster could not {doing}: got {status}: {message} from {server}; try again"
-    )
+    if status < 400 or status >= 500 or status in _TEMPORARY:
+        return Unreachable(
+            f"the cluster could not {doing}: got {status}: {message} from {server}; try again"
+        )
+    return Invalid(_refused(refusal, doing))
 
 
 def refusal_reasons(refusal: Refusal) -> list[str]:
@@ -120,7 +131,17 @@ def _refused(refusal: Refusal, doing: str) -> str:
     return f"the cluster refuses to {doing}:\n" + _list(reasons)
 
 
-def _conflict(refusal: Refusal) -> FieldsConflict:
+def _is_conflict(refusal: Refusal) -> bool:
+    # Kinds differ in how they say that another object has the name.
+    is_other_uid = any(field == "metadata.uid" for field, _, _ in refusal.causes)
+    return refusal.status == 409 or (refusal.status == 422 and is_other_uid)
+
+
+def _conflict(refusal: Refusal, doing: str) -> Conflict:
+    if refusal.reason == "AlreadyExists":
+        return AlreadyExists(_refused(refusal, doing))
+    if not any(problem == "FieldManagerConflict" for _, problem, _ in refusal.causes):
+        return Conflict(_refused(refusal, doing))
     lines = [f"{field.lstrip('.')}: {message}" for field, _, message in refusal.causes]
     managers = (_MANAGER.search(message) for _, _, message in refusal.causes)
     return FieldsConflict(
@@ -136,16 +157,18 @@ def _list(lines: Sequence[str]) -> str:
     return "\n".join([*shown, f"  and {more} more"] if more > 0 else shown)
 
 
-def _missing_error(refusal: Refusal, kind: Kind | None, doing: str) -> ClusterError:
+def _missing_error(refusal: Refusal, kind: Kind | None, doing: str) -> KubeError:
     if refusal.kind == "namespaces":
-        return ObjectNotFound(
+        return NotFound(
             f"cannot {doing}: got {refusal.message}; give another -n, or create it: "
             f"kubectl create namespace {refusal.name}"
         )
     if refusal.name or kind is None:
-        return ObjectNotFound(f"cannot {doing}: {refusal.message}")
-    if kind == Kind.JOB:
+        return NotFound(f"cannot {doing}: {refusal.message}")
+    if kind is Kind.JOB:
         return NotInstalled(
             f"this cluster does not know RLHFJobs: got {refusal.message}; {INSTALL}"
         )
-    return ObjectNotFound(f"this cluster has no {kind.resource}: got {refusal.message}")
+    return NotInstalled(
+        f"this cluster has no {kind.resource}: got {refusal.message}; install what defines them"
+    )

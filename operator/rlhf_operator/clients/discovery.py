@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 
 from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_kube.errors import NotInstalled, Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Invalid, Kube, Unreachable
+from rlhf_kube.protocol import Kube
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 30.0
 """Time limit for an API server that is starting, or has just learned of a kind."""
 RETRY_SECONDS = 1.0
-ADVICE = "apply crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart"
 
 
 def serves(kube: Kube, kind: Kind, namespace: str | None) -> bool:
@@ -30,9 +30,24 @@ def serves(kube: Kube, kind: Kind, namespace: str | None) -> bool:
         # A list with an impossible label: the operator has the right to list anyway, and the
         # answer is empty.
         kube.list(kind, namespace, f"{JOB_LABEL}=none")
-    except Invalid:
+    except NotInstalled:
         return False
     return True
+
+
+def check_job_kind(kube: Kube, namespace: str | None) -> None:
+    """Check that the API server serves RLHFJobs.
+
+    Raises:
+        NotInstalled: it does not.
+        KubeError: it does not answer, or forbids the request.
+    """
+    kind = Kind.JOB
+    if not serves(kube, kind, namespace):
+        raise NotInstalled(
+            f"this cluster has no kind {kind.resource}/{kind.version}: apply "
+            "crds/rlhf-operator.dev_rlhfjobs.yaml, or install the chart"
+        )
 
 
 def require_job_kind(
@@ -51,17 +66,13 @@ def require_job_kind(
         KubeError: the kind does not exist, or the request is forbidden.
     """
     deadline = clock() + PATIENCE_SECONDS
-    kind = Kind.JOB
     while True:
         try:
-            if serves(kube, Kind.JOB, namespace):
-                return
+            check_job_kind(kube, namespace)
+            return
         # The operator often starts together with the cluster: wait a while before giving up.
         except Unreachable as error:
             if clock() >= deadline:
                 raise
             log.warning("Kubernetes is not ready yet: %s", error)
-        else:
-            name = f"{kind.plural}.{kind.group}/{kind.version}"
-            raise Invalid(f"this cluster has no kind {name}: {ADVICE}")
         sleep(RETRY_SECONDS)

@@ -14,8 +14,9 @@ from typing import Any
 
 from rlhf_api.on_cluster import FINALIZER, JOB_LABEL
 from rlhf_api.status import JobPhase
+from rlhf_kube.errors import NotInstalled, Unreachable
 from rlhf_kube.kinds import Kind
-from rlhf_operator.clients.kube.protocol import Kube, Manifest, Unreachable
+from rlhf_kube.protocol import Kube, Manifest
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -44,7 +45,7 @@ class CachedKube:
 
     kube: Kube
     is_away: bool = False
-    """True if Kubernetes did not answer the last ping."""
+    """True if Kubernetes did not answer the last request for its version."""
     _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
         default_factory=lambda: {kind: {} for kind in WATCHED}
     )
@@ -131,13 +132,15 @@ class CachedKube:
 
     # The protocol Kube
 
-    def ping(self) -> None:
+    def version(self) -> tuple[int, int]:
+        """Return the API server's version, and note whether it answers."""
         try:
-            self.kube.ping()
+            version = self.kube.version()
         except Unreachable:
             self.is_away = True
             raise
         self.is_away = False
+        return version
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return an object: a job from the cache if it is there, anything else by a request."""
@@ -146,41 +149,53 @@ class CachedKube:
                 cached = self._objects[kind].get((namespace, name), {}).get(name)
             if cached is not None:
                 return cached
-        manifest = self.kube.get(kind, namespace, name)
+        try:
+            manifest = self.kube.get(kind, namespace, name)
+        except NotInstalled:  # its objects were deleted with the kind
+            return None
         if kind is Kind.JOB and manifest is not None:
             self.put(kind, manifest)
         return manifest
 
     def list(
-        self, kind: Kind, namespace: str | None = None, selector: str = ""
+        self, kind: Kind, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> tuple[Manifest, ...]:
         """Return objects: a job's clusters and pods from the cache, others by a request."""
-        name = selector.removeprefix(f"{JOB_LABEL}=")
-        if kind not in (Kind.CLUSTER, Kind.POD) or namespace is None or name == selector:
-            return self.kube.list(kind, namespace, selector)
+        name = labels.removeprefix(f"{JOB_LABEL}=")
+        is_cached = kind in (Kind.CLUSTER, Kind.POD) and not fields
+        if not is_cached or namespace is None or name == labels:
+            return self.kube.list(kind, namespace, labels, fields)
         with self._lock:
             return tuple(self._objects[kind].get((namespace, name), {}).values())
 
     def iterate(
-        self, kind: Kind, namespace: str | None = None, selector: str = ""
+        self, kind: Kind, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> Iterator[Manifest]:
-        return self.kube.iterate(kind, namespace, selector)
-
-    def warnings(self, namespace: str, uid: str) -> tuple[str, ...]:
-        return self.kube.warnings(namespace, uid)
+        return self.kube.iterate(kind, namespace, labels, fields)
 
     def create(self, manifest: Manifest) -> bool:
         return self.kube.create(manifest)
 
-    def apply(self, manifest: Manifest) -> Manifest:
-        return self._store_answer(self.kube.apply(manifest))
+    def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
+        applied = self.kube.apply(manifest, force=force, dry_run=dry_run)
+        return applied if dry_run else self._store_answer(applied)
 
     def apply_status(self, manifest: Manifest) -> Manifest:
         return self._store_answer(self.kube.apply_status(manifest))
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+    def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> bool:
         """Delete an object; one that did not exist any more is removed from the cache."""
-        existed = self.kube.delete(kind, namespace, name, uid)
+        try:
+            existed = self.kube.delete(kind, namespace, name, uid, grace_seconds)
+        except NotInstalled:  # it was deleted with its kind
+            existed = False
         # Its deletion was missed: without this, every reconcile would delete it again.
         if not existed and kind in WATCHED:
             self._remove_by_name(kind, namespace, name, uid)
@@ -220,7 +235,7 @@ class CachedKube:
             if not objects:
                 self._objects[kind].pop(key, None)
 
-    def _remove_by_name(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    def _remove_by_name(self, kind: Kind, namespace: str, name: str, uid: str | None) -> None:
         with self._lock:
             keys = [
                 key

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.cluster.client import CommandFailed, StreamBroken
-from rlhf_cli.cluster.command_stream import CLOSE, command_output, refused_handshake
+from rlhf_kube.command_stream import CLOSE, command_output, refused_handshake
+from rlhf_kube.errors import CommandFailed, StreamBroken
 
 BINARY, PING = 2, 9
 

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.cluster.errors import (
-    AccessDenied,
-    ClusterError,
-    ClusterUnreachable,
+from rlhf_kube.errors import (
+    AlreadyExists,
+    Conflict,
     FieldsConflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotAdmitted,
+    NotFound,
     NotInstalled,
-    ObjectNotFound,
-    ObjectRefused,
+    Unreachable,
 )
-from rlhf_cli.cluster.refusals import parse_refusal, refusal_error, refusal_reasons
 from rlhf_kube.kinds import Kind
+from rlhf_kube.refusals import parse_refusal, refusal_error, refusal_reasons
 
 
 def answer(code: int, message: str, **details: Any) -> bytes:
@@ -25,45 +28,64 @@ def answer(code: int, message: str, **details: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def error(code: int, body: bytes, kind: Kind | None = Kind.JOB) -> ClusterError:
+EXISTS = json.dumps(
+    {"kind": "Status", "code": 409, "message": "a already exists", "reason": "AlreadyExists"}
+).encode()
+OTHER_UID = answer(422, "", causes=[{"field": "metadata.uid", "message": "uid mismatch"}])
+
+
+def error(code: int, body: bytes, kind: Kind | None = Kind.JOB) -> KubeError:
     return refusal_error(parse_refusal(code, body), kind, "submit sort in team", "https://server")
 
 
 @pytest.mark.parametrize(
     ("code", "body", "kind", "expected", "says"),
     [
-        (401, answer(401, "Unauthorized"), Kind.JOB, AccessDenied, "log in again"),
+        (401, answer(401, "Unauthorized"), Kind.JOB, Forbidden, "log in again"),
         (
             403,
             answer(403, 'pods is forbidden: User "a" cannot create resource "pods"'),
             Kind.POD,
-            AccessDenied,
+            Forbidden,
             "you may not submit sort in team",
         ),
         (
             403,
             answer(403, 'pods "a" is forbidden: exceeded quota: gpus'),
             Kind.POD,
-            ObjectRefused,
+            NotAdmitted,
             "exceeded quota",
         ),
         (404, b"404 page not found\n", Kind.JOB, NotInstalled, "install the operator's chart"),
-        (404, b"404 page not found\n", Kind.CONFIG_MAP, ObjectNotFound, "has no configmaps"),
-        (404, answer(404, 'x "sort" not found', name="sort"), Kind.JOB, ObjectNotFound, '"sort"'),
+        (404, b"404 page not found\n", Kind.CONFIG_MAP, NotInstalled, "has no configmaps"),
+        (404, answer(404, 'x "sort" not found', name="sort"), Kind.JOB, NotFound, '"sort"'),
         (
             404,
             answer(404, 'namespaces "nope" not found', name="nope", kind="namespaces"),
             Kind.JOB,
-            ObjectNotFound,
+            NotFound,
             "kubectl create namespace nope",
         ),
-        (500, answer(500, "etcd is away"), Kind.JOB, ClusterUnreachable, "etcd is away"),
-        (503, b"<html>busy</html>\nmore", None, ClusterUnreachable, "got 503: <html>busy</html>"),
-        (429, b"", Kind.JOB, ClusterUnreachable, "got 429: no explanation"),
+        (500, answer(500, "etcd is away"), Kind.JOB, Unreachable, "etcd is away"),
+        (
+            500,
+            answer(500, "failed: .spec.colour: field not declared in schema"),
+            Kind.JOB,
+            Invalid,
+            "no field spec.colour",
+        ),
+        (503, b"<html>busy</html>\nmore", None, Unreachable, "got 503: <html>busy</html>"),
+        (429, b"", Kind.JOB, Unreachable, "got 429: no explanation"),
+        (410, answer(410, "too old"), Kind.JOB, Unreachable, "try again"),
+        (302, b"log in", None, Unreachable, "got 302: log in"),
+        (405, answer(405, "no such verb"), Kind.JOB, Invalid, "refuses to submit"),
+        (409, answer(409, "it has changed"), Kind.JOB, Conflict, "it has changed"),
+        (409, EXISTS, Kind.JOB, AlreadyExists, "already exists"),
+        (422, OTHER_UID, Kind.CONFIG_MAP, Conflict, "uid mismatch"),
     ],
 )
 def test_each_answer_has_its_error(
-    code: int, body: bytes, kind: Kind | None, expected: type[ClusterError], says: str
+    code: int, body: bytes, kind: Kind | None, expected: type[KubeError], says: str
 ) -> None:
     found = error(code, body, kind)
     assert type(found) is expected and says in str(found)

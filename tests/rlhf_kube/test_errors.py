@@ -1,0 +1,91 @@
+"""Refusals of a real API server as errors of the client, and long lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_kube import client
+from rlhf_kube.client import KubeClient
+from rlhf_kube.errors import Forbidden, Invalid, NotAdmitted, NotFound, NotInstalled
+from rlhf_kube.kinds import Kind
+
+from ..cluster.kubectl import Kubectl
+from ..waiting import wait_until
+from .stage import SECONDS, Stage, admin
+
+pytestmark = pytest.mark.cluster
+
+
+def test_what_is_not_allowed_is_forbidden(real: Stage, defined: Kubectl) -> None:
+    with admin(defined) as nobody:
+        nobody.server.headers["Impersonate-User"] = "nobody"
+        with pytest.raises(Forbidden, match="you may not read .*nobody.*ask for a role"):
+            nobody.get(Kind.JOB, real.namespace, "sort")
+        with pytest.raises(Forbidden):
+            nobody.create(real.config_map())
+        with pytest.raises(Forbidden):
+            nobody.apply(real.config_map())
+        with pytest.raises(Forbidden):
+            nobody.delete(Kind.CONFIG_MAP, real.namespace, "map", "some-uid")
+
+
+def test_a_quota_does_not_admit(real: Stage) -> None:
+    assert real.kubectl is not None
+    real.kubectl(
+        "create", "quota", "none", f"--namespace={real.namespace}", "--hard=count/secrets=0"
+    )
+    secret = {**real.config_map("one"), "kind": "Secret"}
+
+    def is_refused() -> bool:
+        """A quota is in force as soon as its controller has counted."""
+        try:
+            return not real.kube.create(secret)
+        except NotAdmitted as error:
+            return "exceeded quota" in str(error)
+
+    wait_until(is_refused, SECONDS, "a refusal")
+
+
+def test_what_the_definition_forbids_is_invalid(real: Stage) -> None:
+    wrong = real.job(spec={"schedule": {"steps": -1}})
+    with pytest.raises(Invalid, match="steps"):
+        real.kube.create(wrong)
+    real.kube.create(real.job())
+    with pytest.raises(Invalid, match="gpus"):
+        real.kube.apply_status(real.of_job(status={"gpus": -1}))
+
+
+def test_a_field_that_a_kind_does_not_have_is_an_error(real: Stage) -> None:
+    """The fake knows no kinds' fields."""
+    metadata = {"name": "one", "namespace": real.namespace}
+    with pytest.raises(Invalid, match='unknown field "spec.newest"'):
+        real.kube.create({**Kind.CLUSTER.header, "metadata": metadata, "spec": {"newest": {}}})
+
+
+def test_a_namespace_that_does_not_exist_is_not_found(real: Stage) -> None:
+    job = real.job()
+    job["metadata"]["namespace"] = "nowhere"
+    for write in (real.kube.create, real.kube.apply):
+        with pytest.raises(NotFound, match="kubectl create namespace nowhere"):
+            write(job)
+
+
+def test_a_kind_that_is_not_served_is_not_installed(
+    real: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kind.CLUSTER, "plural", "dreams")
+    for ask in (real.kube.list, lambda kind, space: real.kube.get(kind, space, "one")):
+        with pytest.raises(NotInstalled, match=r"no dreams\.ray\.io"):
+            ask(Kind.CLUSTER, real.namespace)
+
+
+def test_long_lists_come_in_pages(real: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
+    names = [f"map-{number}" for number in range(5)]
+    for name in names:
+        real.kube.create(real.config_map(name, labels={"paged": "yes"}))
+    asked: list[str] = []
+    assert isinstance(real.kube, KubeClient)
+    real.kube.on_request = asked.append
+    assert real.names(Kind.CONFIG_MAP, "paged=yes") == names
+    assert asked == ["GET"] * 3
