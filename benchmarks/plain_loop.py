@@ -95,7 +95,7 @@ class PlainLoop:
         )
         # Warm-up as in example 01.
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer, lambda update: min(1.0, update / WARMUP)
+            self._optimizer, lambda update: min(1.0, (update + 1) / WARMUP)
         )
         self._rows = list(training_rows(0))
         self._step = 0

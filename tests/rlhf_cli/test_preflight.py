@@ -140,7 +140,8 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
         f"  data.train: 32 rows of {place}/rows.jsonl; the longest prompt is row 7 with 10 tokens "
         "(rollout.maxPromptTokens = 16)"
     )
-    assert len(others) == 2 and "a step makes 3 updates of 3 or 2 prompts" in others[1]
+    assert others[1].startswith("  data.train: row 0, prompt, ")
+    assert len(others) == 3 and "a step makes 3 updates of 3 or 2 prompts" in others[2]
 
 
 PLACED = {

@@ -68,6 +68,12 @@ def step_of(job: Any, kind: str, settings: dict[str, Any] | None = None, **more:
     return trace_job(made)[GraphName.STEP]
 
 
+@pytest.mark.parametrize("kind", CALLS)
+def test_calls_that_read_no_samples_are_known(job: Any, kind: str) -> None:
+    graph, sampled = step_of(job, kind), kind not in {"DPO", "SFT", "RewardModel"}
+    assert graph.calls_on_data == frozenset([] if sampled else CALLS[kind])
+
+
 def policy_loss(graph: Graph) -> ClippedLoss:
     options = graph.call("actor.train").options
     assert isinstance(options, TrainOptions) and isinstance(options.loss, ClippedLoss)

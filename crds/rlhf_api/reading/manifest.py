@@ -6,6 +6,7 @@ The only entry for manifests that people write. The operator gets JSON from the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlhf_api.problems import Problem
 from rlhf_api.reading.overrides import apply_overrides, override_at, override_inside
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.reading.yaml_documents import MAX_CHARACTERS, Document, read_documents
+from rlhf_api.reading.yaml_scalars import kubectl_scalar, plain_scalar
 from rlhf_api.spec.job import RLHFJob
 
 _MAX_BYTES = 4 * MAX_CHARACTERS
@@ -46,6 +48,9 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     seen: dict[tuple[str | None, str], int] = {}
     for document in documents:
         job, errors = validate_document(apply_overrides(document.value, overrides))
+        problems += _ambiguous_words(document, source_name)
+        # A word that is ambiguous may also be of the wrong type; one message is enough.
+        errors = [error for error in errors if error.location not in document.ambiguous]
         # Problems that exist without the overrides belong to the file, others to an override.
         before = validate_document(document.value)[1] if errors and overrides else errors
         problems += [
@@ -86,12 +91,36 @@ def load_mixed(
     jobs: list[tuple[int, Document, RLHFJob]] = []
     for number, document in matches:
         job, errors = validate_document(prepared(document.value))
+        problems += _ambiguous_words(document, source_name)
         problems += [_locate(error, document, source_name, ()) for error in errors]
         if job is not None:
             jobs.append((number, document, job))
     if problems:
         raise ManifestError(problems)
     return jobs
+
+
+def _ambiguous_words(document: Document, source_name: str) -> list[Problem]:
+    """Problems of unquoted words that kubectl reads in another way than this command."""
+    problems = []
+    for path, word in document.ambiguous.items():
+        values = [json.dumps(value) for value in (kubectl_scalar(word), plain_scalar(word))]
+        is_key = path in document.keys and path[-1] == word
+        plain = [value for value in dict.fromkeys(values) if not value.startswith('"')]
+        choices = [] if is_key else plain
+        position = document.key_position(path) if is_key else document.value_position(path)
+        problems.append(
+            Problem(
+                path,
+                "a word that kubectl reads in another way",
+                got=f"{word}, which is {values[0]} for kubectl and {values[1]} in YAML 1.2",
+                do=f"write {' or '.join([*choices, json.dumps(word)])}",
+                file=source_name,
+                line=position.line,
+                column=position.column,
+            )
+        )
+    return problems
 
 
 def _is_job(value: Any) -> bool:

@@ -25,7 +25,7 @@ from yaml.events import (
 
 from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.reading.yaml_errors import Position, YamlError, syntax_error
-from rlhf_api.reading.yaml_scalars import Scalar, plain_scalar
+from rlhf_api.reading.yaml_scalars import Scalar, kubectl_scalar, plain_scalar
 
 # Longest text of a file. A Kubernetes object may have about 1 MiB with its status; manifests have a
 # few KiB.
@@ -48,6 +48,8 @@ class Document:
     """Position of each member of a mapping: that of its key."""
     values: dict[FieldPath, Position] = field(default_factory=dict)
     """Position of each value; values inside an alias have none."""
+    ambiguous: dict[FieldPath, str] = field(default_factory=dict)
+    """Unquoted values and keys that kubectl reads in another way."""
 
     def key_position(self, path: FieldPath) -> Position:
         """Position of the member at a path, or of the nearest value around it."""
@@ -143,6 +145,7 @@ class _Reader:
         if isinstance(event, ScalarEvent):
             self._grow(len(event.value), position)
             value: Any = _scalar(event)
+            self._note_ambiguity(event, value, path)
         elif isinstance(event, SequenceStartEvent):
             _require_tag(event, "seq")
             value = self._sequence(path)
@@ -181,12 +184,20 @@ class _Reader:
             raise YamlError(position, "a key that is not a text", do="write name: value")
         self._grow(_VALUE_SIZE + len(event.value), position)
         key = _scalar(event)
+        self._note_ambiguity(event, key, (*path, event.value))
         if key == "<<" and event.style is None:
             raise YamlError(position, "a merge key", got="<<", do="write the merged keys out")
         if not isinstance(key, str):
             got, do = event.value or "nothing", f'write "{event.value}", in quotes'
             self.report(YamlError(position, "a key that is not a text", got=got, do=do), path)
         return event.value
+
+    def _note_ambiguity(self, event: ScalarEvent, value: Scalar, path: FieldPath) -> None:
+        if event.tag is not None or event.style is not None:
+            return
+        # By their texts: NaN equals nothing, not even itself.
+        if repr(kubectl_scalar(event.value)) != repr(value):
+            self._document.ambiguous[path] = event.value
 
     def _repeat(self, event: AliasEvent, path: FieldPath) -> Any:
         position = _position(event)

@@ -22,6 +22,11 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITY = re.compile(r"[-+]?(\.inf|\.Inf|\.INF)")
 _NAN = re.compile(r"\.nan|\.NaN|\.NAN")
 
+# What kubectl's parser reads beyond YAML 1.2: words of YAML 1.1, and Go's notations of integers.
+_TRUE_1_1 = re.compile(r"y|Y|yes|Yes|YES|on|On|ON")
+_FALSE_1_1 = re.compile(r"n|N|no|No|NO|off|Off|OFF")
+_GO_INTEGER = re.compile(r"([-+]?)0(?:([bB])([01]+)|([oO]?)([0-7]+)|([xX])([0-9a-fA-F]+))")
+
 # Longest number; a longer one is read as a text.
 # The conversion of long numbers is slow, and no field needs them.
 MAX_NUMBER_CHARACTERS = 64
@@ -36,6 +41,28 @@ def plain_scalar(text: str) -> Scalar:
     if _FALSE.fullmatch(text):
         return False
     return text if len(text) > MAX_NUMBER_CHARACTERS else _number(text)
+
+
+def kubectl_scalar(text: str) -> Scalar:
+    """The value of an unquoted scalar for kubectl, whose parser follows YAML 1.1 in part.
+
+    Source: go-yaml v2, resolve.go.
+    """
+    if _TRUE_1_1.fullmatch(text):
+        return True
+    if _FALSE_1_1.fullmatch(text):
+        return False
+    if len(text) > MAX_NUMBER_CHARACTERS or not re.match(r"[-+.0-9]", text):
+        return plain_scalar(text)
+    digits = text.replace("_", "")
+    if match := _GO_INTEGER.fullmatch(digits):
+        sign, _, binary, _, octal, _, hexadecimal = match.groups()
+        bases = ((binary, 2), (octal, 8), (hexadecimal, 16))
+        (value,) = (int(number, base) for number, base in bases if number is not None)
+        return -value if sign == "-" else value
+    value_1_2 = plain_scalar(digits)
+    # Underscores separate the digits of numbers only.
+    return value_1_2 if isinstance(value_1_2, int | float) else plain_scalar(text)
 
 
 def _number(text: str) -> int | float | str:

@@ -95,10 +95,12 @@ class DataSource(Alternatives):
     split: Text | None = None
     """Split of a Hugging Face dataset. Default: train; for evaluation test."""
     prompt_field: Text = "prompt"
-    """Column with the prompt: a text, or a list of {role, content} messages."""
+    """Column with the prompt: a text, or a list of {role, content} messages. a.b is the entry b of
+    the map a."""
     answer_field: Text | None = None
-    """Column with the reference answer, the target of a warm start and of custom steps that train
-    on answers. Default: answer, but only for a warm start and builtin data."""
+    """Column with the reference answer, the target of a warm start and of steps that train on
+    answers: a text, a number, a list of these, or one message of the assistant. Default: answer,
+    but only for a warm start and builtin data."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
     """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO

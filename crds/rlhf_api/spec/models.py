@@ -202,7 +202,7 @@ class TrainingSpec(Contract):
     learning_rate_decay: LearningRateDecay = LearningRateDecay.NONE
     """Decay of the learning rate after warm-up: None, Linear or Cosine."""
     warmup_steps: NonNegativeCount = 0
-    """Optimizer steps over which the learning rate rises from 0."""
+    """Optimizer steps in which the learning rate rises: step k of n has k/n of the peak."""
     adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Decay of the gradient's running mean."""
     adam_beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
@@ -210,7 +210,7 @@ class TrainingSpec(Contract):
     adam_epsilon: PositiveFloat = 1e-8
     """Added to the denominator."""
     weight_decay: NonNegativeFloat = 0.0
-    """Decoupled weight decay."""
+    """Decoupled weight decay of matrices. Norms and biases have none."""
     gradient_clip: PositiveFloat = 1.0
     """Largest global norm of the gradient."""
     micro_batch_tokens: Count | None = None

@@ -80,7 +80,8 @@ class RolloutSpec(Contract):
     """Mean number of tokens of a response, for estimates of times. Default: half of
     maxResponseTokens."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
-    """Sampling temperature, also used in training. vLLM allows at most 2."""
+    """Sampling temperature, also of the log-probabilities of sampled responses in training. vLLM
+    allows at most 2."""
     parallelism: GenerationParallelism = GenerationParallelism()
     """Parallelism of the actor for generation. Default: the planner's choice."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256

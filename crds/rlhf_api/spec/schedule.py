@@ -27,7 +27,7 @@ class WarmStartSpec(Contract):
     adam_beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.98
     """Decay of the squared gradient's running mean."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Decoupled weight decay."""
+    """Decoupled weight decay of matrices. Norms and biases have none."""
 
 
 class ScheduleSpec(Contract):

@@ -257,8 +257,8 @@ class Dpo(_EpochLoss):
 
     A response's implicit reward is beta x (log-probability under the policy - log-probability under
     the reference), summed over its tokens; the probability is the sigmoid of the difference of two
-    rewards. Both log-probabilities are at rollout.temperature, as log_probs computes them; the
-    sampling of the responses has no other effect. Rows that are in no pair are not run at all.
+    rewards. Both log-probabilities are as log_probs computes them. Rows that are in no pair are not
+    run at all.
 
     Source: Rafailov et al., Direct preference optimization (arXiv 2305.18290), equation 7.
     """

@@ -247,7 +247,10 @@ class LanguageModel(Model):
 
     @checked_call
     def log_probs(self, batch: BatchValue) -> BatchValue:
-        """The log-probability of every response token, as `<role>_log_probs`."""
+        """The log-probability of every response token, as `<role>_log_probs`.
+
+        At rollout.temperature if responses were sampled, at 1 if they are the data's.
+        """
         return self._flow.call(self._name, _LOG_PROBS, batch)
 
 

@@ -119,6 +119,11 @@ class Graph:
         """True if the step has a `flow.repeat`."""
         return any(region.kind == "repeat" for region in self.regions)
 
+    @property
+    def calls_on_data(self) -> frozenset[str]:
+        """Ids of the calls that read no sampled responses."""
+        return frozenset(call.id for call in self.calls if not self.responses.get(call.id))
+
     def roles_with(self, kind: CallKind) -> tuple[str, ...]:
         """The roles with a call of a kind, in the order in which the algorithm names them."""
         used = {call.role for call in self.calls_of_kind(kind)}

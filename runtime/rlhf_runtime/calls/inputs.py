@@ -111,6 +111,7 @@ class CallInputs(BatchInputs):
         self.round = request.round
         self.num_weight_changes = request.num_weight_changes
         self.leaves_rows = request.leaves_rows
+        self.reads_samples = request.reads_samples
         self.at = at
         # Batches of auxiliary losses.
         self.auxiliary = [

@@ -69,6 +69,8 @@ class CallRequest:
     subset: RowSubset = RowSubset.ALL
     """Rows that the call works on. Of a partial subset, ranks are sent all rows and divide those
     that exist. A call that generates with `FINISHED` leaves the other rows unfinished."""
+    reads_samples: bool = True
+    """False: the responses of the call's rows, if any, are the data's, not sampled ones."""
     batch_slice: Slice = Slice(0, 1)
     """A host's slice of the rows. A rank's slice follows from its coordinates in the mesh."""
 
@@ -90,7 +92,8 @@ class CallRequest:
                 self.graph.value,
                 self.incarnation,
             ),
-            *(shapes, self.mini_batches, self.round, self.num_weight_changes, self.subset.value),
+            *(shapes, self.mini_batches, self.round, self.num_weight_changes),
+            *(self.subset.value, self.reads_samples),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -121,7 +124,7 @@ class CallRequest:
     def from_message(header: bytes, own: bytes) -> CallRequest:
         """Deserialize; the inverse of `header` and `to_message`."""
         (call, step, graph, incarnation, *rest) = pickle.loads(header)
-        shapes, mini_batches, number, num_weight_changes, subset = rest
+        shapes, mini_batches, number, num_weight_changes, subset, reads_samples = rest
         sources_by_batch, batch_slice = pickle.loads(own)
         sources = (
             tuple(
@@ -144,6 +147,7 @@ class CallRequest:
             number,
             num_weight_changes,
             RowSubset(subset),
+            reads_samples,
             Slice(*batch_slice),
         )
 

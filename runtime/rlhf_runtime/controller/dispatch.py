@@ -45,6 +45,8 @@ class StepBackend:
     graph: GraphName
     step: int
     incarnation: str
+    calls_on_data: frozenset[str] = frozenset()
+    """Ids of the calls that read no sampled responses."""
     poll: Hook = noop
     """Called every few seconds while the driver waits for workers."""
     reports: list[Any] = field(default_factory=list)
@@ -191,6 +193,7 @@ class StepBackend:
             self._round,
             self._weight_changes[call.role],
             subset,
+            call.id not in self.calls_on_data,
         )
         if call.role is not None and call.changes(call.role):
             self._weight_changes[call.role] += 1

@@ -65,6 +65,7 @@ class PassRunner:
 
     def __init__(self, workers: Workers, graphs: Mapping[GraphName, Graph]) -> None:
         self._workers = workers
+        self._graphs = graphs
         self._names = {name: CallNames(graph) for name, graph in graphs.items()}
         self._last_end = 0.0
 
@@ -119,6 +120,7 @@ class PassRunner:
             graph,
             step,
             workers.incarnation,
+            self._graphs[graph].calls_on_data,
             workers.poll,
         )
         spec = workers.job.spec

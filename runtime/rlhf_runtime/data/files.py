@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os.path
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -64,6 +65,8 @@ def has_large_first_row(path: str, setting: str, num_bytes: int) -> bool:
 def _starts_with_large_value(file: Path, num_bytes: int) -> bool:
     """True if a file is a list, or its first line has more than a number of bytes."""
     with file.open("rb") as stream:
+        if stream.read(len(BOM_UTF8)) != BOM_UTF8:
+            stream.seek(0)
         first = stream.read(1)
         while first.isspace():
             first = stream.read(1)
@@ -112,7 +115,7 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
-    with file.open(encoding="utf-8") as stream:
+    with file.open(encoding="utf-8-sig") as stream:  # editors write a byte order mark
         try:
             first = stream.read(1)
             while first.isspace():

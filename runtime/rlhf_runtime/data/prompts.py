@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,9 +21,9 @@ from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     RowProblem,
-    answer_text,
     checked_text,
     parse_pair,
+    prompt_and_answer,
     prompt_value,
     record_json,
 )
@@ -37,6 +37,7 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
+from rlhf_runtime.row_values import has_field
 
 # Maximum of rows that a message names; of the others it gives the number.
 MAX_NAMED_ROWS = 5
@@ -66,6 +67,9 @@ class _Candidate(NamedTuple):
     record: str
     answers: tuple[str, ...]
     """The reference answer, if there is one; of a pair both responses, the chosen one first."""
+    closed: tuple[str, ...] = ()
+    """The prompt with each answer as the chat template renders them, up to an end token. Empty
+    without a template, or if no graph trains on answers."""
 
 
 @dataclass(slots=True)
@@ -106,7 +110,8 @@ def build_prompt_table(
     writer = PromptWriter(source, split, tokenizer.chat_template)
     collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
     for batch in limit(_batches(rows, source, split)):
-        candidates = _read_candidates(batch, source, writer, collected)
+        ends = tokenizer.end_texts() if policy.max_answer_tokens is not None else []
+        candidates = _read_candidates(batch, source, writer, ends, collected)
         if text_field(source) is None:
             _tokenize(candidates, writer, tokenizer, policy, collected)
         else:
@@ -146,7 +151,7 @@ def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
                 f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
             ).at("spec", "data", split.value, *setting.split("."))
             for setting, name in _named_fields(source).items()
-            if name is not None and name not in columns
+            if name is not None and not any(has_field(row, name) for row in chunk)
         ]
     )
 
@@ -166,7 +171,11 @@ def _named_fields(source: DataSource) -> dict[str, str | None]:
 
 
 def _read_candidates(
-    batch: list[Row], source: DataSource, writer: PromptWriter, collected: _Collected
+    batch: list[Row],
+    source: DataSource,
+    writer: PromptWriter,
+    ends: Sequence[str],
+    collected: _Collected,
 ) -> list[_Candidate]:
     candidates, texts = [], text_field(source)
     # Numbers count all rows of the source, so that messages fit the file.
@@ -179,7 +188,10 @@ def _read_candidates(
                 continue
             prompt, answers = _read(row, source)
             text = writer.write(prompt)
-            candidates.append(_Candidate(source_row, text, record_json(row), answers))
+            closed: tuple[str, ...] = ()
+            if writer.is_templated and ends:
+                closed = tuple(writer.write_closed(prompt, answer, ends) for answer in answers)
+            candidates.append(_Candidate(source_row, text, record_json(row), answers, closed))
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))
     return candidates
@@ -191,8 +203,8 @@ def _read(row: Row, source: DataSource) -> tuple[Any, tuple[str, ...]]:
     if preferences is not None:
         pair = parse_pair(row, source.prompt_field, preferences)
         return pair.prompt, (pair.chosen, pair.rejected)
-    answer = answer_text(row, source.answer_field)
-    return prompt_value(row, source.prompt_field), () if answer is None else (answer,)
+    prompt, answer = prompt_and_answer(row, source)
+    return prompt, () if answer is None else (answer,)
 
 
 def _tokenize(
@@ -206,7 +218,9 @@ def _tokenize(
     prompts = tokenizer.encode(
         [row.text for row in candidates], add_special_tokens=not writer.is_templated
     )
-    answers = [_answers(candidates, number, tokenizer) for number in range(len(collected.answers))]
+    answers = [
+        _answers(candidates, prompts, number, tokenizer) for number in range(len(collected.answers))
+    ]
     sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
     for index, (row, length, *answer_lengths) in enumerate(zip(candidates, *sizes, strict=True)):
@@ -250,9 +264,12 @@ def _tokenize_texts(
     collected.answers[0].append(pack(answers, np.int32))
 
 
-def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> Column:
-    """Tokenize the answers at one position, each with the end token; empty without such an
-    answer."""
+def _answers(
+    rows: list[_Candidate], prompts: Column, number: int, tokenizer: TextTokenizer
+) -> Column:
+    """Tokenize the answers at one position, each with an end token; nothing without an answer."""
+    if any(row.closed for row in rows):
+        return _conversation_answers(rows, prompts, number, tokenizer)
     texts = [row.answers[number] if number < len(row.answers) else None for row in rows]
     encoded = tokenizer.encode([text or "" for text in texts], add_special_tokens=False)
     end = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
@@ -260,6 +277,25 @@ def _answers(rows: list[_Candidate], number: int, tokenizer: TextTokenizer) -> C
         np.concatenate([run, end]) if text is not None else run
         for text, run in zip(texts, encoded.runs(), strict=True)
     ]
+    return pack(runs, np.int32)
+
+
+def _conversation_answers(
+    rows: list[_Candidate], prompts: Column, number: int, tokenizer: TextTokenizer
+) -> Column:
+    """Return the tokens behind the prompts, of conversations as the chat template renders them."""
+    texts = [row.closed[number] if number < len(row.closed) else row.text for row in rows]
+    conversations = tokenizer.encode(texts, add_special_tokens=False).runs()
+    parts = [text[len(row.text) :] for row, text in zip(rows, texts, strict=True)]
+    alone = tokenizer.encode(parts, add_special_tokens=False).runs()
+    runs = []
+    for prompt, conversation, answer in zip(prompts.runs(), conversations, alone, strict=True):
+        # A token may begin in the prompt and end in the answer. Generation would never make it.
+        continues = np.array_equal(conversation[: len(prompt)], prompt)
+        run = conversation[len(prompt) :] if continues else answer
+        if len(run) and run[-1] not in tokenizer.end_token_ids:
+            run = np.append(run, np.int32(tokenizer.eos_token_id))
+        runs.append(run)
     return pack(runs, np.int32)
 
 

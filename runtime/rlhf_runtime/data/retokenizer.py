@@ -15,7 +15,7 @@ from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.load import evaluation_source
-from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_value
+from rlhf_runtime.data.row_text import PromptWriter, RowProblem, prompt_and_answer
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack
@@ -50,7 +50,7 @@ class Retokenizer:
             ChatTemplateUnusable: the source needs a template and the tokenizer has none.
         """
         self._role = role
-        self._field = source.prompt_field
+        self._source = source
         self._tokenizer = tokenizer
         try:
             self._writer = PromptWriter(source, split, tokenizer.chat_template)
@@ -75,7 +75,9 @@ class Retokenizer:
         Raises:
             ChatTemplateUnusable: the template refuses a conversation.
         """
-        prompts = [prompt_value(json.loads(text)["record"], self._field) for text in records]
+        prompts = [
+            prompt_and_answer(json.loads(text)["record"], self._source)[0] for text in records
+        ]
         try:
             if self._writer.is_templated:
                 pairs = zip(prompts, responses, strict=True)

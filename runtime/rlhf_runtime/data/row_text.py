@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import takewhile
 from typing import Any
@@ -16,6 +17,7 @@ from rlhf_api.spec.data import DataSource, PreferenceFields
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.rows import Row, Split
+from rlhf_runtime.row_values import answer_texts, field_value, has_field
 
 DEFAULT_ANSWER_FIELD = "answer"
 
@@ -76,6 +78,35 @@ class PromptWriter:
         text = checked_text(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], answer)
 
+    def write_closed(self, prompt: Any, answer: str, ends: Sequence[str]) -> str:
+        """Render a prompt with the assistant's answer by the template, up to the first end token
+        behind the answer; with the first of `ends` if the template writes none.
+
+        Args:
+            prompt: a text or a list of messages.
+            answer: its answer.
+            ends: texts of the end tokens.
+
+        Raises:
+            RowProblem: the prompt is unusable, or the template renders it in another way if an
+                answer follows.
+            ChatTemplateUnusable: there is no template.
+        """
+        begin, text = self.write(prompt), self.write_answered(prompt, answer)
+        if not text.startswith(begin):
+            raise RowProblem(
+                f"the chat template renders {self._field} in another way if an answer follows: got "
+                f"{text[: len(begin)][-60:]!r} instead of {begin[-60:]!r}; choose another template"
+            )
+        # A template may strip the answer, or write something before it.
+        core = answer.strip()
+        behind = max(text.rfind(core), len(begin)) + len(core)
+        matches = [(at, end) for end in ends if (at := text.find(end, behind)) >= 0]
+        if not matches:
+            return text[:behind] + ends[0]
+        at, end = min(matches)
+        return text[:at] + end
+
     def _from_messages(self, messages: list[Message], answer: str | None = None) -> str:
         if self._template is None:
             raise self._no_template(f"{self._field} holds messages")
@@ -108,45 +139,78 @@ def prompt_value(row: Row, field: str) -> Any:
     Raises:
         RowProblem: the row has no such column.
     """
-    if field not in row:
-        raise RowProblem(f"no field {field}")
-    return row[field]
+    try:
+        return field_value(row, field)
+    except KeyError:
+        raise RowProblem(f"no field {field}") from None
 
 
 def answer_text(row: Row, field: str | None) -> str | None:
     """Return the reference answer as text; None if the row has none.
 
+    The answer is a text, a number, the first item of a list of these, or a list with one message of
+    the assistant.
+
     field: data.*.answerField; every row must then have an answer. None: the field `answer`, if it
-        holds a text or a number.
+        holds an answer.
 
     Raises:
         RowProblem: the named field has no usable answer.
     """
-    value = row.get(DEFAULT_ANSWER_FIELD if field is None else field)
-    if isinstance(value, str) and value.strip() and _is_unicode(value):
-        return value
-    # bool is a subclass of int, but no answer.
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        # 42.0 becomes 42, as a response would write it.
-        return str(int(value)) if value == int(value) else repr(value)
-    if field is not None:
-        raise RowProblem(f"{field} is {_describe(value)}; allowed an answer as text or number")
-    return None
+    name = DEFAULT_ANSWER_FIELD if field is None else field
+    value = field_value(row, name) if has_field(row, name) else None
+    try:
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            return _last_message(parse_messages(value, name), name)
+        return checked_text(answer_texts(value)[0], name)
+    except (RowProblem, ValueError) as problem:
+        if field is None:
+            return None
+        if isinstance(problem, RowProblem):
+            raise
+        raise RowProblem(
+            f"{field} is {_describe(value)}; allowed an answer as text, number, a list of these, "
+            "or a list with one message of the assistant"
+        ) from problem
+
+
+def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
+    """Return a row's prompt, and its reference answer as text or None.
+
+    A conversation that ends with a message of the assistant is a prompt with its answer, unless the
+    row has another answer.
+
+    Raises:
+        RowProblem: the row has no prompt, or no usable answer in the field that the source names.
+    """
+    field = source.prompt_field
+    prompt, answer = prompt_value(row, field), answer_text(row, source.answer_field)
+    if not isinstance(prompt, list) or len(prompt) < 2:
+        return prompt, answer
+    *before, last = parse_messages(prompt, field)
+    if last["role"] != "assistant":
+        return prompt, answer
+    return before, checked_text(last["content"], field) if answer is None else answer
 
 
 def record_json(row: Row) -> str:
     """Return the complete row as a JSON object.
 
+    Dates, times and decimals become texts, bytes base64. NaN and infinite numbers become null: in
+    columnar files they stand for missing values.
+
     Raises:
-        RowProblem: a number is NaN or infinite, or JSON cannot express a value.
+        RowProblem: JSON cannot express a value.
     """
     try:
-        return json.dumps(row, allow_nan=False, default=_json_value)
+        try:
+            return json.dumps(row, allow_nan=False, default=_json_value)
+        except ValueError:  # a number that is not finite; such rows are rare
+            return json.dumps(_without_nan(row), allow_nan=False, default=_json_value)
     except (TypeError, ValueError) as error:
         column = next((name for name, value in row.items() if not _is_json(value)), "a field")
         raise RowProblem(
-            f"{column} holds a value that a verifier cannot receive ({error}); "
-            "use null for a missing value"
+            f"{column} holds a value that a verifier cannot receive ({error}); write it as text"
         ) from error
 
 
@@ -175,11 +239,29 @@ def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
             raise RowProblem(f"{field} holds {_describe(item)} instead of a message")
         # Columnar files give every message all fields, most of them null.
         message = {name: part for name, part in item.items() if part is not None}
+        if isinstance(message.get("content"), list):
+            message["content"] = _joined_parts(message["content"], field)
         for part in ("role", "content"):
             if not isinstance(message.get(part), str):
-                raise RowProblem(f"{field} has a message whose {part} is not a text")
+                calls = " (it calls tools)" if message.get("tool_calls") else ""
+                raise RowProblem(f"{field} has a message whose {part} is not a text{calls}")
         messages.append(message)
     return messages
+
+
+def _joined_parts(parts: Sequence[Any], field: str) -> str:
+    """Return the text of a message's parts.
+
+    Raises:
+        RowProblem: a part is no text.
+    """
+    texts = []
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise RowProblem(f"{field} has a message with a part of type {kind}; allowed text")
+        texts.append(part["text"])
+    return "".join(texts)
 
 
 def _describe(value: Any) -> str:
@@ -205,20 +287,33 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+def _without_nan(value: Any) -> Any:
+    """Replace numbers that are not finite by None, at any depth."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return value
+
+
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, allow_nan=False, default=_json_value)
+        json.dumps(_without_nan(value), allow_nan=False, default=_json_value)
     except (TypeError, ValueError):
         return False
     return True
 
 
 def _json_value(value: Any) -> str:
-    """Convert dates, times and decimals, which columnar files have and JSON lacks, to text."""
+    """Convert a value that columnar files have and JSON lacks to text."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal | timedelta):
         return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 

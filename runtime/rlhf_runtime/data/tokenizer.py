@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from rlhf_runtime.data.chat import ChatTemplate
 from rlhf_runtime.data.errors import TokenizerUnusable
@@ -28,7 +28,7 @@ class TextTokenizer:
     """The tokenizer of a model folder.
 
     end_token_ids: tokens that end a response: the tokenizer's end token first, then those that
-        generation_config.json names (chat models often have one more).
+        generation_config.json and config.json name (chat models often have one more).
     pad_token_id: the tokenizer's padding token, or its end token if it has none.
     """
 
@@ -45,7 +45,9 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         settings = _read_object(folder / "tokenizer_config.json")
-        special_tokens = _special_tokens(settings)
+        # Older tokenizers have their special tokens in a file of their own.
+        special_tokens = _special_tokens(_read_object(folder / "special_tokens_map.json"))
+        special_tokens |= _special_tokens(settings)
         self.end_token_ids = self._end_tokens(special_tokens)
         pad_token = special_tokens.get("pad_token")
         pad_token_id = None if pad_token is None else self._tokenizer.token_to_id(pad_token)
@@ -67,12 +69,28 @@ class TextTokenizer:
         """Tokenize texts into a packed int32 column.
 
         add_special_tokens: whether the tokenizer adds its own, such as a beginning-of-text token;
-            False for texts of a chat template, which contain them.
+            False for texts of a chat template, which contain them. An end token is never added.
         """
         encodings = self._tokenizer.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
         )
-        return pack([encoding.ids for encoding in encodings], np.int32)
+        return pack([self._without_added_end(encoding) for encoding in encodings], np.int32)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def end_texts(self) -> list[str]:
+        """The texts of the end tokens, in the order of `end_token_ids`."""
+        return [self.text_of([end]) for end in self.end_token_ids]
+
+    def _without_added_end(self, encoding: Encoding) -> list[int]:
+        ids: list[int] = encoding.ids
+        # Some tokenizers close every text. A prompt must stay open, and answers are closed later.
+        added = encoding.special_tokens_mask
+        while ids and added[len(ids) - 1] and ids[-1] in self.end_token_ids:
+            ids = ids[:-1]
+        return ids
 
     def decode(self, responses: Column) -> list[str]:
         """Return the text of each response, without its last end token.
@@ -86,8 +104,10 @@ class TextTokenizer:
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
 
     def _end_tokens(self, special_tokens: Mapping[str, str]) -> tuple[int, ...]:
-        generation = _read_object(self.folder / "generation_config.json").get("eos_token_id")
-        listed = generation if isinstance(generation, list) else [generation]
+        listed: list[int | None] = []
+        for name in ("generation_config.json", "config.json"):
+            ends = _read_object(self.folder / name).get("eos_token_id")
+            listed += ends if isinstance(ends, list) else [ends]
         end_token = special_tokens.get("eos_token")
         own = None if end_token is None else self._tokenizer.token_to_id(end_token)
         # The tokenizer's own end token first: it closes reference answers.
@@ -95,7 +115,7 @@ class TextTokenizer:
         if not ids:
             raise TokenizerUnusable(
                 f"no end token, so responses would never end: got {self.folder} without eos_token "
-                "in tokenizer_config.json; add one"
+                "in tokenizer_config.json and eos_token_id in generation_config.json; add one"
             )
         return tuple(dict.fromkeys(ids))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -25,6 +26,7 @@ from rlhf_runtime.engines.heads import make_scalar_config
 from rlhf_runtime.errors import UnsupportedModel
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 FILE_BYTES = 5 << 30
 """Maximum bytes of a file of weights, unless a single weight is larger; as transformers writes
 them."""
@@ -128,7 +130,8 @@ def write_configs(
 ) -> None:
     """Write `config.json`, and for a generating model `generation_config.json`.
 
-    A model with a scalar head becomes a sequence classifier of one label, as reward models are.
+    A model with a scalar head becomes a sequence classifier of one label, as reward models are. The
+    source's `generation_config.json` is copied as it is.
 
     Args:
         config: of the model, of transformers; not modified.
@@ -140,7 +143,9 @@ def write_configs(
     Raises:
         UnsupportedModel: transformers has no sequence classifier of its family.
     """
-    config = deepcopy(config)
+    # Values that transformers reads but refuses to write must not end a job that has trained.
+    generation = GenerationConfig.from_model_config(config)
+    config = without_generation_settings(config)
     config.dtype = dtype
     config.use_cache = True  # engines disable it for training, generation needs it
     if is_scalar:
@@ -150,11 +155,18 @@ def write_configs(
         config.save_pretrained(folder)
         return  # it does not generate
     config.save_pretrained(folder)
-    if (source / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(source, local_files_only=True)
+    if (source / GENERATION).is_file():
+        shutil.copyfile(source / GENERATION, folder / GENERATION)
     else:
-        generation = GenerationConfig.from_model_config(config)
-    generation.save_pretrained(folder)
+        generation.to_json_file(folder / GENERATION)
+
+
+def without_generation_settings(config: Any) -> Any:
+    """Return a copy of a config of transformers without settings of sampling."""
+    config = deepcopy(config)
+    for name in config._get_generation_parameters():
+        delattr(config, name)
+    return config
 
 
 def _classifier_class(config: Any) -> str:

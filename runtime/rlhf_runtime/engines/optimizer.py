@@ -9,17 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import get_scheduler
 
-from rlhf_api.spec.models import LearningRateDecay
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
-
-SCHEDULERS = {
-    LearningRateDecay.NONE: "constant_with_warmup",
-    LearningRateDecay.LINEAR: "linear",
-    LearningRateDecay.COSINE: "cosine",
-}
-"""Names of transformers' schedules; all of them warm up."""
 
 STEP = "step"
 """Adam's key of the number of steps; all other state has the parameter's shape."""
@@ -35,6 +26,7 @@ class Optimizer:
         parameters: Mapping[str, torch.Tensor],
         settings: OptimizerSettings,
         global_norm: GlobalNorm | None = None,
+        decayed: Collection[str] | None = None,
     ) -> None:
         """Create Adam and its schedule.
 
@@ -42,26 +34,32 @@ class Optimizer:
             parameters: by name; in float32, stepped by their `grad`.
             settings: of the optimizer.
             global_norm: collective. None: torch computes the norm of its own tensors.
+            decayed: names of the parameters that weight decay applies to. None: those of two or
+                more dimensions, which leaves norms and biases out.
         """
         self._named = dict(parameters)
         self._parameters = list(self._named.values())
         self._settings = settings
         self._global_norm = global_norm or self._norm_of_gradients
-        self.adam = torch.optim.AdamW(
+        if decayed is None:
+            decayed = [name for name, parameter in parameters.items() if parameter.ndim > 1]
+        groups: list[dict[str, Any]] = [
             # A rank may have no part of any parameter: torch refuses an empty optimizer.
-            self._parameters or [torch.zeros(0)],
+            {"params": [self._named[name] for name in decayed] or [torch.zeros(0)]},
+            {
+                "params": [p for name, p in self._named.items() if name not in decayed],
+                "weight_decay": 0.0,
+            },
+        ]
+        self.adam = torch.optim.AdamW(
+            groups,
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             eps=settings.epsilon,
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.scheduler: LambdaLR = get_scheduler(
-            SCHEDULERS[settings.decay],
-            self.adam,
-            num_warmup_steps=settings.warmup_updates,
-            num_training_steps=settings.total_updates,
-        )
+        self.scheduler = LambdaLR(self.adam, settings.rate_factor)
 
     @property
     def learning_rate(self) -> float:

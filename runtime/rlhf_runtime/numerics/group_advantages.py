@@ -80,9 +80,8 @@ def group_advantages(
 ) -> AdvantageResult:
     """Subtract from each score the baseline of its group: a mean of its valid scores.
 
-    GRPO: (score - mean) / (std + 1e-6), std Bessel-corrected; a group of one has mean 0 and std 1.
-    RLOO: score - mean of the others. OPO: score - mean weighted by lengths. In RLOO and OPO a group
-    of one has advantage 0. A group must lie on one rank entirely.
+    GRPO: (score - mean) / (std + 1e-6), std Bessel-corrected. RLOO: score - mean of the others.
+    OPO: score - mean weighted by lengths. A group must lie on one rank entirely.
 
     Args:
         scores: one score per response.
@@ -101,15 +100,15 @@ def group_advantages(
     kept, groups = _group(scores, group_ids, valid)
     counts, sums, group_of = groups.counts, groups.sums, groups.group_of
     # Responses in groups of equal scores get exactly 0, whatever rounding leaves of score - mean.
-    is_compared = valid & ~groups.equal[group_of]
-    alone = counts < 2
+    # So does a response that is compared with none: when all others are invalid, its score as an
+    # advantage would be the largest of the batch.
+    is_compared = valid & ~(groups.equal | (counts < 2))[group_of]
     match baseline:
         case GroupBaseline.MEAN:
-            against = torch.where(alone, 0.0, sums / counts.clamp(min=1))[group_of]
+            against = (sums / counts.clamp(min=1))[group_of]
         case GroupBaseline.LEAVE_ONE_OUT:
             # Mean of the others: (sum - own) / (n - 1).
             against = (sums[group_of] - kept) / (counts[group_of] - 1).clamp(min=1)
-            is_compared = is_compared & ~alone[group_of]
         case GroupBaseline.LENGTH_WEIGHTED:
             assert lengths is not None, "LENGTH_WEIGHTED needs lengths"
             # OPO weights rewards by squared gradient norms, which grow about with length.
@@ -117,11 +116,10 @@ def group_advantages(
             weighted = torch.zeros_like(sums).index_add_(0, group_of, weights * kept)
             total = torch.zeros_like(sums).index_add_(0, group_of, weights)
             against = (weighted / total.clamp(min=1))[group_of]
-            is_compared = is_compared & ~alone[group_of]
     centred = torch.where(is_compared, kept - against, 0.0)
     if normalize_by_std:
         squares = torch.zeros_like(sums).index_add_(0, group_of, centred.square())
-        std = torch.where(alone, 1.0, (squares / (counts - 1).clamp(min=1)).sqrt())
+        std = (squares / (counts - 1).clamp(min=1)).sqrt()
         centred = centred / (std[group_of] + STD_EPSILON)
     # Counted per group: a group without compared responses has no signal.
     num_compared = torch.zeros_like(sums).index_add_(0, group_of, is_compared.double())

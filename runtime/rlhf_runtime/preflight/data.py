@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
@@ -20,6 +23,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.row_values import answer_texts, field_value, has_field
 
 
 def check_data(
@@ -71,6 +75,8 @@ def _check_source(
     try:
         table = load_table(spec, split, source, tokenizer, use, limit)
         findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
+        if source.builtin is None:
+            findings.facts.extend(_first_row(table, tokenizer, use))
         if _is_scored(split, spec, use):
             check_fields(spec, table, findings)
         if not limit.is_late:  # all rows are there to be counted
@@ -154,6 +160,27 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     )
 
 
+# Characters of a text that a fact shows, of its beginning and of its end.
+SHOWN_CHARACTERS = 200
+
+
+def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> Iterator[str]:
+    """Describe the first row as the model reads it: chat templates and end tokens are visible."""
+    first = np.arange(1)
+    columns = {"prompt": table.prompts.take(first)}
+    if use.trains_on_answers or table.rejected is not None:
+        columns["trained answer"] = table.answers.take(first)
+    if table.rejected is not None:
+        columns["rejected answer"] = table.rejected.take(first)
+    for name, column in columns.items():
+        (tokens,) = column.runs()
+        text = tokenizer.text_of(tokens.tolist())
+        if len(text) > 2 * SHOWN_CHARACTERS:
+            text = f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
+        row = int(table.source_rows[0])
+        yield f"data.{table.split.value}: row {row:,}, {name}, {len(tokens):,} tokens: {text!r}"
+
+
 # Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
 # user's verifier reads are unknown before it is called.
 READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
@@ -170,18 +197,24 @@ def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> N
     if not table.records:
         return
     # The first row stands for all: rows of one source usually have equal fields.
-    names = list(json.loads(table.records[0]))
+    record = json.loads(table.records[0])
     for number, reward in enumerate(spec.rewards):
         function = reward.function
         if function is None or function.entrypoint not in READERS:
             continue
         with findings.about("spec", "rewards", number, "function"):
-            _check(function, names, f"data.{table.split.value}")
+            _check(function, record, f"data.{table.split.value}")
 
 
-def _check(function: FunctionReward, names: list[str], source: str) -> None:
-    field = str(function.parameters.get("field", "answer"))
-    if field in names:
+def _check(function: FunctionReward, record: Mapping[str, Any], source: str) -> None:
+    field, names = str(function.parameters.get("field", "answer")), list(record)
+    if has_field(record, field):
+        try:
+            answer_texts(field_value(record, field))
+        except ValueError as error:
+            raise InvalidReward(
+                f"{function.entrypoint} cannot use {field} of {source}, row 0: {error}"
+            ) from error
         return
     near = get_close_matches(field, names, n=1)
     raise InvalidReward(

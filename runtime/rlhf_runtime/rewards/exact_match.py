@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlhf_runtime.rewards.sample import Sample, measures
+from rlhf_runtime.row_values import answer_texts, field_value
 
 
 @measures("exact_match")
 def score(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
     """Score 1 for a response equal to the reference answer, else 0.
 
-    White space at the ends does not count.
+    White space at the ends does not count. Any answer of a list is right.
 
-    field: the record's field with the reference answer.
+    field: the record's field with the reference answer; `a.b` is the entry `b` of the map `a`.
 
     Raises:
         KeyError: a record without that field.
+        ValueError: a reference that is no text, no number and no list of these.
     """
-    return [
-        # `str`, because a data file may hold the answer as a number.
-        float(sample.response.strip() == str(sample.record[field]).strip())
-        for sample in samples
-    ]
+    return [_score(sample.response.strip(), sample.record, field) for sample in samples]
+
+
+def _score(response: str, record: Mapping[str, Any], field: str) -> float:
+    references = answer_texts(field_value(record, field))
+    return float(response in [reference.strip() for reference in references])

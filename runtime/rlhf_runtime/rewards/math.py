@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.row_values import answer_texts, field_value
 
 # Longer texts are no answers. Also bounds the time of a comparison.
 MAX_ANSWER_CHARACTERS = 200
@@ -44,9 +45,9 @@ def verify(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
     r"""Score 1 for a response whose final answer equals the reference, else 0.
 
     The reference may be a complete solution as in GSM8K (`... #### 42`) or MATH
-    (`... \boxed{42}`), or the bare answer.
+    (`... \boxed{42}`), or the bare answer. Any answer of a list is right.
 
-    field: the record's field with the reference answer.
+    field: the record's field with the reference answer; `a.b` is the entry `b` of the map `a`.
 
     Raises:
         KeyError: a record without that field.
@@ -56,9 +57,12 @@ def verify(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
 
 
 def _verify(sample: Sample, field: str) -> float:
-    reference = _reference(str(sample.record[field]), field)
+    texts = answer_texts(field_value(sample.record, field))
+    references = [_reference(text, field) for text in texts]
     answer = find_answer(sample.response)
-    return float(answer is not None and same_answer(answer, reference))
+    if answer is None:
+        return 0.0
+    return float(any(same_answer(answer, reference) for reference in references))
 
 
 def _reference(text: str, field: str) -> str:

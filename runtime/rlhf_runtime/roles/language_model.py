@@ -49,10 +49,10 @@ class LanguageModel:
             self.generation.close()
 
     def log_probs(self, inputs: CallInputs) -> Result:
-        """Compute log-probabilities of the responses at the sampling temperature with the training
-        engine."""
+        """Compute log-probabilities of the responses with the training engine."""
         (field,) = inputs.call.writes
-        tokens, reading = self._context.micro_batch_tokens, ReadLogProbs(self._temperature)
+        tokens = self._context.micro_batch_tokens
+        reading = ReadLogProbs(self._temperature_of(inputs))
         return infer(self.engine, inputs, tokens, field, reading)
 
     def train(self, inputs: CallInputs) -> Result:
@@ -67,14 +67,14 @@ class LanguageModel:
             self._mini_batches(batch, loss)
             for batch, loss in zip((inputs, *inputs.auxiliary), losses, strict=True)
         ]
-        metrics = MetricAccumulator()
+        metrics, temperature = MetricAccumulator(), self._temperature_of(inputs)
         # Every epoch repeats the mini-batches in the same order.
         for own, *others in list(zip(*batches, strict=True)) * options.loss.updates(1):
             auxiliary = zip(others, options.auxiliary, strict=True)
             weighted = [
-                self._weighted_loss(own, options.loss, "loss", metrics),
+                self._weighted_loss(own, options.loss, "loss", metrics, temperature),
                 *(
-                    self._weighted_loss(batch, loss, "cross_entropy", metrics)
+                    self._weighted_loss(batch, loss, "cross_entropy", metrics, temperature)
                     for batch, loss in auxiliary
                 ),
             ]
@@ -84,6 +84,12 @@ class LanguageModel:
                 metrics.record_tokens(self._context.role, own)
         return Result(statistics=metrics.statistics())
 
+    def _temperature_of(self, inputs: CallInputs) -> float:
+        """Temperature of a call's log-probabilities."""
+        # Sampled responses have the probabilities of the distribution that they were sampled from.
+        # No temperature was used for the data's.
+        return self._temperature if inputs.reads_samples else 1.0
+
     def _mini_batches(self, inputs: BatchInputs, loss: Loss) -> list[MiniBatch]:
         max_tokens = self._context.job.spec.rollout.max_response_tokens
         parallel = self._context.parallel
@@ -92,12 +98,18 @@ class LanguageModel:
         return mini_batches(inputs, parallel, max_tokens, loss.valid, mismatch_rejection(loss))
 
     def _weighted_loss(
-        self, batch: MiniBatch, loss: Loss, metric: str, metrics: MetricAccumulator
+        self,
+        batch: MiniBatch,
+        loss: Loss,
+        metric: str,
+        metrics: MetricAccumulator,
+        temperature: float,
     ) -> WeightedLoss:
         """Set up a loss on a mini-batch.
 
         Args:
             metric: name of the cross-entropy among the role's metrics.
+            temperature: of the log-probabilities; a cross-entropy has none.
         """
         role, tokens = self._context.role, self._context.micro_batch_tokens
         match loss:
@@ -109,7 +121,7 @@ class LanguageModel:
                 )
                 # Entropies are always a metric, but need a gradient only for the bonus.
                 has_bonus = loss.entropy_coefficient != 0
-                reading = ReadLogProbs(self._temperature, True, entropy_gradient=has_bonus)
+                reading = ReadLogProbs(temperature, True, entropy_gradient=has_bonus)
                 return WeightedLoss(reading, trained, policy, no_grad)
             case CrossEntropy():
                 supervised = CrossEntropyLossFn(batch, loss, f"{role}/{metric}", metrics)
@@ -120,7 +132,7 @@ class LanguageModel:
                 paired = dpo.comparison.paired_rows()
                 complete, split = comparison_micro_batches(batch, self.engine, tokens, paired)
                 dpo.comparison.mark_split(split)
-                reading = ReadLogProbs(self._temperature)
+                reading = ReadLogProbs(temperature)
                 return WeightedLoss(reading, complete + split, dpo, split)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model has no values and no scores")

@@ -104,13 +104,14 @@ def test_what_is_read_is_what_was_sent() -> None:
     sources = (ColumnSource((first, second)), ColumnSource((Segment(1, {"kl": "kl"}, repeat=3),)))
     batches = (InputBatch(BatchShape(4, 2)), InputBatch(BatchShape(9)))
     nothing = CallRequest(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2, num_weight_changes=4)
+    on_data = replace(nothing, reads_samples=False)
     told = (batches[0]._replace(sources=sources), batches[1])
     batch_slice = replace(nothing, batches=told, batch_slice=Slice(1, 3))
-    for request in (replace(nothing, batches=told), batch_slice, nothing):
+    for request in (replace(nothing, batches=told), batch_slice, on_data, nothing):
         header, own, *shards = request.to_message(["a", "b", "c", "d"])
         assert CallRequest.from_message(header, own) == request
         assert shards == ["a", "b", "c", "d"]
-        assert request.to_message([], nothing.header()) == (header, own)
+        assert request.to_message([], request.header()) == (header, own)
     spreads = {"reward/std": Spread(2, 1.0, 0.5)}
     statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
     failures = {"exact": (Failure(Fault.RAISED, "a response", "train.jsonl, line 3", "why"),)}

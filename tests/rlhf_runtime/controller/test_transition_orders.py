@@ -69,6 +69,26 @@ def test_a_call_is_told_how_many_before_it_have_changed_the_weights() -> None:
     assert first == [("reshard", 0), ("train", 0), ("reshard", 1)]
 
 
+def test_calls_on_data_are_marked() -> None:
+    """Their log-probabilities have no sampling temperature."""
+    job = make_job(placement=PLACEMENT)
+    graphs, plan = make_plan(job, [local_inventory(4, 16 * GIB)])
+    ranks, data = [Notes() for _ in range(4)], cast(StepData, None)
+    groups: dict[str | None, WorkerGroup] = {"local": WorkerGroup(ranks)}
+    backend = StepBackend(
+        *(plan, groups, data, GraphName.STEP, 1, "one"), calls_on_data=frozenset({"actor.train"})
+    )
+    for name in ("compute", "actor.train"):
+        call = graphs[GraphName.STEP].call(name)
+        bare = replace(call, reads=(), writes=(), carries=(), auxiliary_reads=())
+        backend.run(bare, backend.no_rows())
+    (first, *_) = ranks
+    assert [(order.call.method, order.reads_samples) for order in first.orders] == [
+        ("compute", True),
+        ("train", False),
+    ]
+
+
 def test_two_generations_share_a_transition() -> None:
     """ReMax's, of which the second is greedy."""
     calls = ["actor.generate", "actor.generate#2", "actor.train"]

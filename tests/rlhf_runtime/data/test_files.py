@@ -42,6 +42,18 @@ def test_json_files_are_read(tmp_path: Path, name: str, text: str) -> None:
     assert read(write(tmp_path / name, text)) == ROWS
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("rows.jsonl", "\n".join(map(json.dumps, ROWS))), ("rows.json", json.dumps(ROWS))],
+)
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8-sig")
+    assert read(file) == ROWS
+    is_list = name == "rows.json"
+    assert has_large_first_row(str(file), "data.train.path", 40) == is_list
+
+
 def test_parquet_files_are_read(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
     assert read(tmp_path / "rows.parquet") == ROWS

@@ -37,9 +37,12 @@ def build(
     on_long: str = "Fail",
     max_tokens: int = 1000,
     limit: BatchLimit = iter,
+    max_answer: int | None = None,
     **source: Any,
 ) -> PromptTable:
-    policy = PromptPolicy(max_tokens, None, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
+    policy = PromptPolicy(
+        max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99
+    )
     data = DataSource(path="rows.jsonl", **source)
     return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
 
@@ -117,9 +120,9 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": ["hello"]}, "prompt holds a text instead of a message"),
         ({"prompt": ["\ud800"]}, "prompt holds not valid Unicode instead of a message"),
         ({"prompt": [{"role": "user"}]}, "content is not a text"),
-        ({"prompt": "1", "score": NAN}, "score holds"),
-        ({"prompt": "1", "deep": {"list": [1.0, float("inf")]}}, "deep holds"),
-        ({"prompt": "1", "image": b"png"}, "image holds"),
+        ({"prompt": "1", "odd": {1, 2}}, "odd holds"),
+        ({"prompt": [{"role": "user", "content": None, "tool_calls": [1]}]}, "it calls tools"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "a part of type image"),
     ],
 )
 def test_unusable_rows_are_named_or_skipped(
@@ -179,14 +182,22 @@ def test_fewer_rows_than_a_step_needs_are_an_error(tokenizer: TextTokenizer) -> 
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [("12", "12"), (12, "12"), (12.0, "12"), (0.5, "0.5"), (-3, "-3")]
+    ("answer", "text"),
+    [
+        *(("12", "12"), (12, "12"), (12.0, "12"), (0.5, "0.5"), (-3, "-3")),
+        *((["12", "13"], "12"), ([4.0], "4"), (10**400, "1" + "0" * 400)),
+        ([{"role": "assistant", "content": "21"}], "21"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "21"}]}], "21"),
+    ],
 )
-def test_answers_may_be_numbers(tokenizer: TextTokenizer, answer: object, text: str) -> None:
+def test_answers_may_be_numbers_lists_and_messages(
+    tokenizer: TextTokenizer, answer: object, text: str
+) -> None:
     table = build([{"prompt": "1", "answer": answer}], tokenizer)
     assert tokenizer.decode(table.answers) == [text]
 
 
-@pytest.mark.parametrize("answer", [None, "", ["1"], True])
+@pytest.mark.parametrize("answer", [None, "", [], [None], {"text": "1"}, True])
 def test_an_answer_is_needed_only_where_it_is_asked_for(
     tokenizer: TextTokenizer, answer: object
 ) -> None:
@@ -198,6 +209,25 @@ def test_an_answer_is_needed_only_where_it_is_asked_for(
         table.require_answers()
     with pytest.raises(InvalidRow, match="row 1: answer is"):
         build(rows, tokenizer, answer_field="answer")
+
+
+def test_fields_stand_in_maps(tokenizer: TextTokenizer) -> None:
+    rows = [{"task": {"text": "1+1="}, "reward": {"truth": {"value": 2.0}}, "reward.truth": "no"}]
+    fields = {"prompt_field": "task.text", "answer_field": "reward.truth.value"}
+    table = build(rows, tokenizer, **fields)
+    assert (table.texts, tokenizer.decode(table.answers)) == (("1+1=",), ["2"])
+    with pytest.raises(MissingField, match=r"got task\.other, allowed task, reward"):
+        build(rows, tokenizer, prompt_field="task.other")
+
+
+def test_columns_that_nobody_reads_do_no_harm(tokenizer: TextTokenizer) -> None:
+    row = {"prompt": "1", "score": NAN, "deep": {"list": [1.0, float("inf")]}, "image": b"png"}
+    assert build([row], tokenizer).record(0) == {
+        "prompt": "1",
+        "score": None,
+        "deep": {"list": [1.0, None]},
+        "image": "cG5n",
+    }
 
 
 def test_records_keep_dates_and_decimals_as_text(tokenizer: TextTokenizer) -> None:
@@ -233,6 +263,79 @@ def test_two_system_prompts_are_refused(chat_tokenizer: TextTokenizer) -> None:
     assert build(rows, chat_tokenizer).texts[0].startswith("<system>a")
     with pytest.raises(InvalidRow, match="own system message"):
         build(rows, chat_tokenizer, system_prompt="sort")
+
+
+def test_a_conversation_that_ends_with_the_assistant_has_its_answer(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    user, parts = {"role": "user", "content": "1="}, [{"type": "text", "text": "1"}] * 2
+    last = {"role": "assistant", "content": "7"}
+    rows = [
+        {"prompt": [user, last]},
+        {"prompt": [user, last], "answer": "8"},
+        {"prompt": [user]},
+        {"prompt": [{**user, "content": parts}, {**last, "content": parts}]},
+        {"prompt": [last]},
+    ]
+    table = build(rows, chat_tokenizer)
+    alone = build([{"prompt": "1="}, {"prompt": "11"}], chat_tokenizer).texts
+    assert table.texts[:4] == (alone[0],) * 3 + (alone[1],)
+    assert chat_tokenizer.decode(table.answers) == ["7", "8", "", "11", ""]
+
+
+TURNS = (
+    "{% for m in messages %}{{ m.role[0] + '>' + OPENED + m.content | trim + ';\n' }}{% endfor %}"
+)
+GENERATION = "{% if add_generation_prompt %}a>BEGUN{% endif %}"
+
+
+def with_template(tokenizer: TextTokenizer, opened: str, begun: str) -> TextTokenizer:
+    """The character tokenizer whose template ends turns with `;` and begins answers in some way."""
+    opened = f"('{opened}' if m.role == 'assistant' else '')"
+    text = TURNS.replace("OPENED", opened) + GENERATION.replace("BEGUN", begun)
+    (tokenizer.folder / "chat_template.jinja").write_text(text)
+    (tokenizer.folder / "generation_config.json").write_text('{"eos_token_id": [1, 54]}')
+    return TextTokenizer(tokenizer.folder)
+
+
+@pytest.mark.parametrize(
+    ("opened", "begun", "prompt", "answer"),
+    [
+        ("", "", "u>1=;\na>", "12;"),
+        ("[]", "", "u>1=;\na>", "[]12;"),
+        ("[]", "[", "u>1=;\na>[", "]12;"),
+        ("[]", "[]", "u>1=;\na>[]", "12;"),
+    ],
+)
+def test_prompt_and_answer_are_the_rendered_conversation_up_to_its_end_token(
+    chat_tokenizer: TextTokenizer, opened: str, begun: str, prompt: str, answer: str
+) -> None:
+    tokenizer = with_template(chat_tokenizer, opened, begun)
+    rows = [{"prompt": "1=", "answer": " 12"}, {"prompt": "1="}]
+    table = build(rows, tokenizer, max_answer=9)
+    assert table.texts == (prompt, prompt)
+    trained, nothing = (run.tolist() for run in table.answers.runs())
+    shown = tokenizer.encode([answer], add_special_tokens=False).runs()
+    assert trained == next(iter(shown)).tolist() and trained[-1] == 54
+    assert nothing == []
+
+
+def test_a_prompt_that_an_answer_changes_is_refused(chat_tokenizer: TextTokenizer) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "[]")
+    row = {"prompt": "1=", "answer": "12"}
+    with pytest.raises(InvalidRow, match="row 0: the chat template renders prompt in another way"):
+        build([row], tokenizer, max_answer=9)
+    build([row], tokenizer)  # nothing is trained on its answers
+
+
+def test_an_answer_without_end_token_in_the_template_is_closed(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "")
+    (tokenizer.folder / "generation_config.json").unlink()
+    table = build([{"prompt": "1=", "answer": "12"}], TextTokenizer(tokenizer.folder), max_answer=9)
+    (trained,) = table.answers.runs()
+    assert tokenizer.decode(table.answers) == ["12"] and trained[-1] == 1
 
 
 def test_messages_that_the_template_refuses_are_unusable_rows(

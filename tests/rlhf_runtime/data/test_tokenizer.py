@@ -84,6 +84,38 @@ def test_end_tokens_of_the_generation_config_count_too(tmp_path: Path) -> None:
     assert TextTokenizer(tmp_path).end_token_ids == (9, 1)
 
 
+def test_end_tokens_of_the_config_count_too(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 54}))
+    assert TextTokenizer(tmp_path).end_token_ids == (1, 54)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [9, 54]}))
+    assert TextTokenizer(tmp_path).end_token_ids == (1, 9, 54)
+    assert TextTokenizer(tmp_path).end_texts() == ["<eos>", "6", ";"]
+
+
+def test_special_tokens_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    own = {"eos_token": "=", "bos_token": {"content": "<unk>"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(own))
+    settings(tmp_path, chat_template="{{ bos_token }}{{ eos_token }}")
+    tokenizer = TextTokenizer(tmp_path)
+    assert tokenizer.chat_template is not None
+    assert tokenizer.chat_template.render(MESSAGES) == "<unk><eos>", "the configuration wins"
+    settings(tmp_path, eos_token=None)
+    assert TextTokenizer(tmp_path).eos_token_id == TOKENS.index("=")
+
+
+def test_an_end_token_that_a_tokenizer_appends_is_left_out(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    closing = build_tokenizer()
+    closing.post_processor = processors.TemplateProcessing(
+        single="<unk> $A <eos>", special_tokens=[("<unk>", TOKENS.index("<unk>")), ("<eos>", 1)]
+    )
+    closing.save(str(tmp_path / "tokenizer.json"))
+    encoded = TextTokenizer(tmp_path).encode(["1", "1<eos>", ""], add_special_tokens=True)
+    assert tokens(encoded) == [[2, 4], [2, 4, 1], [2]]
+
+
 def test_special_tokens_may_be_objects(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     settings(tmp_path, eos_token={"content": "=", "special": True}, pad_token=None)

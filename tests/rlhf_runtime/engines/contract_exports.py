@@ -29,6 +29,7 @@ from .contract_setup import (
     model_folder,
     settings,
 )
+from .tiny_models import write_model
 
 SMALL_FILE = 200 << 10
 """So that the model is in several files."""
@@ -52,6 +53,35 @@ def a_checkpoint_is_exported_as_the_engine_saves(
     if world.rank == 0:
         check_exports(address, place, folder)
     dist.barrier()
+
+
+def settings_of_sampling_that_transformers_refuses_to_write_are_kept(
+    world: World, folder: Path, setup: Setup, kind: str
+) -> None:
+    """A temperature beside greedy decoding, in either file of the source."""
+    odd = {"temperature": 0.9, "top_p": 0.6}
+    for number, file in enumerate(("generation_config.json", "config.json")):
+        source = folder / f"odd-{number}"
+        if world.rank == 0:
+            write_model(kind, source)
+            (source / "generation_config.json").unlink(missing_ok=True)
+            content = json.loads((source / file).read_text()) if number else {"eos_token_id": 1}
+            (source / file).write_text(json.dumps(content | odd))
+        dist.barrier()
+        built = setup.build(source, world)
+        built.engine.use_optimizer(settings())
+        built.engine.save(folder / f"own-{number}", torch.float32)
+        address = saved(world, folder / f"checkpoint-{number}", {"actor": built})
+        if world.rank == 0:
+            (folder / f"exported-{number}").mkdir()
+            (model,) = saved_models(address).values()
+            export_model(model, source, folder / f"exported-{number}", torch.float32)
+            for out in (folder / f"own-{number}", folder / f"exported-{number}"):
+                AutoModelForCausalLM.from_pretrained(out)
+                if number == 0:
+                    texts = {(each / file).read_bytes() for each in (out, source)}
+                    assert len(texts) == 1
+        dist.barrier()
 
 
 def distance(outputs: TokenOutputs, _: MicroBatch) -> torch.Tensor:

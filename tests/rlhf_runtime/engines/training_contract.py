@@ -8,7 +8,10 @@ from pathlib import Path
 
 from rlhf_runtime.engines.world import World
 
-from .contract_exports import a_checkpoint_is_exported_as_the_engine_saves
+from .contract_exports import (
+    a_checkpoint_is_exported_as_the_engine_saves,
+    settings_of_sampling_that_transformers_refuses_to_write_are_kept,
+)
 from .contract_models import (
     a_critic_takes_the_actors_trunk_only,
     a_value_head_starts_at_zero_and_learns,
@@ -93,6 +96,9 @@ ONCE: dict[str, Callable[..., None]] = {
     "updates are those of plain torch": updates_are_those_of_plain_torch,
     "split comparisons give the gradient of the whole": (
         split_comparisons_give_the_gradient_of_the_whole
+    ),
+    "settings of sampling that transformers refuses to write are kept": (
+        settings_of_sampling_that_transformers_refuses_to_write_are_kept
     ),
     "every micro-batch is told": every_micro_batch_is_told,
     "offloading changes nothing": offloading_changes_nothing,

@@ -21,10 +21,11 @@ def naive(scores: list[float], ids: list[int], valid: list[bool], by_std: bool) 
         if not ok:
             out.append(0.0)
             continue
-        mean, std = 0.0, 1.0
-        if len(members) > 1:
-            mean = sum(members) / len(members)
-            std = math.sqrt(sum((s - mean) ** 2 for s in members) / (len(members) - 1))
+        if len(members) < 2:
+            out.append(0.0)
+            continue
+        mean = sum(members) / len(members)
+        std = math.sqrt(sum((s - mean) ** 2 for s in members) / (len(members) - 1))
         out.append((score - mean) / (std + 1e-6) if by_std else score - mean)
     return out
 
@@ -47,7 +48,7 @@ def test_advantages_equal_the_naive_loop(rows: list[tuple[float, int, bool]], by
     torch.testing.assert_close(got.advantages, expected, rtol=1e-9, atol=1e-9)
     members = [[s for s, g, v in rows if v and g == group] for group in set(ids)]
     assert got.num_groups == len(members)
-    assert got.num_without_signal == sum(len(g) != 1 and len(set(g)) < 2 for g in members)
+    assert got.num_without_signal == sum(len(set(g)) < 2 for g in members)
 
 
 def test_hand_computed_group_of_two_right_two_wrong() -> None:
@@ -57,16 +58,26 @@ def test_hand_computed_group_of_two_right_two_wrong() -> None:
 
 
 def test_equal_scores_give_exactly_no_advantage() -> None:
-    scores = torch.tensor([0.1, 0.1, 0.1, 0.7])
-    got = group_advantages(scores, torch.tensor([0, 0, 0, 1]), VALID4)
+    scores = torch.tensor([0.1, 0.1, 0.1, 0.7, 0.2])
+    got = group_advantages(scores, torch.tensor([0, 0, 0, 1, 1]), torch.ones(5, dtype=torch.bool))
     assert got.advantages[:3].tolist() == [0.0, 0.0, 0.0]
     assert (got.num_groups, got.num_without_signal) == (2, 1)
 
 
-def test_a_group_of_one_keeps_its_score() -> None:
-    got = group_advantages(torch.tensor([3.0]), torch.tensor([5]), torch.tensor([True]), False)
-    assert got.advantages.tolist() == [3.0]
-    assert got.num_without_signal == 0
+@pytest.mark.parametrize("baseline", list(GroupBaseline))
+@pytest.mark.parametrize("by_std", [False, True])
+def test_the_only_valid_response_of_a_group_has_no_advantage(
+    baseline: GroupBaseline, by_std: bool
+) -> None:
+    scores, valid = torch.tensor([3.0, torch.nan, 0.0, 1.0]), VALID4.clone()
+    valid[1] = False
+    got = group_advantages(
+        *(scores, torch.tensor([5, 5, 6, 6]), valid, by_std, baseline),
+        lengths=torch.tensor([1, 2, 3, 3]),
+    )
+    assert got.advantages[:2].tolist() == [0.0, 0.0]
+    assert got.advantages[2] == -got.advantages[3] != 0
+    assert (got.num_groups, got.num_without_signal) == (2, 1)
 
 
 def test_invalid_responses_may_be_not_a_number() -> None:

@@ -21,6 +21,35 @@ def test_exact_match_compares_numbers_as_text_and_reads_other_fields() -> None:
         exact_match.score([sample("1")], field="target")
 
 
+@pytest.mark.parametrize(
+    ("answer", "response", "score"),
+    [
+        *((4.0, "4", 1), (4.5, "4.5", 1), (10**400, "1" + "0" * 400, 1)),
+        *((["2", "two"], "two", 1), ([2.0], "2", 1), (["2", "two"], "['2', 'two']", 0)),
+    ],
+)
+def test_an_answer_is_what_training_on_answers_would_write(
+    answer: object, response: str, score: int
+) -> None:
+    assert exact_match.score([sample(response, answer)]) == [score]
+
+
+def test_math_takes_any_answer_of_a_list() -> None:
+    for answer in (2.0, ["3", "2"], ["so 1 + 1 = 2\n#### 2", 7]):
+        assert math.verify([sample("The answer is 2.", answer)]) == [1]
+        assert math.verify([sample("The answer is 4.", answer)]) == [0]
+
+
+def test_references_stand_in_maps_under_dotted_names() -> None:
+    nested = sample("2", {"style": "rule", "truth": "2"})
+    for verifier in (exact_match.score, math.verify):
+        assert verifier([nested], field="answer.truth") == [1]
+        with pytest.raises(KeyError, match=r"answer\.other"):
+            verifier([nested], field="answer.other")
+        with pytest.raises(ValueError, match="type dict.*allowed a text, a number or a list"):
+            verifier([nested])
+
+
 def test_math_reads_references_of_gsm8k_and_math() -> None:
     for reference in ("so 40 + 2 = 42\n#### 42", r"hence $\boxed{42}$.", "42", 42):
         assert math.verify([sample("I think the answer is 42.", reference)]) == [1]

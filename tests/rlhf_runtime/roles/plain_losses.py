@@ -34,7 +34,13 @@ class Plain:
 
     def __post_init__(self) -> None:
         self._adam = torch.optim.AdamW(
-            self.module.parameters(),
+            [
+                {"params": [p for p in self.module.parameters() if p.ndim > 1]},
+                {
+                    "params": [p for p in self.module.parameters() if p.ndim == 1],
+                    "weight_decay": 0.0,
+                },
+            ],
             lr=self.optimizer.learning_rate,
             betas=(self.optimizer.beta1, self.optimizer.beta2),
             eps=self.optimizer.epsilon,

@@ -198,11 +198,8 @@ def group_advantages(batch: PlainBatch, operation: GroupAdvantages) -> None:
                 advantage = row[operation.scores] - baseline_of(row, valid, operation)
                 if operation.normalize_by_std:
                     advantage /= deviation_of(valid, operation) + 1e-6
-            elif row in valid and len(valid) == 1 and operation.baseline is GroupBaseline.MEAN:
-                advantage = row[operation.scores]
             row.put_tokens(operation.advantages, dict.fromkeys(row.own, advantage))
-        is_lone = len(valid) == 1 and operation.baseline is GroupBaseline.MEAN
-        batch.note("groups/equal", [float(not is_lone and len(set(scores)) < 2)])
+        batch.note("groups/equal", [float(len(set(scores)) < 2)])
 
 
 def baseline_of(row: PlainRow, valid: Sequence[PlainRow], operation: GroupAdvantages) -> float:

@@ -71,7 +71,13 @@ def pairs_in(groups: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def dpo_trains_by_the_formula(
-    world: World, folder: Path, settings: dict[str, Any], shares: bool, has_mask: bool, tokens: int
+    world: World,
+    folder: Path,
+    settings: dict[str, Any],
+    shares: bool,
+    has_mask: bool,
+    tokens: int,
+    reads_samples: bool = True,
 ) -> None:
     """Some prompts have several pairs, one has none, and rows are in no pair; however little fits
     at once, each pair counts."""
@@ -90,8 +96,11 @@ def dpo_trains_by_the_formula(
     policy = make_policy(job, place, world)
     policy.engine._supports_shared_prompts &= shares
     seen = noted_rows(policy.engine)
-    metrics = metrics_of(policy.train(inputs_of(call, columns, world, mini_batches=2)), world)
+    inputs = inputs_of(call, columns, world, mini_batches=2, reads_samples=reads_samples)
+    metrics = metrics_of(policy.train(inputs), world)
     reference = plain(place, columns)
+    if not reads_samples:
+        reference.temperature = 1.0
     told: dict[str, list[float]] = {name: [] for name in ("chosen", "rejected", "margin")}
     for _ in range(loss.epochs_per_batch):
         for groups in ((0, 2), (1, 3)):
@@ -342,6 +351,14 @@ SCENARIOS: dict[str, Scenario] = {
     },
     "DPO trains by the formula, whole pairs at once": partial(
         dpo_trains_by_the_formula, settings={}, shares=True, has_mask=True, tokens=MANY_TOKENS
+    ),
+    "DPO on pairs of the data does not depend on the temperature": partial(
+        dpo_trains_by_the_formula,
+        settings={},
+        shares=True,
+        has_mask=False,
+        tokens=MANY_TOKENS,
+        reads_samples=False,
     ),
     "DPO without a pair changes nothing": dpo_without_a_pair_changes_nothing,
     "the best is preferred to the worst": the_best_is_preferred_to_the_worst,

@@ -152,11 +152,13 @@ def inputs_of(
     step: int = 1,
     mini_batches: int = 1,
     auxiliary: Mapping[str, Column] | None = None,
+    reads_samples: bool = True,
 ) -> CallInputs:
     """What a rank of the world gets for a call, with so many mini-batches.
 
     Args:
         auxiliary: columns of the batch of an auxiliary loss, one row of each prompt.
+        reads_samples: False if the responses are those of the data.
     """
     lengths = np.asarray(RESPONSE_LENGTHS, dtype=np.int32)
     prompt_lengths = columns["prompt_tokens"].lengths
@@ -174,7 +176,10 @@ def inputs_of(
         names = {name: name for name in auxiliary}
         batches.append(InputBatch(shape, (ColumnSource((Segment(1, names),)),)))
         shards.append(shard)
-    request = CallRequest(call, step, GraphName.STEP, "test", tuple(batches), mini_batches)
+    request = CallRequest(
+        *(call, step, GraphName.STEP, "test", tuple(batches), mini_batches),
+        reads_samples=reads_samples,
+    )
     return CallInputs(request, shards, Coordinates(data=world.rank, data_size=world.size))
 
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -29,7 +30,13 @@ from rlhf_runtime.engines.heads import (
     make_scalar_config,
     missing_head_error,
 )
-from rlhf_runtime.engines.model_files import meta_model, output_weight_name, read_config
+from rlhf_runtime.engines.model_files import (
+    meta_model,
+    output_weight_name,
+    read_config,
+    without_generation_settings,
+    write_configs,
+)
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.errors import ModelIncomplete
@@ -310,7 +317,7 @@ def save_causal_lm(
             saved = SCORE if is_scalar and name == head else name
             state[saved] = full.detach().to("cpu", dtype)
     if parallel.is_first:
-        config = type(model.config).from_dict(model.config.to_dict())
+        config = without_generation_settings(model.config)
         config.use_cache = True
         if is_scalar:
             config.num_labels = 1
@@ -318,7 +325,9 @@ def save_causal_lm(
         with torch.device("meta"):  # saving writes this model's dtype into config.json
             written = kind.from_config(config, dtype=dtype)
         if not is_scalar:
-            written.generation_config = model.generation_config
+            written.generation_config = GenerationConfig()  # transformers refuses to write some
         # transformers writes on the world's rank 0 only; here the mesh's first rank writes.
         written.should_save_on_this_rank = bool
         written.save_pretrained(folder, state_dict=state)
+        source = Path(model.config.name_or_path)
+        write_configs(model.config, source, folder, dtype, is_scalar=is_scalar)

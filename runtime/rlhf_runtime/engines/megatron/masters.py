@@ -71,6 +71,10 @@ class MasterWeights:
         """The master weights by Megatron's path."""
         return {path: shard.master for path, shard in self.shards.items()}
 
+    def matrices(self) -> list[str]:
+        """Megatron's paths of the parameters with two or more dimensions."""
+        return [path for path, shard in self.shards.items() if shard.parameter.ndim > 1]
+
     def views(self, flat: Mapping[str, torch.Tensor]) -> Views:
         """Views of tensors in the shape of shards, by Hugging Face name.
 
