@@ -22,8 +22,8 @@ from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
 from rlhf_planner.strategies.placements import placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
-MAX_FITTED_OF_KIND, MAX_FITTED = 400, 400
-"""Candidates that are fitted into memory: per kind of placement, and by the planner's search."""
+MAX_CANDIDATES_OF_KIND, MAX_CANDIDATES = 400, 400
+"""Compute configs checked against memory: per kind of placement, and by the planner's search."""
 COLOCATED, SPLIT, STANDALONE = (
     kind.value for kind in (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
 )
@@ -81,14 +81,16 @@ def compare(
     rules = {rule.alternative.name: rule for rule in baselines(problem, hardware)}
     fitted = {name: rule.job for name, rule in rules.items() if rule.job is not None}
     family = tuple(placements(problem))
-    best = find_plan(problem, hardware, family, tuple(fitted.values()), MAX_FITTED)
+    best = find_plan(problem, hardware, family, tuple(fitted.values()), MAX_CANDIDATES)
     cpu_seconds = process_time() - begin
     best_of_kind = {}
     for kind in kinds:
         placements_of_kind = [placement for placement in family if kind_of(placement) == kind]
         # Rules and kinds share names: the rule's plan is the first incumbent.
         incumbents = [fitted[kind]] if kind in fitted else []
-        result = find_plan(problem, hardware, placements_of_kind, incumbents, MAX_FITTED_OF_KIND)
+        result = find_plan(
+            problem, hardware, placements_of_kind, incumbents, MAX_CANDIDATES_OF_KIND
+        )
         if result.fitted is not None:
             best_of_kind[kind] = result
     seconds_by_rule = {
