@@ -19,6 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
+    # Before the import: vLLM reads these variables then.
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -26,6 +27,7 @@ def main() -> None:
         VLLM_LOGGING_LEVEL="ERROR",
         TORCH_COMPILE_DISABLE="1",
     )
+    # From the start of the process, not of this function: the interpreter's own start counts.
     marks = {"start": psutil.Process().create_time()}
     from vllm import LLM, SamplingParams
 

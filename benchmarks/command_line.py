@@ -12,7 +12,7 @@ SMALLEST = (
 
 
 def make_parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser with a benchmark's description and `--smallest`."""
+    """Make a parser with a benchmark's description and `--smallest`."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -24,13 +24,14 @@ def parse(parser: argparse.ArgumentParser, **smallest: Any) -> argparse.Namespac
     """Read the command line.
 
     Args:
-        parser: made by `make_parser`, with the benchmark's own options.
-        smallest: their defaults under `--smallest`.
+        parser: from `make_parser`, with the benchmark's own options.
+        smallest: defaults of these options under `--smallest`.
     """
     options = parser.parse_args()
     unknown = smallest.keys() - vars(options).keys()
     assert not unknown, f"no such options: {sorted(unknown)}"
     if options.smallest:
+        # As defaults, so that options on the command line have precedence.
         parser.set_defaults(**smallest)
         options = parser.parse_args()
     return options

@@ -10,5 +10,5 @@ from rlhf_runtime.rewards.sample import Sample
 
 
 def score(samples: Sequence[Sample]) -> list[float]:
-    """The share of digits in each response."""
+    """Shares of digits in responses."""
     return [digit_share(sample.response, "") for sample in samples]

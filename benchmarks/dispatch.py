@@ -1,13 +1,13 @@
 """bench-dispatch: what the controller adds to bare Ray, and how it grows with the ranks.
 
-Two measurements, each in turns with its baseline:
+Two measurements, in turns with their baselines:
 column: a 1024 x 2048 float32 column (8 MiB) from two ranks to two others, by WorkerGroup.submit
-        and Inputs, against bare actors that pass the same numpy shards by reference.
+        and CallInputs, against bare actors that pass the same numpy shards by reference.
 empty:  a call that reads and writes nothing on 2 ranks, against one call of one bare actor.
 
-And what a step costs the driver: generate, score, infer, compute and a training in four
-mini-batches, sent to 2 to 64 actors, and to 1,024 that only count what they are sent. Printed are
-references and the driver's milliseconds, by call and rank, and how its memory grows.
+A third measures the driver's cost of a step: generate, score, infer, compute and a training in four
+mini-batches, sent to 2 to 64 actors, and to 1,024 simulated ones that count references. It prints
+references and the driver's milliseconds, by call and rank, and the growth of its memory.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ NOTHING = ModelCall("taker.nothing", "taker", "nothing", CallKind.TRAIN, (), ())
 
 
 class Worker:
-    """A rank without torch: what Rank.run does around a role's method, and nothing else."""
+    """A rank without torch: the part of Rank.run around a role's method."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
+        # Made once: only moving the column is measured.
         self._block = block_of(rank)
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard] | bytes:
-        """One call, as the controller sends it."""
+        """Run one call of the controller."""
         request = CallRequest.from_message(header, own)
         start = time.time()
         inputs = CallInputs(request, shards, Coordinates.in_mesh(self._rank, MESH))
@@ -76,14 +77,14 @@ class Worker:
         return report, Shard(inputs.index.find(inputs.rows()), {"block": Column(self._block)})
 
 
-class Bare:
-    """An actor without any of that."""
+class BareActor:
+    """An actor that reads no request and makes no report."""
 
     def __init__(self, rank: int) -> None:
         self._block = block_of(rank)
 
     def make(self) -> np.ndarray:
-        """The shard."""
+        """Return the shard."""
         return self._block
 
     def take(self, block: np.ndarray) -> None:
@@ -91,45 +92,47 @@ class Bare:
         touch(block)
 
     def nothing(self) -> None:
-        """Answer."""
+        """Return at once."""
 
     def rows(self, count: int) -> Shard:
-        """What the data host returns: the batch's first shard."""
+        """Return the batch's first shard, as a data host does."""
         numbers = np.arange(count, dtype=np.int64)
         return Shard(ShardIndex(numbers, numbers, np.ones(count, dtype=np.int32)), {})
 
 
 def block_of(rank: int) -> np.ndarray:
-    """A rank's half of the column."""
+    """Half of the column, for one rank."""
     return np.full((ROWS // RANKS, WIDTH), float(rank), dtype=np.float32)
 
 
 def touch(block: np.ndarray) -> None:
-    """Check shape and a value at either end: the data is there."""
+    """Check the data of a shard."""
+    # Both ends are enough; reading everything would measure numpy.
     assert block.shape == (ROWS // RANKS, WIDTH) and block[0, 0] == block[-1, -1]
 
 
 def controller_rounds(plan: Plan) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A round of `column` and one of `empty` through the controller."""
+    """Make one round of `column` and one of `empty` through the controller."""
     makers, takers = (WorkerGroup(_actors(Worker)) for _ in range(2))
-    (host,) = _actors(Bare, 1)
+    (host,) = _actors(BareActor, 1)
     base, few = (as_batch((), [_rows(host, rows)], BatchShape(rows)) for rows in (ROWS, RANKS))
     groups: dict[str | None, WorkerGroup] = {"maker": makers, "taker": takers}
 
-    def call(backend: StepBackend, wanted: ModelCall, batch: Batch) -> Batch:
-        request = CallRequest(wanted, 1, GraphName.STEP, "benchmark", (InputBatch(batch.shape),))
-        sent = groups[wanted.role].submit(request, [batch], MESH)
-        backend.reports.extend(sent.reports)
-        return batch if sent.result is None else batch | sent.result
+    def submit(backend: StepBackend, call: ModelCall, batch: Batch) -> Batch:
+        request = CallRequest(call, 1, GraphName.STEP, "benchmark", (InputBatch(batch.shape),))
+        submitted = groups[call.role].submit(request, [batch], MESH)
+        backend.reports.extend(submitted.reports)
+        return batch if submitted.result is None else batch | submitted.result
 
     def column() -> None:
         backend = StepBackend(plan, groups, host, GraphName.STEP, 1, "benchmark")
-        call(backend, TAKE, call(backend, MAKE, base))
+        # Both calls are under way before the first has ended, as in a step.
+        submit(backend, TAKE, submit(backend, MAKE, base))
         assert len(backend.wait()) == 2 * RANKS
 
     def empty() -> None:
         backend = StepBackend(plan, groups, host, GraphName.STEP, 1, "benchmark")
-        call(backend, NOTHING, few)
+        submit(backend, NOTHING, few)
         assert len(backend.wait()) == RANKS
 
     return column, empty
@@ -140,8 +143,8 @@ def _rows(host: Any, count: int) -> ShardRef:
 
 
 def bare_rounds() -> tuple[Callable[[], None], Callable[[], None]]:
-    """The same with nothing but Ray."""
-    makers, takers = _actors(Bare), _actors(Bare)
+    """Make the same rounds with bare Ray actors."""
+    makers, takers = _actors(BareActor), _actors(BareActor)
 
     def column() -> None:
         shards = [maker.make.remote() for maker in makers]
@@ -156,13 +159,14 @@ def bare_rounds() -> tuple[Callable[[], None], Callable[[], None]]:
 def in_turns(
     ours: Callable[[], None], baseline: Callable[[], None], rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each round of either; the first tenth is not counted."""
+    """Seconds of rounds of both sides."""
     times: tuple[list[float], list[float]] = ([], [])
+    # The first tenth does not count: connections are made and memory is allocated.
     for _ in range(rounds + rounds // 10 + 1):
-        for kept, run in zip(times, (ours, baseline), strict=True):
+        for seconds, run in zip(times, (ours, baseline), strict=True):
             begin = time.perf_counter()
             run()
-            kept.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - begin)
     return times[0][-rounds:], times[1][-rounds:]
 
 
@@ -174,9 +178,11 @@ def _actors(kind: type, count: int = RANKS) -> Sequence[Any]:
 def main() -> None:
     """Read the command line, measure, report."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=300, help="of each (default 300)")
     parser.add_argument(
-        "--actors", type=int, nargs="+", default=ACTORS, help=f"by group (default {ACTORS})"
+        "--rounds", type=int, default=300, help="rounds of both sides (default 300)"
+    )
+    parser.add_argument(
+        "--actors", type=int, nargs="+", default=ACTORS, help=f"sizes of groups (default {ACTORS})"
     )
     parser.add_argument(
         "--simulated", type=int, default=SIMULATED, help=f"simulated ranks (default {SIMULATED})"
@@ -205,7 +211,7 @@ def main() -> None:
 
 
 def report(measured: dict[str, tuple[list[float], list[float]]], smallest: bool) -> None:
-    """Table, verdicts, JSON."""
+    """Print table, verdicts and JSON."""
     ratios = {name: paired_ratio(*times) for name, times in measured.items()}
     print_table(
         ["median ms", "controller", "bare Ray", "ratio"],

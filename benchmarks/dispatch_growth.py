@@ -1,4 +1,4 @@
-"""How the driver's work grows with the ranks: a step's calls, sent to actors and to nobody."""
+"""Growth of the driver's work with the ranks: a step's calls, sent to real and simulated actors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from outcome import bound, note, print_json, print_table
+from outcome import limit_verdict, note, print_json, print_table
 
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
@@ -25,10 +25,10 @@ from rlhf_runtime.workers.process import resident_bytes
 ACTORS = (2, 8, 32, 64)
 SIMULATED = 1024
 PROMPTS_PER_RANK, SAMPLES, MINI_BATCHES = 8, 8, 4
-MILLISECONDS_PER_RANK = 0.2
-"""Of the driver, for one call, beyond what bare Ray takes for as many references: at most."""
-GROWTH_MIB = 8.0
-"""Of the driver's memory over the later half of the simulated steps: at most."""
+MAX_MILLISECONDS_PER_RANK = 0.2
+"""Target: the driver's time for one call, minus bare Ray's for as many references."""
+MAX_GROWTH_MIB = 8.0
+"""Target: growth of the driver's memory over the later half of the simulated steps."""
 
 GENERATE = ModelCall(
     id="generate",
@@ -55,72 +55,72 @@ STEP = (GENERATE, SCORE, INFER, COMPUTE, TRAIN)
 
 @dataclass(frozen=True)
 class Growth:
-    """What was measured, by ranks."""
+    """Measurements by number of ranks."""
 
     milliseconds: Mapping[str, Mapping[str, float]]
-    """Of the driver's processor, for each rank, by call: medians."""
+    """Median CPU time of the driver per rank, by call."""
     bare: Mapping[str, Mapping[str, float]]
-    """The same of bare Ray, with as many references, where there are actors."""
+    """The same of bare Ray with as many references; real actors only."""
     references: Mapping[str, Mapping[str, float]]
-    """For each rank, by call."""
-    grown_mebibytes: float
-    """By which the driver's memory grew in the later half of the simulated steps."""
+    """Object references per rank, by call."""
+    growth_mebibytes: float
+    """Growth of the driver's memory in the later half of the simulated steps."""
 
 
 class Listener:
-    """Answers every call at once, whatever it is sent."""
+    """An actor that answers every call at once."""
 
     def __init__(self, _rank: int) -> None:
         pass
 
     def run(self, *_message: Any) -> tuple[bytes, bytes]:
-        """Two results, as a call that writes has."""
+        """Answer with report and shard."""
         return b"", b""
 
 
-class Simulated:
-    """A worker's handle without a worker: counts the references that it is sent."""
+class SimulatedWorker:
+    """An actor handle without an actor; counts references."""
 
     def __init__(self) -> None:
         self.references = 0
 
     @property
-    def run(self) -> Simulated:
-        """The method's handle."""
+    def run(self) -> SimulatedWorker:
+        """Handle of the method."""
         return self
 
-    def options(self, num_returns: int) -> Simulated:
-        """The same: nobody reads its results."""
-        return self
+    def options(self, num_returns: int) -> SimulatedWorker:
+        """Ignore options."""
+        return self  # nobody reads the results, whatever their number
 
     def remote(self, _header: bytes, _own: bytes, *shards: Any) -> tuple[object, object]:
-        """One call."""
+        """Count the references of one call."""
         self.references += len(shards)
         return object(), object()
 
 
-Sent = tuple[dict[str, float], list[Any]]
+SubmittedStep = tuple[dict[str, float], list[Any]]
 """The driver's seconds by call, and references to all results."""
 
 
 @dataclass
 class Sender:
-    """Sends steps to a group of ranks and a host."""
+    """Submits steps to a group of ranks and a host."""
 
     ranks: WorkerGroup
     host: HostGroup
-    anything: Any
-    """A reference that stands for what the data host gives."""
+    prompts: Any
+    """Reference in place of the data host's shard."""
 
-    def step(self, sent: Callable[[str], None] = lambda _: None) -> Sent:
-        """Send a step.
+    def step(self, on_submitted: Callable[[str], None] = lambda _: None) -> SubmittedStep:
+        """Submit a step.
 
         Args:
-            sent: told the name of each call after it was sent.
+            on_submitted: called with the id of a call after its submission.
         """
         size = len(self.ranks.workers)
         shape = BatchShape(PROMPTS_PER_RANK * size)
-        prompts = ShardRef(self.anything, range(shape.num_rows))
+        prompts = ShardRef(self.prompts, range(shape.num_rows))
         batch = as_batch(("prompt",), [prompts], shape)
         seconds: dict[str, float] = {}
         results: list[Any] = []
@@ -130,17 +130,20 @@ class Sender:
             batches = (InputBatch(batch.shape),)
             request = CallRequest(call, 1, GraphName.STEP, "benchmark", batches, parts)
             mesh = None if is_score else Mesh(pool="ranks", data=size)
+            # CPU time of this thread: Ray's threads and other processes do not count.
             begin = time.thread_time()
             submitted = (self.host if is_score else self.ranks).submit(request, [batch], mesh)
             seconds[call.id] = time.thread_time() - begin
-            sent(call.id)
+            on_submitted(call.id)
             results += submitted.reports
             if submitted.result is not None:
+                # Generation has new rows: the samples of every prompt.
                 batch = submitted.result if call is GENERATE else batch | submitted.result
         return seconds, results
 
     def milliseconds(self, rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """For each rank, by call that goes to all of them: medians of rounds."""
+        """Median over rounds per rank, by call."""
+        # SCORE goes to the host, not to ranks.
         return {
             call.id: 1000 * statistics.median(r[call.id] for r in rounds) / len(self.ranks.workers)
             for call in STEP
@@ -149,42 +152,43 @@ class Sender:
 
 
 def measure_growth(rounds: int, actors: Sequence[int], simulated: int) -> Growth:
-    """Send steps to actors, in a Ray instance that is there, and to simulated ranks.
+    """Submit steps to actors of a running Ray instance, and to simulated ranks.
 
     Args:
-        rounds: steps of each group.
-        actors: of each group.
-        simulated: ranks.
+        rounds: steps per group.
+        actors: sizes of groups.
+        simulated: number of simulated ranks.
     """
     milliseconds, bare, references = {}, {}, {}
     for size in actors:
         name = f"{size} actors"
         note(f"{rounds} steps of {name}")
         references[name] = references_of(size)
-        milliseconds[name], bare[name] = _to_actors(size, rounds, references[name])
+        milliseconds[name], bare[name] = _actor_milliseconds(size, rounds, references[name])
     name = f"{simulated} simulated"
     note(f"{rounds} steps of {name} ranks")
-    milliseconds[name], grown = _to_nobody(simulated, rounds)
+    milliseconds[name], growth = _simulated_milliseconds(simulated, rounds)
     references[name] = references_of(simulated)
-    return Growth(milliseconds, bare, references, grown)
+    return Growth(milliseconds, bare, references, growth)
 
 
-def _to_actors(
+def _actor_milliseconds(
     size: int, rounds: int, references: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Milliseconds of the controller and of bare Ray, in turns."""
     remote = ray.remote(Listener).options(num_cpus=0, max_restarts=0, max_task_retries=0)
     actors = [remote.remote(rank) for rank in range(size + 1)]
     sender = Sender(WorkerGroup(actors[:size]), HostGroup(actors[size:]), ray.put(b""))
-    found, bare = [], []
-    for _ in range(rounds + 2):  # the first ones connect
+    ours, bare = [], []
+    for _ in range(rounds + 2):  # the first two connect
         seconds, results = sender.step()
+        # The next step begins when no actor works: they share this machine's cores.
         ray.get(results)
-        found.append(seconds)
+        ours.append(seconds)
         bare.append(_bare_step(actors[:size], references))
     for actor in actors:
         ray.kill(actor)
-    return sender.milliseconds(found[2:]), sender.milliseconds(bare[2:])
+    return sender.milliseconds(ours[2:]), sender.milliseconds(bare[2:])
 
 
 def _bare_step(actors: Sequence[Any], references: Mapping[str, float]) -> dict[str, float]:
@@ -192,73 +196,81 @@ def _bare_step(actors: Sequence[Any], references: Mapping[str, float]) -> dict[s
     objects = [ray.put(b"") for _ in range(round(max(references.values())))]
     seconds = {}
     for call in STEP:
-        header, given = pickle.dumps(call), objects[: round(references[call.id])]
+        header, arguments = pickle.dumps(call), objects[: round(references[call.id])]
         methods = [actor.run.options(num_returns=1 if call is TRAIN else 2) for actor in actors]
         begin = time.thread_time()
-        sent = [method.remote(header, b"", *given) for method in methods]
+        results = [method.remote(header, b"", *arguments) for method in methods]
         seconds[call.id] = time.thread_time() - begin
-        ray.get([each if call is TRAIN else each[0] for each in sent])
+        ray.get([result if call is TRAIN else result[0] for result in results])
     return seconds
 
 
-def _to_nobody(size: int, rounds: int) -> tuple[dict[str, float], float]:
-    sender = Sender(WorkerGroup([Simulated() for _ in range(size)]), HostGroup([Simulated()]), 0)
-    half = [[sender.step()[0] for _ in range(rounds)]]
+def _simulated_milliseconds(size: int, rounds: int) -> tuple[dict[str, float], float]:
+    """Milliseconds, and growth of the driver's memory in MiB."""
+    workers = [SimulatedWorker() for _ in range(size)]
+    sender = Sender(WorkerGroup(workers), HostGroup([SimulatedWorker()]), 0)
+    # The first half fills caches; growth in the second is a leak.
+    for _ in range(rounds):
+        sender.step()
     before = resident_bytes()
-    half.append([sender.step()[0] for _ in range(rounds)])
-    grown = (resident_bytes() - before) / 2**20
-    return sender.milliseconds(half[1]), grown
+    seconds = [sender.step()[0] for _ in range(rounds)]
+    growth = (resident_bytes() - before) / 2**20
+    return sender.milliseconds(seconds), growth
 
 
 def references_of(size: int) -> dict[str, float]:
-    """References that each rank is sent, by call."""
-    workers = [Simulated() for _ in range(size)]
+    """Object references per rank, by call."""
+    workers = [SimulatedWorker() for _ in range(size)]
     totals: dict[str, int] = {}
 
     def count(call: str) -> None:
+        # Workers only add up; a call's share is the difference.
         before = sum(totals.values())
         totals[call] = sum(worker.references for worker in workers) - before
 
-    Sender(WorkerGroup(workers), HostGroup([Simulated()]), 0).step(count)
+    Sender(WorkerGroup(workers), HostGroup([SimulatedWorker()]), 0).step(count)
     return {call: total / size for call, total in totals.items()}
 
 
 def report_growth(growth: Growth, smallest: bool) -> None:
-    """Tables, verdicts, JSON."""
+    """Print tables, verdicts and JSON."""
     calls = [call.id for call in STEP if call is not SCORE]
     print_table(
         ["driver's ms per rank", *calls],
         [
-            [name, *(f"{each[call]:.3f}" for call in calls)]
-            for name, each in growth.milliseconds.items()
+            [name, *(f"{by_call[call]:.3f}" for call in calls)]
+            for name, by_call in growth.milliseconds.items()
         ],
     )
     print_table(
         ["references per rank", *calls],
         [
-            [name, *(f"{each[call]:.1f}" for call in calls)]
-            for name, each in growth.references.items()
+            [name, *(f"{by_call[call]:.1f}" for call in calls)]
+            for name, by_call in growth.references.items()
         ],
     )
     print_table(
-        ["of these bare Ray's", *calls],
-        [[name, *(f"{each[call]:.3f}" for call in calls)] for name, each in growth.bare.items()],
+        ["bare Ray's ms per rank", *calls],
+        [
+            [name, *(f"{by_call[call]:.3f}" for call in calls)]
+            for name, by_call in growth.bare.items()
+        ],
     )
     own = max(
-        growth.milliseconds[name][call] - each[call]
-        for name, each in growth.bare.items()
+        growth.milliseconds[name][call] - by_call[call]
+        for name, by_call in growth.bare.items()
         for call in calls
     )
-    for name, value, unit, most in (
-        ("driver's own time per rank and call", own, "ms", MILLISECONDS_PER_RANK),
-        ("driver's memory grew by", growth.grown_mebibytes, "MiB", GROWTH_MIB),
+    for name, value, unit, limit in (
+        ("driver's own time per rank and call", own, "ms", MAX_MILLISECONDS_PER_RANK),
+        ("driver's memory grew by", growth.growth_mebibytes, "MiB", MAX_GROWTH_MIB),
     ):
-        print(bound(name, value, unit, most, smallest=smallest))
+        print(limit_verdict(name, value, unit, limit, smallest=smallest))
     print_json(
         "dispatch-growth",
         smallest=smallest,
         milliseconds_per_rank=growth.milliseconds,
         bare_milliseconds_per_rank=growth.bare,
         references_per_rank=growth.references,
-        grown_mebibytes=growth.grown_mebibytes,
+        growth_mebibytes=growth.growth_mebibytes,
     )

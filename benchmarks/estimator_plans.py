@@ -1,4 +1,4 @@
-"""Models and plans of bench-estimator, and what the time model says of their calls."""
+"""Models and plans of bench-estimator, and their predicted times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAIN, INFER, GENERATE = "train", "infer", "generate"
 
 @dataclass(frozen=True)
 class Job:
-    """One batch of equal lengths, and how a model works on it."""
+    """One batch of equal lengths, and the plan for it."""
 
     prompts: int
     samples: int
@@ -36,7 +36,7 @@ class Job:
     response: int
     """Tokens of each response."""
     micro_batch: int
-    """Padded tokens at once."""
+    """Padded tokens of a micro-batch."""
     recompute: bool = False
     ranks: int = 1
     mini_batches: int = 1
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name in tables."""
         batch = f"{self.prompts}x{self.samples} of {self.prompt}+{self.response}"
         updates = f", {self.mini_batches} updates" if self.mini_batches > 1 else ""
         recompute = ", recompute" if self.recompute else ""
@@ -64,19 +64,19 @@ class BenchModel:
     shape: DecoderShape
     jobs: tuple[Job, ...]
     max_sequences: int = 64
-    """Most sequences that a profile generates at once."""
+    """Limit of sequences that a profile generates at once."""
     max_positions: int = 2048
-    """Most tokens of a sequence."""
+    """Limit of tokens in a sequence."""
 
     @property
-    def most_tokens(self) -> int:
-        """Of a pass."""
+    def max_tokens(self) -> int:
+        """Largest number of tokens in a forward pass."""
         return max(
             min(job.micro_batch, job.rows * (job.prompt + job.response)) for job in self.jobs
         )
 
     def subject(self, folder: Path, *, generates: bool) -> Subject:
-        """What a profile measures of it."""
+        """Subject of a profile of this model."""
         return Subject(
             name=self.name,
             folder=folder,
@@ -85,13 +85,13 @@ class BenchModel:
             tensor=1,
             computes=True,
             generates=generates,
-            micro_batch_tokens=self.most_tokens,
+            micro_batch_tokens=self.max_tokens,
             max_sequences=self.max_sequences,
             max_positions=self.max_positions,
         )
 
     def config(self) -> dict[str, object]:
-        """Its config.json."""
+        """Content of config.json."""
         shape = self.shape
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -112,6 +112,7 @@ class BenchModel:
         }
 
 
+# As many plans as a rank correlation needs, and short calls.
 SMALLEST = BenchModel(
     "smallest",
     DecoderShape(1, 64, 128, 2, 2, 32, vocab_size=101),
@@ -119,7 +120,7 @@ SMALLEST = BenchModel(
     max_sequences=8,
     max_positions=64,
 )
-"""Model of the smallest size: as many plans as a rank correlation needs, calls that are short."""
+"""Model of the smallest size."""
 MODELS = (
     BenchModel(
         "tiny",
@@ -156,12 +157,12 @@ MODELS = (
 )
 
 
-def predicted(model: BenchModel, job: Job, profile: Profile | None) -> dict[str, float]:
-    """Seconds of a job's calls.
+def predict(model: BenchModel, job: Job, profile: Profile | None) -> dict[str, float]:
+    """Predict seconds of a job's calls.
 
     Args:
-        model: what computes.
-        job: what it computes.
+        model: its shape sets the work.
+        job: batch and plan.
         profile: measured with as many ranks. None: the preset of a core.
     """
     hardware = hardware_for(CPU, profile)
@@ -170,21 +171,22 @@ def predicted(model: BenchModel, job: Job, profile: Profile | None) -> dict[str,
     role = _role(model, job)
     prompt, response = Lengths(job.prompt, job.prompt), Lengths(job.response, job.response)
     batch = Batch(job.rows, prompt, response, job.samples)
-    found = {
+    seconds = {
         INFER: infer_seconds(role, batch, layers, links).total,
         TRAIN: train_seconds(role, batch, layers, links, job.mini_batches).total,
     }
     if job.ranks == 1:
         load = generation_load(model, job)
         call = GenerationCall(job.prompts, job.samples)
+        # As in the ranks: the cache fits all sequences at once.
         cache = kv_bytes(load, 1, job.rows)
         generated = generate_seconds(load, call, role.mesh, cache, prompt, response, layers, links)
-        found[GENERATE] = generated.total
-    return found
+        seconds[GENERATE] = generated.total
+    return seconds
 
 
 def generation_load(model: BenchModel, job: Job) -> GenerationLoad:
-    """What the engine is asked for."""
+    """Load of the generation engine."""
     return GenerationLoad(
         shape=model.shape,
         mesh=Mesh(pool="cpu", data=job.ranks),
@@ -198,8 +200,9 @@ def generation_load(model: BenchModel, job: Job) -> GenerationLoad:
 
 
 def _role(model: BenchModel, job: Job) -> RoleModel:
-    together = job.prompt + job.samples * job.response
-    shared = min(together, MAX_SHARED_TOKENS, job.micro_batch) if job.samples > 1 else 0
+    # Samples of a prompt share its tokens in one packed sequence.
+    group_tokens = job.prompt + job.samples * job.response
+    shared = min(group_tokens, MAX_SHARED_TOKENS, job.micro_batch) if job.samples > 1 else 0
     return RoleModel(
         role="actor",
         mesh=Mesh(pool="cpu", data=job.ranks),

@@ -1,4 +1,4 @@
-"""The ranks of bench-estimator: they run the engines of training and generation, as roles do."""
+"""Ranks of bench-estimator: they run the engines of training and generation, as roles do."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from outcome import note
 from rlhf_runtime.fate import end_with
 
 ROUNDS = 3
-"""Of each call; the first one takes memory and does not count. Calls that take longer than `LONG`
-have one less."""
-LONG = 4.0
+"""Rounds of a call; the first one allocates memory and does not count."""
+MAX_SECONDS = 4.0
+"""Time after which a call has no further rounds."""
 COLLECTIVE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """What ranks are told."""
+    """Jobs of one model on a number of ranks."""
 
     model: BenchModel
     folder: Path
-    """Of the model."""
+    """Files of the model."""
     jobs: tuple[Job, ...]
-    """All on as many ranks."""
+    """Jobs on exactly `ranks` ranks."""
     ranks: int
     threads: int
     cpu_seconds: bool
 
 
 def write_model(model: BenchModel, folder: Path) -> Path:
-    """Its config and random weights."""
+    """Write config and random weights of a model."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -50,8 +50,9 @@ def write_model(model: BenchModel, folder: Path) -> Path:
     return folder
 
 
-def measured(work: Work, scratch: Path) -> list[dict[str, list[float]]]:
-    """Seconds of each round of each call, by job."""
+def run_work(work: Work, scratch: Path) -> list[dict[str, list[float]]]:
+    """Run all jobs in processes of their own; returns seconds of rounds by call, for every job."""
+    # Spawned, not forked: a rank imports torch with its own number of threads.
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
     scratch.mkdir()
@@ -62,32 +63,39 @@ def measured(work: Work, scratch: Path) -> list[dict[str, list[float]]]:
     try:
         for process in processes:
             process.start()
-        found = _answer(processes, answers)
+        seconds = _answer(processes, answers)
     finally:
         for process in processes:
             process.kill()
             process.join()
-    return found
+    return seconds
 
 
 def _answer(processes: Sequence[Any], answers: Any) -> list[dict[str, list[float]]]:
-    """What the first rank says; raises RuntimeError where one has ended before."""
+    """Wait for the first rank's answer.
+
+    Raises:
+        RuntimeError: a rank ended before.
+    """
     while True:
         try:
-            found: list[dict[str, list[float]]] = answers.get(timeout=1.0)
+            answer: list[dict[str, list[float]]] = answers.get(timeout=1.0)
         except queue.Empty:
-            if ended := [each.exitcode for each in processes if not each.is_alive()]:
-                raise RuntimeError(f"a rank ended with {ended[0]}") from None
+            exit_codes = [process.exitcode for process in processes if not process.is_alive()]
+            if exit_codes:
+                raise RuntimeError(f"a rank ended with {exit_codes[0]}") from None
         else:
-            return found
+            return answer
 
 
 def _rank(rank: int, work: Work, scratch: Path, answers: Any) -> None:
     end_with(os.getppid())
+    # Libraries write a lot while they are imported.
     log = os.open(scratch / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     errors = os.dup(2)
     os.dup2(log, 2)
+    # OpenMP reads it when torch is imported.
     os.environ["OMP_NUM_THREADS"] = str(work.threads)
     from rlhf_api.spec.resources import Device
     from rlhf_runtime.workers.libraries import import_libraries
@@ -101,21 +109,21 @@ def _rank(rank: int, work: Work, scratch: Path, answers: Any) -> None:
 
     torch.set_num_threads(work.threads)
     keep_free_pages()
-    os.dup2(errors, 2)  # benchmarks tell what goes wrong
+    os.dup2(errors, 2)  # a traceback belongs on the terminal
     store = FileStore(str(scratch / "store"), work.ranks)
     device = torch.device("cpu")
     world = World.join(rank, work.ranks, store, device, COLLECTIVE_SECONDS)
     runner = Runner(work, world)
-    found = [runner.run(job) for job in work.jobs]
+    seconds = [runner.run(job) for job in work.jobs]
     if rank == 0:
-        answers.put(found)
+        answers.put(seconds)
         answers.close()
-        answers.join_thread()
+        answers.join_thread()  # the answer is out before the process ends
     world.close()
 
 
 class Runner:
-    """The engines of one model on one rank."""
+    """Engines of one model on one rank."""
 
     def __init__(self, work: Work, world: Any) -> None:
         from rlhf_api.mesh import Mesh
@@ -123,11 +131,12 @@ class Runner:
 
         self._work, self._world = work, world
         (self._parallel,) = make_contexts([Mesh(pool="cpu", data=work.ranks)], world).values()
+        # Jobs that differ in training only generate the same: they do so once.
         self._generated: set[tuple[int, ...]] = set()
         self._now = time.process_time if work.cpu_seconds else time.perf_counter
 
     def run(self, job: Job) -> dict[str, list[float]]:
-        """Seconds of a job's calls."""
+        """Run a job's calls; returns seconds of rounds by call."""
         import torch
 
         from rlhf_runtime.engines.fsdp.engine import FsdpEngine
@@ -141,17 +150,17 @@ class Runner:
         )
         engine.use_optimizer(SETTINGS)
         parts = self._parts(job, engine, 1)[0]
-        found = {INFER: self._rounds(lambda: engine.infer(parts, ReadLogProbs(), _forget))}
+        seconds = {INFER: self._rounds(lambda: engine.infer(parts, ReadLogProbs(), _forget))}
         updates = [
             WeightedLoss(ReadLogProbs(), part, lambda outputs, _: -outputs.values.mean())
             for part in self._parts(job, engine, job.mini_batches)
         ]
-        found[TRAIN] = self._rounds(lambda: [engine.update([term]) for term in updates])
-        asked = (job.prompts, job.samples, job.prompt, job.response)
-        if job.ranks == 1 and asked not in self._generated:
-            self._generated.add(asked)
-            found[GENERATE] = self._generate(job)
-        return found
+        seconds[TRAIN] = self._rounds(lambda: [engine.update([term]) for term in updates])
+        sizes = (job.prompts, job.samples, job.prompt, job.response)
+        if job.ranks == 1 and sizes not in self._generated:
+            self._generated.add(sizes)
+            seconds[GENERATE] = self._generate(job)
+        return seconds
 
     def _parts(self, job: Job, engine: Any, mini_batches: int) -> list[Any]:
         """This rank's micro-batches of each mini-batch."""
@@ -161,28 +170,29 @@ class Runner:
 
         prompts, responses, groups = _rows(job, self._work.model.shape.vocab_size)
         size = job.prompts // mini_batches
-        found = []
+        batches = []
         for mini in range(mini_batches):
-            chosen = [
+            # Groups go to ranks in turns.
+            own = [
                 number
                 for number in range(len(groups))
                 if groups[number] // size == mini
                 and groups[number] % job.ranks == self._parallel.rank
             ]
-            rows = np.asarray(chosen, dtype=np.int64)
-            found.append(
+            rows = np.asarray(own, dtype=np.int64)
+            batches.append(
                 pack_micro_batches(
                     prompts, responses, groups, engine.packing(job.micro_batch), rows
                 )
             )
-        return found
+        return batches
 
     def _rounds(self, call: Callable[[], object]) -> list[float]:
         import torch.distributed as dist
 
         seconds: list[float] = []
-        while len(seconds) < ROUNDS and sum(seconds) < LONG:
-            dist.barrier()
+        while len(seconds) < ROUNDS and sum(seconds) < MAX_SECONDS:
+            dist.barrier()  # waiting for a slower rank is no part of the call
             begin = self._now()
             call()
             seconds.append(self._now() - begin)
@@ -205,7 +215,7 @@ class Runner:
             memory_bytes=2 * cache,
             max_prompt_tokens=job.prompt,
             max_response_tokens=job.response,
-            max_concurrent_sequences=job.rows,
+            max_concurrent_sequences=job.rows,  # all at once, as predicted
             block_tokens=32,
             stop_token_ids=(),
             share_prompts=job.samples > 1 and job.prompt >= 32,
@@ -222,7 +232,7 @@ class Runner:
 
 
 def _forget(*_: object) -> None:
-    """What heads say is not needed."""
+    """Discard outputs of a head."""
 
 
 def _rows(job: Job, vocab_size: int) -> tuple[Any, Any, Any]:
@@ -232,8 +242,9 @@ def _rows(job: Job, vocab_size: int) -> tuple[Any, Any, Any]:
     from rlhf_runtime.dataplane.columns import pack
 
     random = np.random.default_rng(0)
-    asked = [random.integers(2, vocab_size, job.prompt) for _ in range(job.prompts)]
-    prompts = pack([each for each in asked for _ in range(job.samples)], np.int32)
+    # Ids from 2: 1 ends a sequence.
+    distinct = [random.integers(2, vocab_size, job.prompt) for _ in range(job.prompts)]
+    prompts = pack([prompt for prompt in distinct for _ in range(job.samples)], np.int32)
     answers: Sequence[Any] = [random.integers(2, vocab_size, job.response) for _ in range(job.rows)]
     groups = np.repeat(np.arange(job.prompts, dtype=np.int64), job.samples)
     return prompts, pack(answers, np.int32), groups

@@ -1,10 +1,10 @@
 """bench-learning: does every algorithm's example learn?
 
-Each run is `rlhf run` as a user types it, with fewer steps than the example's own where those take
-longer than a minute and a half. Examples with a warm start begin with a model that had it already,
-one for each seed, which is kept. Runs are kept, too: given again, the benchmark goes on from where
-it was. A run passes if held-out exact match (of a reward model: the share of pairs that it has
-right) rises by at least the example's gain; a cost has to end below its budget as well.
+Every run is `rlhf run` as a user types it. Runs of more than a minute and a half have fewer steps
+than the example. Examples with a warm start begin with a model that had it already, one per seed.
+Models and runs are kept: a repeated benchmark resumes them. A run passes if held-out exact match
+(of a reward model: the share of pairs in the right order) rises by at least the example's gain; a
+cost must also end below its budget.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from runs import exact_match_at, quiet, rlhf_run, training_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-KEPT = ROOT / "rlhf-runs" / "bench-learning"
+RUNS = ROOT / "rlhf-runs" / "bench-learning"
 SEVERAL_SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An example, and what is expected of it."""
+    """An example and its target."""
 
     steps: int
     gain: float
-    """By which held-out accuracy has to rise."""
+    """Required increase of held-out accuracy."""
     seeds: tuple[int, ...] = (0,)
     starts_from: str = ""
-    """The example whose model it starts from."""
+    """Example whose model is the initial policy."""
     scored_by: str = ""
-    """The example whose model is its first reward."""
+    """Example whose model is the first reward."""
     devices: int = 1
-    """Ranks that it needs."""
+    """Ranks of the run."""
 
 
 TRIALS = {
@@ -64,53 +64,54 @@ TRIALS = {
     "15": Trial(steps=120, gain=0.4, devices=4),
     "16": Trial(steps=120, gain=0.4, devices=4),
 }
-"""By the example's number."""
+"""Trials by number of the example."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """How one run went."""
+class TrialResult:
+    """Outcome of one run."""
 
     example: str
     algorithm: str
     seed: int
     first: float
-    """Held-out accuracy before."""
+    """Held-out accuracy before the first step."""
     last: float
     best: float
     reward: tuple[float, float] | None
-    """Mean over the first and over the last ten steps."""
+    """Means over the first and over the last ten steps."""
     cost: tuple[float, float, float] | None
-    """The same of the cost, and its budget."""
+    """Means of the cost, and its budget."""
     seconds: float
-    """Of training steps, without evaluations."""
+    """Time of training steps, without evaluations."""
 
     @property
     def passed(self) -> bool:
-        """Learned what was expected, and kept to its budget."""
+        """True if accuracy rose enough and the cost is within its budget."""
         is_safe = self.cost is None or self.cost[1] <= self.cost[2]
         return is_safe and self.last >= self.first + TRIALS[self.example].gain
 
 
 def example_of(number: str) -> Path:
-    """An example's file."""
+    """Manifest of an example."""
     (file,) = EXAMPLES.glob(f"{number}-*.yaml")
     return file
 
 
-def learn(number: str, seed: int, folder: Path, steps: int | None) -> Learned:
-    """One run, or what it came to before.
+def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResult:
+    """Run an example, or resume its run.
 
     Args:
         number: the example's.
-        seed: of the job.
-        folder: has all runs.
-        steps: of every run. None: as many as its trial has.
+        seed: the job's.
+        folder: contains all runs.
+        steps: length of every run. None: as the trial says.
     """
     file, trial = example_of(number), TRIALS[number]
     spec = yaml.safe_load(file.read_text())["spec"]
     options = [f"--seed={seed}", f"--steps={steps or trial.steps}", f"--devices={trial.devices}"]
     (role, *_) = spec["models"]
+    # Models of other examples are trained first, in runs of their own.
     if trial.starts_from:
         learn(trial.starts_from, seed, folder, steps)
         options += _source(role, run_folder(trial.starts_from, seed, folder) / "model")
@@ -123,7 +124,7 @@ def learn(number: str, seed: int, folder: Path, steps: int | None) -> Learned:
         options += ["--set", f"spec.rewards[0].model.path={model}"]
     records, _ = rlhf_run(file, run_folder(number, seed, folder), options)
     accuracy = list(accuracies(records).values())
-    return Learned(
+    return TrialResult(
         number,
         spec["algorithm"]["type"],
         seed,
@@ -141,34 +142,36 @@ def _source(role: str, model: Path) -> list[str]:
 
 
 def run_folder(number: str, seed: int, folder: Path) -> Path:
-    """Where a run is kept."""
+    """Folder of a run."""
     return folder / f"{example_of(number).stem}-seed-{seed}"
 
 
 def warm_model(seed: int, folder: Path) -> Path:
-    """The model that a seed's runs with a warm start begin with, made once."""
-    made = folder / f"warm-model-seed-{seed}"
-    if not made.exists():
-        fresh = made.with_name(made.name + ".new")
+    """Make the warm-started model of a seed, once."""
+    model = folder / f"warm-model-seed-{seed}"
+    if not model.exists():
+        # Renamed when complete: an interrupted benchmark leaves no half of a model.
+        partial = model.with_name(model.name + ".new")
         program = Path(__file__).with_name("warm_model.py")
-        quiet([sys.executable, str(program), str(fresh), f"--seed={seed}"])
-        fresh.rename(made)
-    return made
+        quiet([sys.executable, str(program), str(partial), f"--seed={seed}"])
+        partial.rename(model)
+    return model
 
 
 def accuracies(records: RunRecords) -> dict[int, float]:
-    """Held-out exact match by step; of a reward model the share of fresh pairs it has right."""
-    of_pairs = {
+    """Held-out exact match by step; for a reward model its accuracy on pairs."""
+    # Every step brings fresh pairs, so the accuracy in training is a held-out one.
+    pair_accuracy = {
         step.step: step.metrics[name]
         for step in records.steps
         for name in step.metrics
         if name.endswith("/accuracy")
     }
-    return exact_match_at(records) or of_pairs
+    return exact_match_at(records) or pair_accuracy
 
 
 def ends_of(records: RunRecords, metric: str) -> tuple[float, float] | None:
-    """A metric's means over the first and over the last ten steps; None: there is none."""
+    """Means of a metric over the first and over the last ten steps. None: no step has it."""
     values = [step.metrics[metric] for step in records.steps if metric in step.metrics]
     if not values:
         return None
@@ -179,7 +182,7 @@ def ends_of(records: RunRecords, metric: str) -> tuple[float, float] | None:
 def cost_of(
     records: RunRecords, algorithm: dict[str, dict[str, float]]
 ) -> tuple[float, float, float] | None:
-    """A cost's ends, and its budget."""
+    """Means of the cost, and its budget. None: the run has no cost."""
     ends = ends_of(records, "cost/mean")
     if ends is None:
         return None
@@ -187,8 +190,9 @@ def cost_of(
     return *ends, settings["costBudget"]
 
 
-def report(runs: list[Learned], smallest: bool) -> None:
-    """Table, verdict, JSON."""
+def report(runs: list[TrialResult], smallest: bool) -> None:
+    """Print table, verdict and JSON."""
+    # A run of the smallest size is too short to learn anything.
     passed = [None if smallest else run.passed for run in runs]
     header = ["example", "seed", "before", "after", "best", "reward", "cost", "RL s", "passed"]
     rows = [
@@ -201,17 +205,17 @@ def report(runs: list[Learned], smallest: bool) -> None:
             _ends(run.reward),
             "-" if run.cost is None else f"{_ends(run.cost[:2])} of {run.cost[2]:g}",
             run.seconds,
-            {True: "yes", False: "NO", None: "not judged"}[has_passed],
+            {True: "yes", False: "NO", None: "not checked"}[has_passed],
         ]
         for run, has_passed in zip(runs, passed, strict=True)
     ]
     print_table(header, rows)
     if not smallest:
-        print(f"{passed.count(True)} of {len(runs)} runs learned what was expected")
+        print(f"{passed.count(True)} of {len(runs)} runs reached their target")
     print_json(
         "learning",
         smallest=smallest,
-        runs=[vars(run) | {"passed": each} for run, each in zip(runs, passed, strict=True)],
+        runs=[vars(run) | {"passed": p} for run, p in zip(runs, passed, strict=True)],
     )
 
 
@@ -220,17 +224,17 @@ def _ends(ends: tuple[float, ...] | None) -> str:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, run the trials and report."""
     parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the examples' own")
     parser.add_argument("--examples", choices=sorted(TRIALS), nargs="+", default=sorted(TRIALS))
-    parser.add_argument("--steps", type=int, help="of every run (default: the trial's)")
+    parser.add_argument("--steps", type=int, help="length of every run (default: the trial's)")
     parser.add_argument(
-        "--output", type=Path, help=f"where runs are kept (default {KEPT}; --smallest: nowhere)"
+        "--output", type=Path, help=f"folder of all runs (default {RUNS}; --smallest: none)"
     )
     options = parse(parser, examples=["10"], seeds=[0], steps=1)
     runs = []
-    with kept_in(options.output, options.smallest) as folder:
+    with runs_folder(options.output, options.smallest) as folder:
         for number in options.examples:
             for seed in options.seeds or TRIALS[number].seeds:
                 note(f"{example_of(number).stem}, seed {seed} (load {os.getloadavg()[0]:.1f})")
@@ -239,13 +243,14 @@ def main() -> None:
 
 
 @contextmanager
-def kept_in(output: Path | None, smallest: bool) -> Iterator[Path]:
-    """The folder of all runs: a temporary one in the smallest size, whose runs nobody resumes."""
+def runs_folder(output: Path | None, smallest: bool) -> Iterator[Path]:
+    """Folder of all runs."""
     if output is None and smallest:
+        # Temporary: a run of the smallest size must not be resumed by a real one.
         with tempfile.TemporaryDirectory(prefix="bench-learning-") as folder:
             yield Path(folder)
         return
-    folder = (output or KEPT).resolve()
+    folder = (output or RUNS).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
 

@@ -1,4 +1,4 @@
-"""How much memory a program takes with all its children, sampled from outside."""
+"""Memory of a program with all its children, sampled from outside."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from pathlib import Path
 
 import psutil
 
+# A sample reads every page table of the processes: more often, it would slow what it measures.
 SECONDS_BETWEEN_SAMPLES = 1.0
 LOG_LINES = 20
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A program that ended well: its standard output, and the most memory it took."""
+    """Result of a program that succeeded."""
 
     output: str
+    """Standard output."""
     peak_mebibytes: float
-    """Proportional set size of the program and all below it: shared pages count once."""
+    # Not the resident set size, in which shared pages would count once per process.
+    """Largest proportional set size of the program and its descendants."""
 
 
 def run_and_weigh(
@@ -29,8 +32,7 @@ def run_and_weigh(
     """Run a program to its end, stderr into `log`.
 
     Raises:
-        RuntimeError: it failed; the message has the end of the log, which a temporary folder takes
-            with it.
+        RuntimeError: it failed; the message has the end of the log.
     """
     with log.open("w") as stderr:
         process = subprocess.Popen(
@@ -44,12 +46,13 @@ def run_and_weigh(
         ended.set()
         watcher.join()
     if process.returncode != 0:
+        # In the message, because the log often lies in a temporary folder.
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end_of(log)}")
     return Finished(output, peak[0] / 2**20)
 
 
 def end_of(log: Path) -> str:
-    """The last lines of a log."""
+    """Last lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
@@ -59,7 +62,7 @@ def _watch(pid: int, ended: threading.Event, peak: list[float]) -> None:
 
 
 def _tree_bytes(pid: int) -> float:
-    """Bytes of the process and all below it; those that end meanwhile are left out."""
+    """Bytes of the process and its descendants."""
     total = 0.0
     try:
         root = psutil.Process(pid)
@@ -70,5 +73,5 @@ def _tree_bytes(pid: int) -> float:
         try:
             total += member.memory_full_info().pss
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+            continue  # it has ended meanwhile
     return total

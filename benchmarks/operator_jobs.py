@@ -1,9 +1,9 @@
 """bench-operator: many jobs at once under one operator.
 
-A control plane of its own with fake nodes, KubeRay and the operator as a process; heads are
-pretended, and every driver runs by the clock. The operator's own share of a job's start is the time
-from the job to its RayCluster, and from the last ready pod to the driver's submission; the rest is
-the API server's, KubeRay's and the scheduler's. Kubernetes tells times to the second.
+Starts a control plane with fake nodes, KubeRay and the operator as a process. Heads are fakes; a
+driver succeeds after a fixed time. The operator's own share of a job's start is the time from the
+job to its RayCluster, and from the last ready pod to the driver's submission; the rest is the API
+server's, KubeRay's and the scheduler's. Kubernetes' timestamps have a resolution of a second.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ WRITES = ("POST", "PATCH", "DELETE")
 
 
 @dataclass(frozen=True)
-class Scraped:
-    """The operator's own metrics at a moment."""
+class MetricsPage:
+    """The operator's own metrics at one moment."""
 
     text: str
 
     def values(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        """Every series of a metric: its labels and its value."""
+        """Yield labels and value of every series of a metric."""
         for line in self.text.splitlines():
             if re.match(rf"{name}[{{ ]", line):
                 labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
@@ -59,11 +59,11 @@ class Scraped:
         return {labels["method"]: value for labels, value in series}
 
     def reads(self) -> float:
-        """Requests that ask, besides those that watch."""
+        """Requests that read, without watches."""
         return self.calls().get("GET", 0.0)
 
     def writes(self) -> float:
-        """Requests that change something."""
+        """Requests that change an object."""
         return sum(self.calls().get(method, 0.0) for method in WRITES)
 
     def reconcile_seconds(self, share: float) -> float:
@@ -72,21 +72,23 @@ class Scraped:
         for labels, value in self.values("rlhf_operator_reconcile_seconds_bucket"):
             limit = float(labels["le"])
             buckets[limit] = buckets.get(limit, 0.0) + value
-        wanted, low, below = share * max(buckets.values()), 0.0, 0.0
+        target, low, below = share * max(buckets.values()), 0.0, 0.0
         for limit, count in sorted(buckets.items()):
-            if count >= wanted:
-                part = (wanted - below) / (count - below)
+            if count >= target:
+                part = (target - below) / (count - below)
+                # The last bucket has no upper limit: its lower one is all that is certain.
                 return low if limit == float("inf") else low + part * (limit - low)
             low, below = limit, count
-        raise AssertionError("the last bucket holds all")
+        raise AssertionError("the last bucket counts all reconciles")
 
 
 def submit_all(team: Team, number: int) -> None:
-    """That many jobs, as fast as the API server takes them."""
-    kept = {"ttlSecondsAfterFinished": 3600}  # what is measured is read from what is left
+    """Create jobs as fast as the API server accepts them."""
+    # Times are read from pods and clusters after the end, so these must not be deleted yet.
+    options = {"ttlSecondsAfterFinished": 3600}
 
     def submit(index: int) -> None:
-        document = small(f"job-{index}", **kept)
+        document = small(f"job-{index}", **options)
         metadata = {**document["metadata"], "namespace": team.namespace}
         assert team.kube.create({**document, "metadata": metadata})
 
@@ -95,7 +97,7 @@ def submit_all(team: Team, number: int) -> None:
 
 
 def wait_for_all(team: Team, number: int) -> None:
-    """Until every job has succeeded."""
+    """Wait until all jobs have succeeded."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while (done := num_succeeded(team)) < number:
         assert time.monotonic() < deadline, f"{done} of {number} jobs succeeded"
@@ -104,7 +106,11 @@ def wait_for_all(team: Team, number: int) -> None:
 
 
 def num_succeeded(team: Team) -> int:
-    """Jobs that have; one that failed ends the benchmark."""
+    """Count succeeded jobs.
+
+    Raises:
+        AssertionError: a job failed.
+    """
     phases = [
         job.get("status", {}).get("phase") for job in team.kube.list(Kind.JOB, team.namespace)
     ]
@@ -113,36 +119,38 @@ def num_succeeded(team: Team) -> int:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that the operator and its planners held."""
-    family = [pid, *children(pid)]
-    lines = [Path(f"/proc/{each}/status").read_text() for each in family]
-    peaks = [re.search(r"VmHWM:\s+(\d+) kB", text) for text in lines]
+    """Peak memory of the operator and its planners."""
+    pids = [pid, *children(pid)]
+    texts = [Path(f"/proc/{process}/status").read_text() for process in pids]
+    # The kernel's own high-water mark: no sampling misses a peak.
+    peaks = [re.search(r"VmHWM:\s+(\d+) kB", text) for text in texts]
     return sum(1024 * int(peak[1]) for peak in peaks if peak)
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory that the operator holds now, without its planners."""
-    held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert held is not None
-    return 1024 * int(held[1])
+    """Current memory of the operator, without its planners."""
+    resident = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert resident is not None
+    return 1024 * int(resident[1])
 
 
 def children(pid: int) -> list[int]:
-    """Its processes, of all its threads."""
-    found = []
+    """Child processes."""
+    pids = []
+    # The kernel lists children by the thread that started them.
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(word) for word in file.read_text().split()]
-    return found
+        pids += [int(word) for word in file.read_text().split()]
+    return pids
 
 
 def own_seconds(team: Team) -> list[float]:
-    """The operator's own share of each job's start."""
+    """Seconds of every job's start that the operator itself takes."""
     pods: dict[str, list[float]] = {}
     for pod in team.kube.list(Kind.POD, team.namespace, JOB_LABEL):
         pods.setdefault(pod["metadata"]["labels"][JOB_LABEL], []).append(ready_time(pod))
     clusters = {
-        each["metadata"]["labels"][JOB_LABEL]: created(each)
-        for each in team.kube.list(Kind.CLUSTER, team.namespace, JOB_LABEL)
+        cluster["metadata"]["labels"][JOB_LABEL]: created(cluster)
+        for cluster in team.kube.list(Kind.CLUSTER, team.namespace, JOB_LABEL)
     }
     shares = []
     for job in team.kube.list(Kind.JOB, team.namespace):
@@ -155,36 +163,36 @@ def own_seconds(team: Team) -> list[float]:
 
 
 def created(object: Manifest) -> float:
-    """Unix time, to the second."""
+    """Creation time in Unix seconds."""
     return seconds_of(object["metadata"]["creationTimestamp"])
 
 
 def ready_time(pod: Manifest) -> float:
-    """When it became ready."""
+    """Time in Unix seconds at which a pod became ready."""
     conditions: Sequence[Mapping[str, Any]] = pod["status"]["conditions"]
-    (ready,) = (each for each in conditions if each["type"] == "Ready")
+    (ready,) = (condition for condition in conditions if condition["type"] == "Ready")
     return seconds_of(ready["lastTransitionTime"])
 
 
 def seconds_of(text: str) -> float:
-    """Unix time of one of Kubernetes' times."""
+    """Unix seconds of a Kubernetes timestamp."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
-    """Run all jobs; what it took."""
+    """Run jobs to their end; returns figures by name."""
     begin = time.monotonic()
     submit_all(team, number)
     submitted = time.monotonic() - begin
     wait_for_all(team, number)
     total = time.monotonic() - begin
     assert team.operator.process is not None
-    busy = Scraped(team.operator.get("/metrics")[1])
+    busy = MetricsPage(team.operator.get("/metrics")[1])
     note(f"watching settled jobs for {idle_seconds:g} s")
+    time.sleep(idle_seconds)  # last writes of the last jobs
+    before = MetricsPage(team.operator.get("/metrics")[1])
     time.sleep(idle_seconds)
-    before = Scraped(team.operator.get("/metrics")[1])
-    time.sleep(idle_seconds)
-    after = Scraped(team.operator.get("/metrics")[1])
+    after = MetricsPage(team.operator.get("/metrics")[1])
     shares = own_seconds(team)
     return {
         "seconds until all were submitted": submitted,
@@ -192,7 +200,7 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
         "reconcile a job, p50 ms": 1000 * busy.reconcile_seconds(0.5),
         "reconcile a job, p99 ms": 1000 * busy.reconcile_seconds(0.99),
         "API calls per job": sum(busy.calls().values()) / number,
-        "of them writes": busy.writes() / number,
+        "API writes per job": busy.writes() / number,
         "own share of a start, mean s": statistics.mean(shares),
         "own share of a start, longest s": max(shares),
         "peak memory MiB": peak_bytes(team.operator.process.pid) / 2**20,
@@ -204,60 +212,67 @@ def measure(team: Team, number: int, idle_seconds: float) -> dict[str, float]:
 
 
 def hourly(reads: float, seconds: float, jobs: int) -> float:
-    """Of so many reads for so many jobs, those per job and hour."""
+    """Reads per job and hour."""
     return reads * 3600.0 / seconds / jobs
 
 
 def per_thousand(team: Team, number: int, rest_seconds: float) -> float:
-    """What an operator that is started anew holds for so many jobs that have ended: copies of one
-    that has run."""
-    place = f"--namespace={team.namespace}"
-    team.kubectl("delete", "rayclusters", "--all", place, "--wait=false")
+    """MiB that 1,000 ended jobs add to the memory of a restarted operator.
+
+    Args:
+        number: ended jobs to create, as copies of one that has run.
+        rest_seconds: from the start of an operator until it rests.
+    """
+    namespace = f"--namespace={team.namespace}"
+    team.kubectl("delete", "rayclusters", "--all", namespace, "--wait=false")
     wait_until(
         lambda: not (team.kube.list(Kind.CLUSTER, team.namespace) or unfinished(team)),
         LIMIT_SECONDS,
-        "jobs that hold nothing",
+        "jobs without objects",
     )
     ended = team.kube.list(Kind.JOB, team.namespace)
+    # Restarted: memory of the runs themselves would hide that of the ended jobs.
     team.operator.stop()
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda index: copy_ended(team, ended[0], index), range(number)))
-    held = held_when_started(team, rest_seconds)
-    team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
+    with_jobs = bytes_after_start(team, rest_seconds)
+    team.kubectl("delete", "rlhfjobs", "--all", namespace, "--wait=false")
     wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
-    empty = held_when_started(team, rest_seconds)
+    without_jobs = bytes_after_start(team, rest_seconds)
     team.operator.start()
-    return (held - empty) / 2**20 * 1000 / (number + len(ended))
+    return (with_jobs - without_jobs) / 2**20 * 1000 / (number + len(ended))
 
 
 def copy_ended(team: Team, job: Manifest, index: int) -> None:
-    """Another job that has run just so."""
+    """Create another job with spec and status of `job`."""
     name = f"ended-{index}"
     metadata = {"name": name, "namespace": team.namespace}
-    head = {**Kind.JOB.header, "metadata": metadata}
-    team.kube.create({**head, "spec": job["spec"]})
-    team.kube.apply_status({**head, "status": job["status"]})
+    header = {**Kind.JOB.header, "metadata": metadata}
+    team.kube.create({**header, "spec": job["spec"]})
+    # The API server ignores the status of a created object.
+    team.kube.apply_status({**header, "status": job["status"]})
 
 
-def held_when_started(team: Team, rest_seconds: float) -> int:
-    """The memory of an operator that is started for this, in bytes."""
+def bytes_after_start(team: Team, rest_seconds: float) -> int:
+    """Start an operator, measure its memory, stop it."""
     team.operator.start()
     time.sleep(rest_seconds)
     assert team.operator.process is not None
-    held = resident_bytes(team.operator.process.pid)
+    resident = resident_bytes(team.operator.process.pid)
     team.operator.stop()
-    return held
+    return resident
 
 
 def unfinished(team: Team) -> list[Manifest]:
-    """Jobs that the operator has still to do something about."""
+    """Jobs that are not settled yet."""
     jobs = team.kube.list(Kind.JOB, team.namespace)
     return [job for job in jobs if not is_settled(job)]
 
 
 def measure_waits(team: Team, number: int, rest_seconds: float, seconds: float) -> dict[str, float]:
     """Reads per job and hour of jobs that wait for pods, and of jobs that train."""
-    found = {}
+    reads_by_kind = {}
+    # No fake node has 64 devices, so these pods wait for ever.
     pool = {"name": "gpu", "nodes": 1, "devicesPerNode": 64, "gpu": "A100-80G"}
     kinds = {
         "waiting": ("Provisioning", {"resources": {"nodePools": [pool]}}),
@@ -270,22 +285,24 @@ def measure_waits(team: Team, number: int, rest_seconds: float, seconds: float) 
             team.wait_for(phase, f"{kind}-{index}", LIMIT_SECONDS)
         time.sleep(rest_seconds)
         note(f"watching {number} {kind} jobs for {seconds:g} s")
-        before = Scraped(team.operator.get("/metrics")[1])
+        before = MetricsPage(team.operator.get("/metrics")[1])
         time.sleep(seconds)
-        after = Scraped(team.operator.get("/metrics")[1])
+        after = MetricsPage(team.operator.get("/metrics")[1])
         reads = after.reads() - before.reads()
-        found[f"reads per {kind} job and hour"] = hourly(reads, seconds, number)
+        reads_by_kind[f"reads per {kind} job and hour"] = hourly(reads, seconds, number)
         team.kubectl("delete", "rlhfjobs", "--all", f"--namespace={team.namespace}", "--wait=false")
         wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), LIMIT_SECONDS, "no jobs")
-    return found
+    return reads_by_kind
 
 
 def main() -> None:
-    """Read the command line, measure, report."""
+    """Read the command line, measure and report."""
     parser = make_parser(__doc__)
     parser.add_argument("--jobs", type=int, default=200, help="submitted at once (default 200)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a driver (default 30)")
-    parser.add_argument("--idle", type=float, default=20.0, help="seconds settled (default 20)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time of a driver (default 30)")
+    parser.add_argument(
+        "--idle", type=float, default=20.0, help="seconds of idle measurements (default 20)"
+    )
     parser.add_argument(
         "--waiting",
         type=int,
@@ -296,12 +313,13 @@ def main() -> None:
         "--ended", type=int, default=1000, help="jobs whose memory is counted (default 1000)"
     )
     parser.add_argument(
-        "--rest", type=float, default=15.0, help="seconds until an operator rests (default 15)"
+        "--rest", type=float, default=15.0, help="seconds after an operator's start (default 15)"
     )
     parser.add_argument(
-        "--watch", type=float, default=60.0, help="seconds waiting and running (default 60)"
+        "--watch", type=float, default=60.0, help="seconds of counting reads (default 60)"
     )
     options = parse(parser, jobs=2, seconds=2.0, idle=1.0, waiting=1, ended=2, rest=1.0, watch=1.0)
+    # One GPU per job, and one node more.
     nodes = 1 + -(-options.jobs // GPUS_OF_A_NODE)
     note(f"starting a control plane with {nodes} fake nodes")
     with (
@@ -318,6 +336,7 @@ def main() -> None:
                 measured["MiB per 1,000 ended jobs"] = per_thousand(
                     team, options.ended, options.rest
                 )
+        # Drivers that do not end while reads of running jobs are counted.
         heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
         if options.waiting:
             with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:

@@ -134,6 +134,7 @@ def print_gains(models: Sequence[str], comparisons: dict[tuple[str, int], Compar
             result = comparisons.get((model, num_gpus)) if batch is SHORT else None
             if result is None:
                 note(f"{model} on {num_gpus} GPUs, responses of {batch.response_tokens} tokens")
+                # Only the best plan and the rules are shown.
                 result = compare(model, num_gpus, batch, kinds=())
             rows.append(gain_row(model, num_gpus, batch, result))
             share = gain(result)

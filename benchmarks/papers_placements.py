@@ -17,12 +17,13 @@ from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.strategies.placements import placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
-MAX_FITTED_OF_KIND, MAX_FITTED = 400, 400
-"""Candidates that are fitted into memory: per kind of placement, and by the planner's search."""
+MAX_CANDIDATES_OF_KIND, MAX_CANDIDATES = 400, 400
+"""Compute configs checked against memory: per kind of placement, and by the planner's search."""
 COLOCATED, SPLIT, STANDALONE = (
     kind.value for kind in (PlacementType.COLOCATED, PlacementType.SPLIT, PlacementType.STANDALONE)
 )
@@ -80,14 +81,16 @@ def compare(
     rules = {rule.alternative.name: rule for rule in baselines(problem, hardware)}
     fitted = {name: rule.job for name, rule in rules.items() if rule.job is not None}
     family = tuple(placements(problem))
-    best = find_plan(problem, hardware, family, tuple(fitted.values()), MAX_FITTED)
+    best = find_plan(problem, hardware, family, tuple(fitted.values()), MAX_CANDIDATES)
     cpu_seconds = process_time() - begin
     best_of_kind = {}
     for kind in kinds:
         placements_of_kind = [placement for placement in family if kind_of(placement) == kind]
         # Rules and kinds share names: the rule's plan is the first incumbent.
         incumbents = [fitted[kind]] if kind in fitted else []
-        result = find_plan(problem, hardware, placements_of_kind, incumbents, MAX_FITTED_OF_KIND)
+        result = find_plan(
+            problem, hardware, placements_of_kind, incumbents, MAX_CANDIDATES_OF_KIND
+        )
         if result.fitted is not None:
             best_of_kind[kind] = result
     seconds_by_rule = {
@@ -134,17 +137,18 @@ def winner(seconds: Mapping[str, float]) -> str:
     return min(seconds, key=lambda kind: seconds[kind]) if seconds else "none fits"
 
 
-def kind_of(placement: Placement) -> str | None:
+def kind_of(placement: JobStrategy) -> str | None:
     """The paper's name of a placement. None: it has none."""
+    roles = placement.roles
+    # The paper's actor generates where it is trained.
+    if any(roles[role].devices != own.devices for role, own in placement.engines.items()):
+        return None
     sets: dict[int, list[str]] = {}
-    for role, meshes in placement.items():
-        # The paper's actor generates where it is trained.
-        if meshes.generation.mesh != meshes.training.mesh:
-            return None
-        sets.setdefault(meshes.training.mesh.first_rank, []).append(role)
+    for role, strategy in roles.items():
+        sets.setdefault(strategy.devices.first_rank, []).append(role)
     if len(sets) == 1:
         return COLOCATED
-    if len(sets) == len(placement):
+    if len(sets) == len(roles):
         return STANDALONE
     with_actor = next(roles for roles in sets.values() if "actor" in roles)
     # The paper splits actor and reference from critic and reward model; it has no other split.
@@ -156,9 +160,10 @@ def meshes_text(result: SearchResult) -> str:
     if result.fitted is None:
         return "nothing fits"
     sets: dict[range, list[str]] = {}
-    for role, meshes in result.fitted.placed.placement.items():
-        sets.setdefault(meshes.training.mesh.ranks, []).append(role.removesuffix("_model"))
+    strategy = result.fitted.strategy
+    for role, own in strategy.roles.items():
+        sets.setdefault(own.devices.ranks, []).append(role.removesuffix("_model"))
         if role == "actor":
-            sets.setdefault(meshes.generation.mesh.ranks, []).append("generation")
+            sets.setdefault(strategy.engines[role].devices.ranks, []).append("generation")
     parts = sorted(sets.items(), key=lambda item: (item[0].start, -len(item[0])))
     return ", ".join(f"{' '.join(roles)} {ranks.start}-{ranks.stop - 1}" for ranks, roles in parts)

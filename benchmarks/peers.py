@@ -6,8 +6,8 @@ sort:  example 01 from a warm-started model: 64 prompts x 8, answers of 7 tokens
 long:  the builtin model at random, whose responses end with probability 1/64 per token: 16 prompts
        x 8, up to 256 tokens. Target: at most half of TRL's step.
 
-TRL lives in an environment of its own, .venv-trl, made here with uv. Runs take turns for several
-rounds. Its threads wait passively, as ours do: on a busy machine spinning ones cost it a factor 4.
+TRL has an environment of its own, .venv-trl, which this program creates with uv. Runs alternate
+over several rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from command_line import make_parser, parse
 from memory import run_and_weigh
-from outcome import judgement, note, print_json, print_table
+from outcome import note, print_json, print_table, target_result
 
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
 from runs import exact_match_at, median_of, quiet, rlhf_run, step_seconds
@@ -32,13 +32,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TRL_ENVIRONMENT = ROOT / ".venv-trl"
 TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0")
+# The first steps allocate memory.
 SKIPPED_STEPS = 3
-"""First steps, in which memory is allocated, of a run of more."""
+"""Steps at the start of a run that do not count."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One job, as both systems are told."""
+    """One job for both systems."""
 
     name: str
     prompts: int
@@ -50,7 +51,7 @@ class Scenario:
     quick_steps: int
     warm: bool
     target: float
-    """Ours must take at most this part of TRL's step time."""
+    """Limit of our step time, as a share of TRL's."""
     devices: tuple[int, ...]
 
     @property
@@ -99,7 +100,7 @@ class Measured:
     peak_mebibytes: list[float] = field(default_factory=list)
 
     def add(self, seconds: Sequence[float], accuracy: float | None, mebibytes: float) -> None:
-        """A run's step times, final accuracy and memory."""
+        """Add step times, final accuracy and memory of a run."""
         self.seconds.extend(seconds)
         self.medians.append(median_of(seconds))
         self.exact_match.extend([] if accuracy is None else [accuracy])
@@ -107,9 +108,10 @@ class Measured:
 
 
 def make_trl_environment() -> Path:
-    """TRL's environment, made on the first call; returns its interpreter."""
+    """Create TRL's environment if it is missing; returns its interpreter."""
     python = TRL_ENVIRONMENT / "bin" / "python"
     if not python.exists():
+        # Apart from ours: its packages need other versions.
         note(f"making {TRL_ENVIRONMENT.name} with {' '.join(TRL_PACKAGES)}")
         quiet(["uv", "venv", "--python", "3.11", str(TRL_ENVIRONMENT)])
         quiet(["uv", "pip", "install", "--python", str(python), *TRL_PACKAGES])
@@ -117,7 +119,7 @@ def make_trl_environment() -> Path:
 
 
 def make_model(scenario: Scenario, folder: Path) -> Path:
-    """The model that both start from."""
+    """Make the initial model of both systems."""
     model = folder / f"model-{scenario.name}"
     if scenario.warm:
         quiet([sys.executable, str(HERE / "warm_model.py"), str(model)])
@@ -127,12 +129,13 @@ def make_model(scenario: Scenario, folder: Path) -> Path:
 
 
 def run_trl(python: Path, scenario: Scenario, model: Path, steps: int, folder: Path) -> Measured:
-    """One run of TRL."""
+    """Measure one run of TRL."""
     threads = str(len(os.sched_getaffinity(0)))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "crds"), str(ROOT / "runtime")]),
         "OMP_NUM_THREADS": threads,
+        # As in our ranks. On a busy machine spinning threads cost TRL a factor 4.
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -148,6 +151,7 @@ def run_trl(python: Path, scenario: Scenario, model: Path, steps: int, folder: P
         f"--reward={scenario.reward}",
     ]
     finished = run_and_weigh(command, folder / "trl.log", environment)
+    # Libraries print to stdout, too; the answer comes last.
     answer = json.loads(finished.output.splitlines()[-1])
     measured = Measured()
     seconds = answer["seconds"][num_skipped(steps) :]
@@ -156,7 +160,7 @@ def run_trl(python: Path, scenario: Scenario, model: Path, steps: int, folder: P
 
 
 def run_ours(scenario: Scenario, model: Path, steps: int, devices: int, folder: Path) -> Measured:
-    """One run of ours."""
+    """Measure one run of ours."""
     manifest = folder / f"{scenario.name}.yaml"
     manifest.write_text(manifest_text(scenario, model, steps))
     records, finished = rlhf_run(manifest, folder / "run", [f"--devices={devices}"])
@@ -167,12 +171,12 @@ def run_ours(scenario: Scenario, model: Path, steps: int, devices: int, folder: 
 
 
 def num_skipped(steps: int) -> int:
-    """First steps of a run that do not count."""
+    """Number of steps at the start that do not count."""
     return min(SKIPPED_STEPS, steps - 1)
 
 
 def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
-    """The job as a manifest; JSON is YAML."""
+    """Manifest of our job."""
     spec = {
         "algorithm": {"type": "GRPO"},
         "models": {
@@ -188,6 +192,7 @@ def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
             "samplesPerPrompt": 8,
             "maxPromptTokens": 8,
             "maxResponseTokens": scenario.max_new_tokens,
+            # All at once, as TRL generates.
             "maxConcurrentSequences": scenario.prompts * 8,
         },
         "schedule": {
@@ -202,20 +207,20 @@ def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
         "metadata": {"name": f"peers-{scenario.name}"},
         "spec": spec,
     }
-    return json.dumps(job, indent=1)
+    return json.dumps(job, indent=1)  # JSON is YAML
 
 
 def measure(
     scenario: Scenario, python: Path | None, steps: int, rounds: int, scratch: Path
 ) -> dict[str, Measured]:
-    """All systems in turns, `rounds` times.
+    """Run all systems in turns, `rounds` times.
 
     Args:
         scenario: the job.
         python: TRL's interpreter. None: without TRL.
-        steps: of each run.
-        rounds: runs of each system.
-        scratch: gets models, runs and logs.
+        steps: length of a run.
+        rounds: runs per system.
+        scratch: folder for models, runs and logs.
     """
     model = make_model(scenario, scratch)
     systems: dict[str, Callable[[Path], Measured]] = {}
@@ -223,36 +228,37 @@ def measure(
         systems["TRL"] = partial(run_trl, python, scenario, model, steps)
     for devices in scenario.devices:
         systems[f"ours, {devices} rank(s)"] = partial(run_ours, scenario, model, steps, devices)
-    found = {system: Measured() for system in systems}
+    measured = {system: Measured() for system in systems}
+    # In turns: a slow hour slows all systems alike.
     for number in range(rounds):
-        for place, (system, run_in) in enumerate(systems.items()):
+        for position, (system, run_in) in enumerate(systems.items()):
             note(f"{scenario.name}, round {number + 1}: {system} (load {os.getloadavg()[0]:.1f})")
-            folder = scratch / f"{scenario.name}-{number}-{place}"
+            folder = scratch / f"{scenario.name}-{number}-{position}"
             folder.mkdir()
             run = run_in(folder)
-            found[system].seconds += run.seconds
-            found[system].medians += run.medians
-            found[system].exact_match += run.exact_match
-            found[system].peak_mebibytes += run.peak_mebibytes
-    return found
+            measured[system].seconds += run.seconds
+            measured[system].medians += run.medians
+            measured[system].exact_match += run.exact_match
+            measured[system].peak_mebibytes += run.peak_mebibytes
+    return measured
 
 
-def ratios_of(found: dict[str, Measured]) -> dict[str, float]:
-    """Step times by system as shares of TRL's; nothing without TRL."""
-    if "TRL" not in found:
+def ratios_of(measured: dict[str, Measured]) -> dict[str, float]:
+    """Step times by system, as shares of TRL's; empty without TRL."""
+    if "TRL" not in measured:
         return {}
-    trl = found["TRL"].medians
+    trl = measured["TRL"].medians
     return {
         system: median_of([a / b for a, b in zip(run.medians, trl, strict=True)])
-        for system, run in found.items()
+        for system, run in measured.items()
     }
 
 
 def report(
-    scenario: Scenario, steps: int, found: dict[str, Measured], smallest: bool
+    scenario: Scenario, steps: int, measured: dict[str, Measured], smallest: bool
 ) -> dict[str, object]:
-    """Table and verdict of one scenario; returns what goes into the JSON line."""
-    ratios = ratios_of(found)
+    """Print table and verdict of one scenario; returns its part of the JSON line."""
+    ratios = ratios_of(measured)
     header = [f"{scenario.name}, {steps} steps", "step s", "of TRL's", "exact match", "peak MiB"]
     rows = [
         [
@@ -262,12 +268,14 @@ def report(
             f"{median_of(run.exact_match):.3f}" if run.exact_match else None,
             max(run.peak_mebibytes),
         ]
-        for system, run in found.items()
+        for system, run in measured.items()
     ]
     print_table(header, rows)
     best = min((ratio for system, ratio in ratios.items() if system != "TRL"), default=None)
-    judged = "not judged" if best is None else judgement(best <= scenario.target, smallest=smallest)
-    print(f"{scenario.name}: target at most {scenario.target:g} of TRL's step time: {judged}\n")
+    result = "not checked"
+    if best is not None:  # None without TRL
+        result = target_result(best <= scenario.target, smallest=smallest)
+    print(f"{scenario.name}: target at most {scenario.target:g} of TRL's step time: {result}\n")
     return {
         "ratio": best,
         "target": scenario.target,
@@ -279,17 +287,17 @@ def report(
                 "exact_match": run.exact_match,
                 "peak_mebibytes": max(run.peak_mebibytes),
             }
-            for system, run in found.items()
+            for system, run in measured.items()
         },
     }
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, measure and report."""
     parser = make_parser(__doc__)
     names = sorted(SCENARIOS, reverse=True)
     parser.add_argument("--scenarios", choices=names, nargs="+", default=names)
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each system (default 2)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs per system (default 2)")
     parser.add_argument("--quick", action="store_true", help="few steps, one round")
     parser.add_argument("--output", type=Path, help="keep runs and logs here (default: nowhere)")
     parser.add_argument(
@@ -310,10 +318,10 @@ def main() -> None:
             steps = scenario.quick_steps if options.quick else scenario.steps
             rounds = 1 if options.quick else options.rounds
             try:
-                found = measure(scenario, python, steps, rounds, scratch)
+                measured = measure(scenario, python, steps, rounds, scratch)
             except RuntimeError as error:
                 sys.exit(f"bench-peers: {error}")
-            summary[name] = report(scenario, steps, found, options.smallest)
+            summary[name] = report(scenario, steps, measured, options.smallest)
     print_json(
         "peers",
         smallest=options.smallest,

@@ -1,9 +1,9 @@
 """bench-placement: a step of PPO on the same ranks, colocated and split.
 
 Runs example 02 with a reference on two ranks under `placement.type: Colocated` and `Split`, one
-after the other and again. Prints each one's step time, the share of it in which its ranks were idle
-between their first and last call, and a timeline of the step with the median time: one line for
-each process, a letter for each call.
+after the other and again. Prints for both the step time, the share of it in which ranks were idle
+between their first and last call, and a timeline of the step with the median time: one line per
+process, one letter per call.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ LETTERS = {
     "compute": "c",
     "train": "T",
 }
-"""Of calls; others are `x`."""
+"""Letters of calls in a timeline; other calls are `x`."""
+# The first steps allocate memory.
 SKIPPED = 3
-"""First steps, in which memory is allocated, of a run of more."""
+"""Steps at the start of a run that do not count."""
 
 
 def steps_under(placement: str, devices: int, steps: int, folder: Path) -> list[StepRecord]:
-    """The steps of a run under a placement, without the first ones where there are more."""
+    """Run the example under a placement; returns its steps without the first ones."""
     settings = {
         "placement": f"{{type: {placement}}}",
         "schedule.warmStart": "null",
         "schedule.evaluateEverySteps": "0",
+        # A KL penalty adds a reference model.
         "algorithm.ppo.klCoefficient": "0.01",
     }
     options = [f"--devices={devices}", f"--steps={steps}"]
@@ -63,20 +65,21 @@ def ranks_of(steps: Sequence[StepRecord]) -> list[str]:
 
 
 def idle_share(step: StepRecord, process: str) -> float:
-    """How much of a step's time a process does nothing, from its first call to its last end."""
+    """Share of a step in which a process runs no call."""
     begin, end = bounds(step.spans)
     busy = covered([(s.start, s.end) for s in step.spans if s.process == process])
     return 1 - busy / (end - begin)
 
 
 def bounds(spans: Sequence[Span]) -> tuple[float, float]:
-    """Unix seconds of the ranks' first start and last end; prompts are there long before."""
+    """Unix seconds of the ranks' first start and last end."""
+    # Only ranks: the data host prepares prompts long before.
     of_ranks = [span for span in spans if span.process.startswith("rank")]
     return min(span.start for span in of_ranks), max(span.end for span in of_ranks)
 
 
 def covered(intervals: Sequence[tuple[float, float]]) -> float:
-    """Seconds that at least one of some intervals covers."""
+    """Seconds in the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))
@@ -85,36 +88,38 @@ def covered(intervals: Sequence[tuple[float, float]]) -> float:
 
 
 def timeline(step: StepRecord) -> Iterator[str]:
-    """One line for each process: letters of its calls over the step's time, dots where it waits."""
+    """Yield a line per process: letters of its calls over time, dots where it waits."""
     begin, end = bounds(step.spans)
     for process in sorted({span.process for span in step.spans}):
         line = ["."] * WIDTH
         for span in (s for s in step.spans if s.process == process and s.start >= begin):
             first, last = (
+                # A little less than WIDTH, so that the end is the last column.
                 int((moment - begin) / (end - begin) * (WIDTH - 1e-6))
                 for moment in (span.start, span.end)
             )
-            for place in range(first, last + 1):
-                line[place] = LETTERS.get(span.call, "x")
+            for column in range(first, last + 1):
+                line[column] = LETTERS.get(span.call, "x")
         yield f"{process:<8} {''.join(line)}"
 
 
-def report(found: dict[str, list[StepRecord]], smallest: bool) -> None:
-    """Table, timelines, JSON."""
-    seconds = {name: median_of([s.seconds for s in steps]) for name, steps in found.items()}
+def report(steps_by_placement: dict[str, list[StepRecord]], smallest: bool) -> None:
+    """Print table, timelines and JSON."""
+    runs = steps_by_placement.items()
+    seconds = {name: median_of([s.seconds for s in steps]) for name, steps in runs}
     idle = {
         name: {p: statistics.mean(idle_share(s, p) for s in steps) for p in ranks_of(steps)}
-        for name, steps in found.items()
+        for name, steps in runs
     }
     ratio = seconds["Split"] / seconds["Colocated"]
     rows = [
         [name, 1000 * seconds[name], *(f"{share:.2f}" for share in idle[name].values())]
-        for name in found
+        for name, _ in runs
     ]
     header = [f"idle {rank}" for rank in next(iter(idle.values()))]
     print_table(["placement", "ms a step", *header], rows)
     print(f"split: {ratio:.2f}x of the colocated step")
-    for name, steps in found.items():
+    for name, steps in runs:
         middle = sorted(steps, key=lambda step: step.seconds)[len(steps) // 2]
         print(f"\n{name}, a step of {1000 * middle.seconds:.0f} ms")
         print("\n".join(timeline(middle)))
@@ -123,20 +128,20 @@ def report(found: dict[str, list[StepRecord]], smallest: bool) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, measure and report."""
     parser = make_parser(__doc__)
     parser.add_argument("--devices", type=int, default=2, help="ranks (default 2)")
-    parser.add_argument("--steps", type=int, default=15, help="of each run (default 15)")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
+    parser.add_argument("--steps", type=int, default=15, help="steps per run (default 15)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs per placement (default 2)")
     options = parse(parser, steps=2, rounds=1)
-    found: dict[str, list[StepRecord]] = {name: [] for name in PLACEMENTS}
+    measured: dict[str, list[StepRecord]] = {name: [] for name in PLACEMENTS}
     with tempfile.TemporaryDirectory(prefix="bench-placement-") as scratch:
         for number in range(options.rounds):
             for name in PLACEMENTS:
                 note(f"{name}, run {number + 1} of {options.rounds}")
                 folder = Path(scratch) / f"{name}-{number}"
-                found[name] += steps_under(name, options.devices, options.steps, folder)
-    report(found, options.smallest)
+                measured[name] += steps_under(name, options.devices, options.steps, folder)
+    report(measured, options.smallest)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The baseline of bench-step: GRPO in one process, as a careful person would write it in a script.
+"""The baseline of bench-step: GRPO in one process, as in a careful script.
 
 vLLM's `LLM.generate` and a Hugging Face model side by side: no Ray, no controller, no data plane.
-It takes a step when a line arrives on stdin and answers with a line of JSON: seconds by phase.
+A line on stdin starts a step; the answer is a line of JSON on stdout: seconds by phase.
 
 The same settings as ours: ordinary weights in vLLM, one forward pass over right-padded rows without
 an attention mask, the output projection only where a response token is predicted, fused AdamW, no
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# Before the imports below: vLLM and OpenMP read the environment then.
 os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
@@ -30,7 +31,7 @@ os.environ.update(
     OMP_WAIT_POLICY="PASSIVE",
 )
 
-import torch  # noqa: E402  (vLLM and OpenMP read the environment at import)
+import torch  # noqa: E402
 from plain_settings import (  # noqa: E402
     CLIP_RANGE,
     LEARNING_RATE,
@@ -55,6 +56,7 @@ class PlainLoop:
         set_num_threads = torch.set_num_threads
         import vllm.model_executor.layers.utils as layer_utils
 
+        # On CPUs vLLM packs weights for its own kernels; updates would not reach the packed copy.
         def plain_linear(layer: torch.nn.Module, remove_weight: bool = False) -> None:
             layer.cpu_linear = torch.nn.functional.linear
 
@@ -75,7 +77,7 @@ class PlainLoop:
             logprobs_mode="processed_logprobs",
             seed=0,
         )
-        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by nothing
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker disables it
         torch.set_num_threads(threads)
         self._sampling = SamplingParams(
             n=SAMPLES, temperature=1.0, max_tokens=MAX_NEW, logprobs=0, stop_token_ids=[END]
@@ -91,6 +93,7 @@ class PlainLoop:
             weight_decay=0,
             fused=True,
         )
+        # Warm-up as in example 01.
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(
             self._optimizer, lambda update: min(1.0, (update + 1) / WARMUP)
         )
@@ -99,11 +102,12 @@ class PlainLoop:
         self._phases: dict[str, float] = {}
 
     def step(self) -> dict[str, float]:
-        """One GRPO step; seconds by phase, and the mean reward."""
+        """Run one GRPO step; returns seconds by phase, and the mean reward."""
         self._phases = {}
         begin = time.perf_counter()
-        chosen = rows_for_step(self._step, TRAINING_ROWS, PROMPTS, True, 0)
-        rows = [self._rows[number] for number in chosen]
+        # The same prompts in the same order as ours.
+        numbers = rows_for_step(self._step, TRAINING_ROWS, PROMPTS, True, 0)
+        rows = [self._rows[number] for number in numbers]
         self._step += 1
         with self._phase("transition"):
             self._engine_model.load_weights(self._model.state_dict().items())
@@ -148,16 +152,18 @@ class PlainLoop:
             ]
         )
         grouped = scores.view(-1, SAMPLES)
+        # GRPO: rewards relative to the group's mean, in units of its standard deviation.
         spread = grouped.std(dim=1, keepdim=True) + 1e-4
         advantages = ((grouped - grouped.mean(dim=1, keepdim=True)) / spread).flatten()
         mask = torch.arange(longest - PROMPT_TOKENS) < lengths[:, None]
         hidden = self._model.model(input_ids=token_ids, use_cache=False).last_hidden_state
+        # Only where a response token is predicted: logits of prompts are not needed.
         logits = self._model.lm_head(hidden[:, PROMPT_TOKENS - 1 : -1][mask])
         targets = token_ids[:, PROMPT_TOKENS:][mask]
-        found = torch.log_softmax(logits, dim=1).gather(1, targets[:, None])[:, 0]
+        new = torch.log_softmax(logits, dim=1).gather(1, targets[:, None])[:, 0]
         old = torch.tensor([value for row in log_probs for value in row])
         per_token = torch.repeat_interleave(advantages, lengths)
-        ratio = (found - old).exp()
+        ratio = (new - old).exp()
         clipped = ratio.clamp(1 - CLIP_RANGE, 1 + CLIP_RANGE)
         loss = -torch.minimum(ratio * per_token, clipped * per_token).mean()
         loss.backward()
@@ -174,7 +180,7 @@ class PlainLoop:
 
 
 def main() -> None:
-    """Step on command: a line on stdin is a step, the end of stdin is the end."""
+    """Run a step per line on stdin, until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the warm-started model")
     parser.add_argument("--threads", type=int, required=True)
@@ -182,7 +188,7 @@ def main() -> None:
     parser.add_argument("--kv-cache-bytes", type=int, required=True, help="as in our plan")
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # libraries print to stdout
+    os.dup2(2, 1)  # libraries print to stdout, which is for answers
     loop = PlainLoop(options.folder, options.threads, options.max_num_seqs, options.kv_cache_bytes)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:

@@ -1,7 +1,8 @@
 """bench-recovery: from `kill -9` of a rank to the next training step, by phase.
 
-With the workers' libraries standing by (`failurePolicy.standby: true`) and without. The baseline is
-the start of the same command up to its first step: what a restart would take that keeps nothing.
+Measures with a standby that has imported the workers' libraries (`failurePolicy.standby: true`) and
+without. The baseline is the start of the same command up to its first step: the time of a restart
+that keeps nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ IN_SEQUENCE = ("noticed", "libraries", "models and engines", "restored and train
 
 
 def recovery(folder: Path, devices: int, step: int, standby: bool) -> dict[str, float]:
-    """Seconds by phase of one kill, in that step; there is a checkpoint after each.
+    """Kill a rank in `step` of a run with a checkpoint after every step.
 
-    `total`: until the first step afterwards is over. `cold start`: what the command took from its
-    beginning to its own first step.
+    Returns: seconds by phase. `total`: from the kill to the end of the next step. `cold start`:
+    from the start of the command to the end of its first step.
     """
     fault = f"kill:rank={devices - 1},phase=train,step={step}"
+    # Warm start and evaluations are no part of a recovery. A checkpoint after every step bounds the
+    # loss to one step.
     settings = (
         "schedule.warmStart=null",
         "schedule.evaluateEverySteps=0",
@@ -40,32 +43,34 @@ def recovery(folder: Path, devices: int, step: int, standby: bool) -> dict[str, 
     options = [f"--devices={devices}", f"--steps={step + 2}", "--inject", fault]
     options += [word for setting in settings for word in ("--set", f"spec.{setting}")]
     rlhf_run(EXAMPLE, folder, options)
+    # The injected fault writes this file just before it kills the rank.
     (struck,) = (folder / "logs").glob("*.struck")
     killed = struck.stat().st_mtime
     lines = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
-    first, again = (number for number, line in enumerate(lines) if line["kind"] == "run")
-    phases = [line["phases"] for line in lines[again:] if line["kind"] == "startup"][-1]
-    begun = lines[again]["workers_started"]
+    # One line of kind `run` per incarnation.
+    first, second = (number for number, line in enumerate(lines) if line["kind"] == "run")
+    phases = [line["phases"] for line in lines[second:] if line["kind"] == "startup"][-1]
+    restarted = lines[second]["workers_started"]
     ends = step_ends(folder)
     before, after = min(ends), min(end for end in ends if end > killed)
-    took = {name: phases[name] for name in ("libraries", "models and engines")}
+    startup = {name: phases[name] for name in ("libraries", "models and engines")}
     return {
-        "noticed": begun - killed,
-        **took,
-        "restored and trained": after - begun - sum(took.values()),
+        "noticed": restarted - killed,
+        **startup,
+        "restored and trained": after - restarted - sum(startup.values()),
         "total": after - killed,
         "cold start": before - lines[first]["started"],
     }
 
 
 def step_ends(folder: Path) -> list[float]:
-    """When each training step was over, by the workers' clocks."""
+    """End of every training step in Unix seconds, by the workers' clocks."""
     lines = RunFolder(folder).timeline.read_text().splitlines()
     return [max(span[-1] for span in json.loads(line)["spans"]) for line in lines]
 
 
 def report(measured: Mapping[str, Sequence[Mapping[str, float]]], smallest: bool) -> None:
-    """Table, ratios, JSON."""
+    """Print table, ratios and JSON."""
     columns = {
         kind: {name: value / 1000 for name, value in phase_medians(results).items()}
         for kind, results in measured.items()
@@ -90,9 +95,9 @@ def report(measured: Mapping[str, Sequence[Mapping[str, float]]], smallest: bool
 
 
 def main() -> None:
-    """Read the command line, measure, report."""
+    """Read the command line, measure and report."""
     parser = start_parser(__doc__)
-    parser.add_argument("--step", type=int, default=4, help="in which it is killed (default 4)")
+    parser.add_argument("--step", type=int, default=4, help="step of the kill (default 4)")
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     options = parse(parser, runs=1, step=2, kinds=["standing by"])
     measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in options.kinds}

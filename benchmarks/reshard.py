@@ -1,16 +1,15 @@
-"""bench-reshard: weights from training to generation, on four ranks, and what it costs by plan.
+"""bench-reshard: weights from training to generation, on four ranks, and their cost by plan.
 
-Three ways to fill each rank's generation parameters, in turns:
-reshard:   the plan's moves, straight into them
-gathering: every tensor to every rank in full, of which each keeps its part
-raw:       one all-gather that brings each rank as many bytes as the plan does, and nothing else;
-           and one all-to-all
+Three methods to fill a rank's generation parameters, in turns:
+reshard:   the plan's moves, straight into the parameters
+gathering: every tensor in full to every rank, which copies its part
+raw:       one all-gather, and one all-to-all, in which a rank receives as many bytes as by the plan
 
 Models are a tiny Llama and one of 100 M parameters; sources are tensor-parallel shards (1-4-1) and
 FSDP's rows (4), targets are tensor-parallel over 2 ranks, and the whole model on every rank, where
-an all-gather moves no more than the plan. What arrives is checked, and bytes that were moved are
-compared with the plan. Ranks talk by NCCL where there is a GPU for each, else by gloo.
-`--accounting` prints what a transition costs by HybridFlow's table 2; it moves nothing.
+an all-gather moves no more than the plan. Received weights are checked, and moved bytes are
+compared with the plan. Ranks use NCCL with a GPU per rank, else gloo.
+`--accounting` prints the cost of a transition as HybridFlow's table 2 does; it moves nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +49,17 @@ from rlhf_runtime.reshard.views import View, Views
 
 RANKS = 4
 AGAINST_GATHERING, AGAINST_RAW = 1.2, 1.5
-"""Targets: of the gathering's time times the share of its bytes; of the raw all-gather's time."""
+"""Targets: limits relative to gathering (in proportion to bytes) and to the raw all-gather."""
 ANSWER_SECONDS = 600.0
-"""Longest wait for the next measurement of any rank."""
+"""Limit of the wait for the next measurement of any rank."""
+# In the third case gathering moves as little as the plan. Moves of the tiny model are too short.
 HAVE_TARGETS = ("1-4-1 -> 1-2", "FSDP 4 -> tp 2")
-"""Cases that the targets hold for, of the larger model."""
+"""Cases with targets, for the larger model."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One rank's seconds by round, and the bytes that it moved."""
+    """Seconds by round and bytes of one rank."""
 
     reshard: list[float]
     gathering: list[float]
@@ -71,7 +71,8 @@ class Measured:
 
 
 def run_rank(rank: int, model: str, rounds: int, folder: Path, out: Any) -> None:
-    """One rank of a model's measurements."""
+    """Measure all cases of a model, as one rank. Collective."""
+    # Ranks share the cores of this machine.
     torch.set_num_threads(1)
     backend = use_device(rank)
     store = f"file://{folder}/store"
@@ -79,33 +80,34 @@ def run_rank(rank: int, model: str, rounds: int, folder: Path, out: Any) -> None
     for case in CASES:
         if rank == 0:
             note(f"{model}, {case}")
-        out.put((rank, case, measured_on(rank, model, case, rounds)))
+        out.put((rank, case, measure_case(rank, model, case, rounds)))
         dist.barrier()
     dist.destroy_process_group()
 
 
-def measured_on(rank: int, model: str, case: str, rounds: int) -> Measured:
-    """A rank's part of a measurement. Collective."""
+def measure_case(rank: int, model: str, case: str, rounds: int) -> Measured:
+    """Measure one case, as one rank. Collective."""
     source, target = layouts_of(SHAPES[model], case)
     plan = plan_reshard(source, target)
     sources, targets = views_of(source, rank), empty_views(target, rank)
     transfer = PreparedTransfer(plan, rank, sources, targets)
     received = max(plan.traffic.received)
-    ways: dict[str, Callable[[], object]] = {
+    methods: dict[str, Callable[[], object]] = {
         "reshard": transfer.run,
         "gathering": partial(gather_all, source, sources, targets),
         "all_gather": raw_all_gather(received),
         "all_to_all": raw_all_to_all(received),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
     for number in range(rounds + 1):
-        for name, way in ways.items():
+        for name, run in methods.items():
             wait_for_all()
             start = time.perf_counter()
-            way()
-            wait_for_all()
-            if number:  # the first one takes memory
+            run()
+            wait_for_all()  # a transition ends when its last rank has ended
+            if number:  # the first round allocates memory
                 seconds[name].append(time.perf_counter() - start)
+    # Zeroed, so that the check sees this transfer and no earlier one.
     for views in targets.values():
         for tensor, _ in views:
             tensor.zero_()
@@ -117,7 +119,7 @@ def measured_on(rank: int, model: str, case: str, rounds: int) -> Measured:
 
 
 def use_device(rank: int) -> str:
-    """Let tensors be made on a GPU of the rank's own, or on the CPU; returns the backend."""
+    """Make a GPU of the rank's own, or the CPU, torch's default; returns the backend."""
     if torch.cuda.device_count() < RANKS:
         return BACKENDS["cpu"]
     torch.cuda.set_device(rank)
@@ -126,49 +128,56 @@ def use_device(rank: int) -> str:
 
 
 def wait_for_all() -> None:
-    """Until every rank has done what it was told."""
+    """Wait until every rank has finished its work. Collective."""
+    # On a GPU a call returns before its work is done.
     if torch.get_default_device().type == "cuda":
         torch.cuda.synchronize()
     dist.barrier()
 
 
 def layouts_of(llama: Llama, case: str) -> tuple[Layout, Layout]:
-    """Training's layout, and generation's in the groups that move least from it."""
+    """Layouts of training and generation, in the groups with the least traffic."""
     mesh, tensor_size = CASES[case]
     return training_layout(llama, mesh), generation_layout(llama, mesh, tensor_size)
 
 
 def part(shape: tuple[int, ...], box: TensorSlice) -> Tensor:
-    """A box of a tensor whose elements are numbered."""
+    """Slice of a tensor with numbered elements."""
+    # Numbers are all different, so a slice in the wrong position is noticed.
     numbers = torch.arange(prod(shape), dtype=torch.float32).view(shape)
     return numbers[box.slices_in(TensorSlice.full(shape))].clone()
 
 
 def views_of(layout: Layout, rank: int) -> Views:
-    """A rank's pieces, each in a tensor of its own, with numbered elements."""
+    """Pieces of a rank, in tensors of their own, with numbered elements."""
     return {n: [View(part(layout.shapes[n], box), box)] for n, box in layout.pieces[rank]}
 
 
 def empty_views(layout: Layout, rank: int) -> Views:
-    """A rank's pieces, each in a tensor of its own."""
+    """Pieces of a rank, in tensors of their own, filled with zeros."""
     return {name: [View(torch.zeros(box.shape), box)] for name, box in layout.pieces[rank]}
 
 
 def check_arrived(layout: Layout, rank: int, views: Views) -> None:
-    """Raises RuntimeError when a rank does not hold the numbered elements of its pieces."""
+    """Check a rank's pieces.
+
+    Raises:
+        RuntimeError: a piece has other elements than the numbered ones.
+    """
     for name, box in layout.pieces[rank]:
         if not torch.equal(views[name][0].tensor, part(layout.shapes[name], box)):
             raise RuntimeError(f"rank {rank} has something else for {name}")
 
 
 def gather_all(source: Layout, sources: Views, targets: Views) -> None:
-    """Every tensor in full on every rank, one after the other; each keeps its target's part."""
+    """Gather tensors one after the other and copy the target's part. Collective."""
     for name, shape in source.shapes.items():
         ((own, own_box),) = sources[name]
         full = own
-        if own_box.shape != shape:
+        if own_box.shape != shape:  # replicated otherwise
             parts = [torch.empty_like(own) for _ in range(RANKS)]
             dist.all_gather(parts, own)
+            # The dimension in which ranks have slices.
             dim = next(d for d, length in enumerate(shape) if own_box.shape[d] != length)
             full = torch.cat(parts, dim)
         for tensor, box in targets[name]:
@@ -176,25 +185,26 @@ def gather_all(source: Layout, sources: Views, targets: Views) -> None:
 
 
 def raw_all_gather(received: int) -> Callable[[], object]:
-    """An all-gather of flat tensors after which each rank has received so many elements."""
+    """Make an all-gather of flat tensors in which a rank receives so many elements."""
+    # A rank's own part is not received.
     own = torch.ones(received // (RANKS - 1))
     gathered = torch.empty(RANKS * own.numel())
     return partial(dist.all_gather_single, gathered, own)
 
 
 def raw_all_to_all(received: int) -> Callable[[], object]:
-    """An all-to-all of flat tensors in which each rank receives so many elements."""
+    """Make an all-to-all of flat tensors in which a rank receives so many elements."""
     own = torch.ones(RANKS * (received // (RANKS - 1)))
     return partial(dist.all_to_all_single, torch.empty_like(own), own)
 
 
 def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
-    """Measurements of all ranks, in their order, by case.
+    """Measure a model; returns measurements of ranks 0, 1, ... by case.
 
     Raises:
         RuntimeError: a rank failed; its traceback is on stderr.
     """
-    context = multiprocessing.get_context("forkserver")  # which imports this file once
+    context = multiprocessing.get_context("forkserver")  # imports this file once for all ranks
     out: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="bench-reshard-") as folder:
         ranks = [
@@ -208,6 +218,7 @@ def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
             for process in ranks:
                 process.join()
         finally:
+            # After a failure of one, the others wait in a collective.
             for process in ranks:
                 if process.pid is not None:
                     process.kill()
@@ -216,10 +227,10 @@ def measure(model: str, rounds: int) -> dict[str, list[Measured]]:
 
 
 def answers(ranks: Sequence[Any], out: Any) -> Iterator[tuple[int, str, Measured]]:
-    """Yield all measurements as they come.
+    """Yield measurements in the order of their arrival.
 
     Raises:
-        RuntimeError: a rank failed, or no rank has measured anything for too long.
+        RuntimeError: a rank failed, or no rank answered in time.
     """
     missing, deadline = RANKS * len(CASES), time.monotonic() + ANSWER_SECONDS
     while missing:
@@ -231,13 +242,15 @@ def answers(ranks: Sequence[Any], out: Any) -> Iterator[tuple[int, str, Measured
             if time.monotonic() > deadline:
                 raise RuntimeError(f"no rank answered within {ANSWER_SECONDS:g} s") from None
         else:
+            # Cases take minutes in all, so the limit is one of silence.
             missing, deadline = missing - 1, time.monotonic() + ANSWER_SECONDS
 
 
 def report(model: str, case: str, ranks: list[Measured], smallest: bool) -> dict[str, object]:
-    """Compare bytes with the plan and times with the baselines; print a line for each target."""
+    """Compare bytes with the plan and times with the baselines; print a line per target."""
     source, target = layouts_of(SHAPES[model], case)
     traffic = plan_reshard(source, target).traffic
+    # A plan that is not executed as planned makes every other figure worthless.
     for rank, measured in enumerate(ranks):
         planned = ELEMENT_BYTES * traffic.sent[rank], ELEMENT_BYTES * traffic.received[rank]
         if planned != (measured.sent, measured.received):
@@ -246,11 +259,11 @@ def report(model: str, case: str, ranks: list[Measured], smallest: bool) -> dict
     gathered = sum(size - source.num_elements(rank) for rank in range(RANKS))
     share = sum(traffic.received) / gathered
     first = ranks[0]
-    against = paired_ratio(first.reshard, first.gathering)
+    ratio = paired_ratio(first.reshard, first.gathering)
     raw = paired_ratio(first.reshard, first.all_gather)
     if case in HAVE_TARGETS and (smallest or model == "100M"):
         name = f"{case}, {share:.2f} of the bytes, time against gathering / that share"
-        print(verdict(name, against / share, AGAINST_GATHERING, smallest=smallest))
+        print(verdict(name, ratio / share, AGAINST_GATHERING, smallest=smallest))
         name = f"{case}, time against a raw all-gather"
         print(verdict(name, raw, AGAINST_RAW, smallest=smallest))
     return {
@@ -258,22 +271,22 @@ def report(model: str, case: str, ranks: list[Measured], smallest: bool) -> dict
         "case": case,
         "share": share,
         "MB": ELEMENT_BYTES * max(traffic.received) / 1e6,
-        "staged MB": max(each.staged for each in ranks) / 1e6,
+        "staged MB": max(measured.staged for measured in ranks) / 1e6,
         "reshard ms": milliseconds(first.reshard),
         "gathering ms": milliseconds(first.gathering),
         "all-gather ms": milliseconds(first.all_gather),
         "all-to-all ms": milliseconds(first.all_to_all),
-        "/ gathering": against,
+        "/ gathering": ratio,
         "/ all-gather": raw,
         "/ all-to-all": paired_ratio(first.reshard, first.all_to_all),
     }
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, measure and report."""
     parser = make_parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--rounds", type=int, default=7, help="of each way (default 7)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per method (default 7)")
     parser.add_argument("--accounting", action="store_true", help="print table 2 and end")
     options = parse(parser, models=["tiny"], rounds=1)
     if options.accounting:

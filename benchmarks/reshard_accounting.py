@@ -1,4 +1,4 @@
-"""What a transition costs each rank, by HybridFlow's table 2, for a Llama of 70 B parameters."""
+"""Cost of a transition per rank, as in HybridFlow's table 2, for a Llama of 70 B parameters."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ PLANNED_RANKS = 128
 
 
 def print_accounting() -> None:
-    """Tables of the three schemes, and the seconds that planning takes on 128 ranks."""
+    """Print a table of the schemes, and the time of planning for 128 ranks."""
     llama, topology = LLAMA_70B, Topology.regular(RANKS, RANKS_PER_NODE)
     by_rows, by_tensor = sharded(RANKS), tensor_parallel(RANKS, TENSOR)
     rows, trained = (training_layout(llama, mesh) for mesh in (by_rows, by_tensor))
+    # DeepSpeed-Chat and vanilla: engines of neighbouring ranks, as the paper describes them.
     neighbours = engine_layout(llama, tensor_parallel(RANKS, GENERATION_TENSOR))
-    chosen, of_rows = (
+    # Ours: the planner chooses engines that move the least.
+    chosen, from_rows = (
         generation_layout(llama, mesh, GENERATION_TENSOR, RANKS_PER_NODE)
         for mesh in (by_tensor, by_rows)
     )
@@ -51,7 +53,7 @@ def print_accounting() -> None:
         *lines_of("DeepSpeed-Chat", rows, neighbours, topology, gathers=True),
         *lines_of("vanilla", trained, neighbours, topology, gathers=True),
         *lines_of("HybridFlow", trained, chosen, topology, gathers=False),
-        *lines_of("FSDP rows, planned", rows, of_rows, topology, gathers=False),
+        *lines_of("FSDP rows, planned", rows, from_rows, topology, gathers=False),
     ]
     header = ["scheme", "cut", "elements", "received", "between nodes", "peak", "redundant"]
     print_table(header, lines)
@@ -62,7 +64,7 @@ def print_accounting() -> None:
 def lines_of(
     scheme: str, source: Layout, target: Layout, topology: Topology, gathers: bool
 ) -> list[list[object]]:
-    """A line for each kind of cut, and one for all."""
+    """Cells by kind of cut, and for all tensors."""
     rows = []
     for kind, names in [*tensors_by_cut(source, target).items(), ("all", tuple(source.shapes))]:
         one, other = select_tensors(source, names), select_tensors(target, names)
@@ -71,6 +73,7 @@ def lines_of(
         else:
             accounts = reshard_costs(one, other, plan_reshard(one, other, topology))
         size = sum(prod(shape) for shape in one.shapes.values())
+        # The slowest rank decides; the worst of one column may be another rank than of the next.
         worst = (
             max(a.received for a in accounts),
             max(a.received_between for a in accounts),
@@ -82,7 +85,7 @@ def lines_of(
 
 
 def planning_seconds() -> float:
-    """Layouts, groups, plan and its own moves of a job on 128 ranks, as one of them makes them."""
+    """Seconds in which one of 128 ranks plans: layouts, groups, plan and its own moves."""
     start = perf_counter()
     mesh = tensor_parallel(PLANNED_RANKS, TENSOR)
     source = training_layout(LLAMA_70B, mesh)

@@ -1,4 +1,4 @@
-"""Llamas, and how training and generation lay them out over ranks."""
+"""Llamas, and their layouts in training and generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Llama:
-    """A model's dimensions."""
+    """Dimensions of a model."""
 
     layers: int
     hidden: int
@@ -30,21 +30,21 @@ class Llama:
 
     @property
     def decoder(self) -> DecoderShape:
-        """What the planner knows of it."""
-        head = self.key_value // self.key_value_heads
+        """Shape for the planner."""
+        head_dim = self.key_value // self.key_value_heads
         return DecoderShape(
             num_layers=self.layers,
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
-            num_attention_heads=self.hidden // head,
+            num_attention_heads=self.hidden // head_dim,
             num_key_value_heads=self.key_value_heads,
-            head_dim=head,
+            head_dim=head_dim,
             vocab_size=self.vocabulary,
         )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every tensor, by Hugging Face name."""
+        """Shapes of tensors by Hugging Face name."""
         shapes: dict[str, tuple[int, ...]] = {
             "model.embed_tokens.weight": (self.vocabulary, self.hidden),
             "model.norm.weight": (self.hidden,),
@@ -72,12 +72,12 @@ LLAMA_70B = Llama(80, 8192, 28672, 1024, 8, 128256)
 
 
 def sharded(ranks: int) -> Mesh:
-    """FSDP2 on so many ranks."""
+    """Mesh of FSDP2."""
     return Mesh(pool="ranks", data=ranks)
 
 
 def tensor_parallel(ranks: int, size: int) -> Mesh:
-    """Megatron's tensor groups of so many neighbours; groups are replicas of each other."""
+    """Mesh of Megatron's tensor groups of `size` neighbours; groups are replicas."""
     return Mesh(pool="ranks", data=ranks // size, tensor=size)
 
 
@@ -86,11 +86,11 @@ CASES: dict[str, tuple[Mesh, int]] = {
     "FSDP 4 -> tp 2": (sharded(4), 2),
     "1-4-1 -> 1-1": (tensor_parallel(4, 4), 1),
 }
-"""How training lays a model out, and the ranks of a generation group."""
+"""Training mesh, and the ranks of a generation group, by name."""
 
 
 def training_layout(llama: Llama, mesh: Mesh) -> Layout:
-    """What each rank trains."""
+    """Slices that ranks train."""
     if mesh.tensor > 1:
         return engine_layout(llama, mesh)
     ranks = range(mesh.data)
@@ -98,7 +98,8 @@ def training_layout(llama: Llama, mesh: Mesh) -> Layout:
 
 
 def rows_of(llama: Llama, rank: int, ranks: int) -> Iterator[Piece]:
-    """FSDP2: every tensor cut by rows."""
+    """Yield a rank's pieces under FSDP2."""
+    # FSDP2 shards every tensor in dimension 0.
     for name, shape in llama.shapes.items():
         yield Piece(name, shard_slice(shape, 0, rank, ranks))
 
@@ -106,17 +107,19 @@ def rows_of(llama: Llama, rank: int, ranks: int) -> Iterator[Piece]:
 def generation_layout(
     llama: Llama, trained: Mesh, size: int, ranks_per_node: int | None = None
 ) -> Layout:
-    """Generation in groups of so many ranks, those that the planner chooses."""
-    cut = trained.tensor * trained.pipeline > 1
-    engine = TrainingEngineType.MEGATRON if cut else TrainingEngineType.FSDP
+    """Slices of generation in groups of `size` ranks, which the planner chooses."""
+    # Only Megatron trains with tensor or pipeline parallelism.
+    is_model_parallel = trained.tensor * trained.pipeline > 1
+    engine = TrainingEngineType.MEGATRON if is_model_parallel else TrainingEngineType.FSDP
     model = TrainedModel(llama.decoder, trained, ELEMENT_BYTES, engine)
     per_node = ranks_per_node or trained.num_devices
     return engine_layout(llama, engine_meshes({"model": model}, size, per_node)["model"])
 
 
 def engine_layout(llama: Llama, mesh: Mesh) -> Layout:
-    """What each rank of tensor groups holds."""
+    """Slices of tensor-parallel ranks."""
     shapes, size = llama.shapes, mesh.tensor
     parts = [tensor_parallel_pieces(shapes, i, size, llama.key_value_heads) for i in range(size)]
-    held = {rank: parts[i] for group in mesh.tensor_groups for i, rank in enumerate(group)}
-    return Layout(shapes, tuple(held[rank] for rank in mesh.ranks))
+    # Groups need not be neighbours, so pieces are looked up by rank.
+    pieces = {rank: parts[i] for group in mesh.tensor_groups for i, rank in enumerate(group)}
+    return Layout(shapes, tuple(pieces[rank] for rank in mesh.ranks))

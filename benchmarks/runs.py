@@ -1,8 +1,4 @@
-"""Runs `rlhf run` as a user would, and reads what it wrote.
-
-Its workers are forked from no `rlhf standby` but one that the benchmark has started, or that
-RLHF_STANDBY names.
-"""
+"""Runs `rlhf run` as a user would, and reads the files of the run."""
 
 from __future__ import annotations
 
@@ -20,8 +16,10 @@ from memory import Finished, run_and_weigh
 from rlhf_runtime.telemetry.records import RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+# A user's own `rlhf standby` would shorten starts: commands fork workers only from one that the
+# benchmark has started, or that RLHF_STANDBY names.
 ENVIRONMENT = {"RLHF_STANDBY": f"benchmark {os.getpid()}"} | os.environ
-"""Variables of commands. They share a fork server with nobody else, unless RLHF_STANDBY is set."""
+"""Environment variables of commands."""
 RLHF = Path(sys.executable).with_name("rlhf")
 EXACT_MATCH = "evaluation/exact_match"
 
@@ -29,12 +27,13 @@ EXACT_MATCH = "evaluation/exact_match"
 def rlhf_run(
     manifest: Path, output: Path, options: Sequence[str] = ()
 ) -> tuple[RunRecords, Finished]:
-    """Run a manifest into a new folder; its records, and the memory that it took.
+    """Run a manifest into a new folder; returns its records and peak memory.
 
     Raises:
         RuntimeError: it failed; the message has the end of its log.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the folder, which is the command's.
     log = output.with_name(output.name + ".log")
     command = [str(RLHF), "run", str(manifest), f"--output={output}", *options]
     finished = run_and_weigh(command, log, ENVIRONMENT)
@@ -42,12 +41,13 @@ def rlhf_run(
 
 
 def step_seconds(records: RunRecords, skip: int = 3) -> list[float]:
-    """Seconds of every step but the first ones, in which memory is allocated."""
+    """Seconds of steps, without the first `skip`."""
+    # The first steps allocate memory.
     return [step.seconds for step in records.steps[skip:]]
 
 
 def training_seconds(records: RunRecords) -> float:
-    """Seconds of reinforcement learning: all training steps, without evaluations."""
+    """Seconds of all training steps, without evaluations."""
     return sum(step.seconds for step in records.steps)
 
 
@@ -61,12 +61,12 @@ def exact_match_at(records: RunRecords) -> dict[int, float]:
 
 
 def median_of(values: Sequence[float]) -> float:
-    """The median; 0 for nothing."""
+    """Median; 0 without values."""
     return statistics.median(values) if values else 0.0
 
 
 def quiet(command: Sequence[str]) -> None:
-    """Run a command whose output nobody needs.
+    """Run a command and discard its output.
 
     Raises:
         RuntimeError: it failed; the message has its stderr.
@@ -77,8 +77,8 @@ def quiet(command: Sequence[str]) -> None:
 
 
 def start_parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser of a benchmark of starts: `runs` and `devices`."""
+    """Make a parser for benchmarks of starts: `--runs` and `--devices`."""
     parser = make_parser(about)
-    parser.add_argument("--runs", type=int, default=3, help="of each kind (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="runs per kind (default 3)")
     parser.add_argument("--devices", type=int, default=1, help="ranks (default 1)")
     return parser

@@ -1,8 +1,7 @@
-"""bench-step: a whole GRPO step of example 01 against a plain loop in one process.
+"""bench-step: a full GRPO step of example 01 against a plain loop in one process.
 
-Ours has all that a job has: Ray, controller, workers, passes submitted ahead, files. It rests after
-every few steps while the plain loop, a child process, takes as many, so that both meet the same
-machine.
+Ours is a complete job: Ray, controller, workers, passes submitted ahead, files. The two sides run a
+few steps in turns; the plain loop is a child process.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ TARGET = 1.15
 
 
 class PlainLoop:
-    """The child process with the baseline."""
+    """Child process with the baseline."""
 
     def __init__(self, model: Path, plan: Plan, threads: int, log: Path) -> None:
         (generation,) = plan.generations
@@ -79,11 +78,11 @@ class PlainLoop:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait for its model and engine."""
+        """Wait for model and engine of the child."""
         self._read()
 
     def step(self) -> dict[str, float]:
-        """One step of the baseline; seconds by phase."""
+        """Run one step; returns seconds by phase."""
         assert self._process.stdin is not None
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
@@ -91,6 +90,7 @@ class PlainLoop:
 
     def close(self) -> None:
         """End the child."""
+        # It steps until its stdin ends.
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=60)
@@ -106,7 +106,7 @@ class PlainLoop:
 
 
 class OurRun:
-    """Our workers and driver, taking blocks of steps as a job does: submitted ahead, journalled."""
+    """Our workers and driver; they run blocks of steps as a job does."""
 
     def __init__(
         self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
@@ -124,21 +124,24 @@ class OurRun:
         self.records: list[dict[str, float]] = []
 
     def block(self, count: int) -> float:
-        """So many steps, from the first call sent to the last record written: seconds of one."""
+        """Run `count` steps; returns the mean seconds of one.
+
+        Measured from the first submitted call to the last written record.
+        """
         begin = time.perf_counter()
-        keep_ahead(map(self._send, range(count)), self._finish, PASSES_AHEAD)
+        keep_ahead(map(self._submit, range(count)), self._finish, PASSES_AHEAD)
         return (time.perf_counter() - begin) / count
 
     def close(self) -> None:
         """End the workers."""
         self._workers.close()
 
-    def _send(self, _number: int) -> tuple[int, SubmittedPass]:
+    def _submit(self, _number: int) -> tuple[int, SubmittedPass]:
         self._step += 1
         return self._step, self._stepper.train(self._algorithm, self._step)
 
-    def _finish(self, sent: tuple[int, SubmittedPass]) -> None:
-        step, submitted = sent
+    def _finish(self, numbered: tuple[int, SubmittedPass]) -> None:
+        step, submitted = numbered
         record = step_record(step, self._stepper.wait(submitted), self._rewards)
         self._journal.step(record)
         self.records.append(dict(record.phases))
@@ -146,7 +149,7 @@ class OurRun:
 
 @dataclass
 class Measured:
-    """Seconds of one step by block, and seconds by phase of every step; either side."""
+    """Mean seconds of a step by block, and seconds by phase of every step, of both sides."""
 
     ours: list[float] = field(default_factory=list)
     baseline: list[float] = field(default_factory=list)
@@ -155,15 +158,21 @@ class Measured:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> Measured:
-    """Run both; `folder` holds the model and our run."""
+    """Run both sides in turns.
+
+    Args:
+        options: the command line.
+        folder: for the model, our run and logs.
+    """
     blocks, steps = options.blocks, options.steps
     model = folder / "warm"
     note("making a warm-started model for both")
     program = [sys.executable, str(HERE / "warm_model.py"), str(model)]
     quiet([*program, f"--steps={options.warm_steps}"])
-    job = job_from(EXAMPLE, model, (blocks + 1) * steps)
+    job = job_from(EXAMPLE, model, (blocks + 1) * steps)  # one block does not count
     _, plan = make_plan(job, pools_of(job, 1))
     threads = len(os.sched_getaffinity(0))
+    # Both start at the same time; one waits for the other before anything is measured.
     note("starting the plain loop, and our workers beside it")
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
     run_folder = RunFolder(folder / "run")
@@ -172,7 +181,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     settings = WorkerSettings(
         models=folder / "models",
         logs=folder / "logs",
-        python_path=(),
+        python_path=(),  # the example has no code of its own
         threads_per_rank=threads,
         timeout_seconds=600.0,
     )
@@ -195,23 +204,25 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
 
 
 def _in_turns(ours: OurRun, baseline: PlainLoop, blocks: int, steps: int) -> Measured:
-    """The first block of either is not counted: memory is allocated and modules are imported."""
+    """Run blocks of both sides in turns."""
+    # In turns, so that a slow minute of the machine slows both. The first block does not count:
+    # memory is allocated and modules are imported.
     measured = Measured()
     for number in range(blocks + 1):
-        mine = ours.block(steps)
-        theirs = [baseline.step() for _ in range(steps)]
+        our_seconds = ours.block(steps)
+        records = [baseline.step() for _ in range(steps)]
         if number == 0:
             ours.records.clear()
             continue
-        measured.ours.append(mine)
-        measured.baseline.append(statistics.fmean(record["step"] for record in theirs))
-        measured.baseline_phases.extend(theirs)
+        measured.ours.append(our_seconds)
+        measured.baseline.append(statistics.fmean(record["step"] for record in records))
+        measured.baseline_phases.extend(records)
     measured.our_phases = ours.records
     return measured
 
 
 def job_from(example: Path, model: Path, steps: int) -> RLHFJob:
-    """The example, started from a model that is warm already, without evaluations in between."""
+    """Job of the example, from a warm-started model and without evaluations."""
     changes = [
         "spec.schedule.warmStart=null",
         "spec.schedule.evaluateEverySteps=0",
@@ -223,12 +234,13 @@ def job_from(example: Path, model: Path, steps: int) -> RLHFJob:
 
 
 def report(measured: Measured, options: argparse.Namespace) -> None:
-    """Table, verdict, JSON."""
+    """Print table, verdict and JSON."""
     left, right = phase_medians(measured.our_phases), phase_medians(measured.baseline_phases)
     del right["step"], right["reward"]
+    # Phases do not cover a step: ours is measured over blocks, the baseline's has gaps.
     for phases, steps in ((left, measured.ours), (right, measured.baseline)):
-        whole = milliseconds(steps)
-        phases.update(rest=whole - sum(phases.values()), step=whole)
+        step = milliseconds(steps)
+        phases.update(rest=step - sum(phases.values()), step=step)
     print_table(
         ["median ms", "ours", "plain loop"],
         [[name, left.get(name), right.get(name)] for name in [*left][:-2] + ["rest", "step"]],
@@ -247,11 +259,13 @@ def report(measured: Measured, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line, measure and report."""
     parser = make_parser(__doc__)
-    parser.add_argument("--blocks", type=int, default=8, help="turns of either side (default 8)")
-    parser.add_argument("--steps", type=int, default=5, help="of a turn (default 5)")
-    parser.add_argument("--warm-steps", type=int, default=32, help="of the warm start (default 32)")
+    parser.add_argument("--blocks", type=int, default=8, help="turns per side (default 8)")
+    parser.add_argument("--steps", type=int, default=5, help="steps per turn (default 5)")
+    parser.add_argument(
+        "--warm-steps", type=int, default=32, help="steps of the warm start (default 32)"
+    )
     parser.add_argument("--output", type=Path, help="keep models and logs here (default: nowhere)")
     options = parse(parser, blocks=1, steps=1, warm_steps=1)
     if options.output is not None:

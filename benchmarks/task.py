@@ -1,7 +1,4 @@
-"""The sorting task as the baselines see it: token ids, prompts, rewards. Plain Python.
-
-The baselines must not need our runtime's data path, yet see the very same prompts.
-"""
+"""The sorting task of the baselines: token ids, prompts, rewards. Plain Python."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ from collections.abc import Sequence
 
 from rlhf_runtime.data.character_tokenizer import EOS_TOKEN, TOKENS
 
+# Baselines get the same prompts and tokens as ours, without our data path.
 END = TOKENS.index(EOS_TOKEN)
 IGNORED = -100
-"""A label that does not count in cross entropy."""
+"""Label that cross entropy ignores: torch's default."""
 
 _IDS = {token: number for number, token in enumerate(TOKENS)}
 
@@ -22,16 +20,17 @@ def encode(text: str) -> list[int]:
 
 
 def decode(tokens: Sequence[int]) -> str:
-    """The text of token ids; the end token and what follows are left out."""
-    kept = tokens[: tokens.index(END)] if END in tokens else tokens
-    return "".join(TOKENS[token] for token in kept)
+    """Text of token ids before the end token."""
+    response = tokens[: tokens.index(END)] if END in tokens else tokens
+    return "".join(TOKENS[token] for token in response)
 
 
 def exact_match(response: str, answer: str) -> float:
-    """1 for the right answer, else 0."""
+    """Return 1 for the right answer, else 0."""
     return float(response.strip() == answer)
 
 
 def digit_share(response: str, answer: str) -> float:
-    """The share of digits among a response's characters: a signal for responses of any length."""
+    """Share of digits among a response's characters."""
+    # A reward signal at any length: nearly all long responses would fail an exact match.
     return sum(character.isdigit() for character in response) / max(1, len(response))

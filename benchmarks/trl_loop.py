@@ -1,11 +1,9 @@
 """The peer of bench-peers: the same job under TRL's GRPOTrainer. Runs in TRL's own environment.
 
-TRL is set up to be as fast as it fairly can be: float32 (fast on CPUs), all cores, no gradient
-checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step on the
-whole batch. Generation is transformers': TRL 1.16 takes vLLM up to 0.31, and vLLM packs its
-weights on CPUs, where TRL's updates would not reach them.
+The settings make TRL as fast as is fair: float32 (fast on CPUs), all cores, no gradient
+checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step per batch.
 
-The last line on stdout is JSON: seconds of each step, exact match on held-out prompts.
+The last line on stdout is JSON: seconds of steps, exact match on held-out prompts.
 """
 
 from __future__ import annotations
@@ -34,22 +32,24 @@ REWARDS = {"exact_match": exact_match, "digit_share": digit_share}
 
 
 class Stopwatch(TrainerCallback):
-    """Notes when optimizer steps end: a step lasts from one end to the next."""
+    """Records ends of optimizer steps."""
+
+    # A step lasts from one end to the next, so that generation counts.
 
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """The first step begins."""
+        """Record the start of the first step."""
         self.ends.append(time.perf_counter())
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """A step is over."""
+        """Record the end of a step."""
         self.ends.append(time.perf_counter())
 
 
 def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
-    """The trainer's settings."""
+    """Settings of the trainer."""
     rows = options.prompts * options.samples
     return GRPOConfig(
         output_dir=str(folder),
@@ -63,7 +63,7 @@ def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
         num_generations=options.samples,
         max_completion_length=options.max_new_tokens,
         temperature=1.0,
-        beta=0.0,
+        beta=0.0,  # no reference model
         epsilon=0.2,
         loss_type="dapo",
         scale_rewards="group",
@@ -78,6 +78,8 @@ def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
         max_steps=options.steps,
         shuffle_dataset=False,
         disable_dropout=True,
+        # Generation is transformers': TRL 1.16 supports vLLM up to 0.31, and on CPUs vLLM packs its
+        # weights, which TRL's updates would not reach.
         use_transformers_continuous_batching=options.continuous_batching,
         logging_strategy="no",
         save_strategy="no",
@@ -89,18 +91,18 @@ def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
 
 
 def prompts_of(options: argparse.Namespace) -> Dataset:
-    """The prompts that ours sees, in the same order."""
+    """Prompts of our run, in the same order."""
     rows = list(training_rows(options.seed))
-    chosen = [
+    selected = [
         rows[number]
         for step in range(options.steps)
         for number in rows_for_step(step, TRAINING_ROWS, options.prompts, True, options.seed)
     ]
-    return Dataset.from_list([dict(row) for row in chosen])
+    return Dataset.from_list([dict(row) for row in selected])
 
 
 def reward_of(name: str) -> Any:
-    """A reward function in TRL's form."""
+    """Wrap a reward function for TRL."""
     score = REWARDS[name]
 
     def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
@@ -110,13 +112,13 @@ def reward_of(name: str) -> Any:
 
 
 @torch.no_grad()
-def held_out(model: Any, seed: int, max_new_tokens: int) -> float:
+def evaluate(model: Any, seed: int, max_new_tokens: int) -> float:
     """Exact match of greedy answers to the held-out prompts."""
     rows = list(evaluation_rows(seed))
     prompts = torch.tensor([encode(row["prompt"]) for row in rows])
     answers = model.generate(
         prompts,
-        attention_mask=torch.ones_like(prompts),
+        attention_mask=torch.ones_like(prompts),  # all prompts are equally long
         do_sample=False,
         max_new_tokens=max_new_tokens,
     )[:, prompts.shape[1] :]
@@ -155,7 +157,7 @@ def main() -> None:
     seconds = [end - begin for begin, end in zip(watch.ends, watch.ends[1:], strict=False)]
     accuracy = None
     if options.reward == "exact_match":
-        accuracy = held_out(trainer.model.eval(), options.seed, options.max_new_tokens)
+        accuracy = evaluate(trainer.model.eval(), options.seed, options.max_new_tokens)
     print(json.dumps({"seconds": seconds, "exact_match": accuracy}), flush=True)
 
 

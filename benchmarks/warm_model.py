@@ -1,7 +1,7 @@
-"""Makes the model that both sides of a benchmark start from: the builtin one after a warm start.
+"""Makes the initial model of both sides of a benchmark: the builtin one after a warm start.
 
-Plain torch, so that it favours neither side. Run as a program of its own: `warm_model.py FOLDER`.
-The folder holds config, weights and tokenizer in Hugging Face format.
+A program of its own: `warm_model.py FOLDER` writes config, weights and tokenizer in Hugging Face
+format. It uses plain torch, so that it favours neither side.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import argparse
 import os
 from pathlib import Path
 
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads take twice as long on a busy machine
+# Before the imports below: OpenMP reads it then. On a busy machine spinning threads take twice as
+# long.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-import torch  # noqa: E402  (OpenMP reads the environment at import)
+import torch  # noqa: E402
 from task import END, IGNORED, encode  # noqa: E402
 from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: E402
 
@@ -33,23 +35,21 @@ def warm_start(folder: Path, seed: int, steps: int) -> float:
 
 
 def answer_tokens(seed: int, count: int) -> torch.Tensor:
-    """int64[count, 14]: the last rows of the training data, prompt and answer with its end token.
-
-    The last rows, because reinforcement learning meets the first ones.
-    """
+    """Tokens of prompts and answers with the end token: int64[count, 14]."""
+    # The last rows, because reinforcement learning begins with the first ones.
     rows = list(training_rows(seed))[-count:]
     return torch.tensor([[*encode(row["prompt"] + row["answer"]), END] for row in rows])
 
 
 def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> float:
-    """Cross entropy on the answers."""
+    """Train on the answers; returns the last loss."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True
     )
     value = 0.0
     for batch in tokens.split(BATCH_ROWS)[:steps]:
         labels = batch.clone()
-        labels[:, :7] = IGNORED
+        labels[:, :7] = IGNORED  # six digits and the equals sign of the prompt
         loss = model(input_ids=batch, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -60,7 +60,7 @@ def train(model: PreTrainedModel, tokens: torch.Tensor, steps: int) -> float:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Read the command line and write the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""The built-in algorithms as a table: what their steps consist of, taken from their traces."""
+"""Table of the built-in algorithms: the parts of their steps, from their traces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ added, and in bfloat16 or with several updates `actor.log_probs`. Their settings
 
 
 def algorithms() -> str:
-    """The page, as Markdown."""
+    """Page in Markdown."""
     about = {member.value: member.description for member in enum_members(AlgorithmType)}
     return HEAD + "".join(f"{_row(kind, about[kind.value])}\n" for kind in SETTINGS)
 
@@ -53,26 +53,28 @@ def _row(kind: AlgorithmType, about: str) -> str:
 
 
 def _step_lines(algorithm: type[Algorithm]) -> int:
-    """Lines of a step's body, its docstring and blank lines left out."""
+    """Count lines of a step's body, without docstring and blank lines."""
     source = textwrap.dedent(inspect.getsource(algorithm.step))
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
+    # Lines of text, not statements: comments count.
     _docstring, first, *_ = function.body
     lines = source.splitlines()[first.lineno - 1 :]
     return sum(bool(line.strip()) for line in lines)
 
 
 def _calls(graph: Graph) -> str:
-    """The calls in order, with how often each is made where it is more than once."""
-    named = [call.id.partition("#")[0] for call in graph.calls]
+    """Calls in order, with the count of repeated ones."""
+    # A site's id has a number if the same method is called at several sites.
+    names = [call.id.partition("#")[0] for call in graph.calls]
     return ", ".join(
-        f"`{name}`" + (f" x {named.count(name)}" if named.count(name) > 1 else "")
-        for name in dict.fromkeys(named)
+        f"`{name}`" + (f" x {names.count(name)}" if names.count(name) > 1 else "")
+        for name in dict.fromkeys(names)
     )
 
 
 def _smallest_job(kind: AlgorithmType) -> RLHFJob:
-    """A manifest that has just what the algorithm needs."""
+    """Manifest with only the fields that the algorithm requires."""
     settings = SETTINGS[kind]
     first, *_ = settings.roles
     verifier = {"entrypoint": "verifiers:score"}

@@ -1,4 +1,4 @@
-"""What of the chart is derived: its values with their schema and README, its CRD and its roles."""
+"""Generated files of the chart: values with schema and README, the CRD, the operator's roles."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlhf_api.reading.fields import FieldDoc, field_tree
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"
-MADE = "Made by `make generate`"
+ORIGIN = "Made by `make generate`"
 _WIDTH = 98
 
 
 def values_yaml() -> str:
-    """The defaults, with what each value means above it."""
-    head = f"# {MADE} from tools/chart_values.py; README.md lists the same as a table.\n"
+    """Default values, with their meaning in comments."""
+    head = f"# {ORIGIN} from tools/chart_values.py; README.md lists the same as a table.\n"
     return head + "\n".join(_values(ChartValues(), indent=0)) + "\n"
 
 
@@ -34,7 +34,7 @@ def _values(model: Contract, indent: int) -> Iterator[str]:
             continue  # a parent chart writes it
         value, space = getattr(model, name), " " * indent
         if indent == 0:
-            yield ""
+            yield ""  # a blank line before every top-level value
         prefix = f"{space}# "
         yield from textwrap.wrap(
             " ".join((field.description or "").split()),
@@ -42,6 +42,7 @@ def _values(model: Contract, indent: int) -> Iterator[str]:
             initial_indent=prefix,
             subsequent_indent=prefix,
         )
+        # An object with a model of the manifest, such as jobDefaults.head, is one value.
         if isinstance(value, Contract) and type(value).__module__ == ChartValues.__module__:
             yield f"{space}{field.alias}:"
             yield from _values(value, indent + 2)
@@ -50,10 +51,10 @@ def _values(model: Contract, indent: int) -> Iterator[str]:
 
 
 def _plain(value: object) -> Any:
-    """As JSON has it, without what is not set."""
+    """Convert to JSON types, without unset fields."""
     if isinstance(value, Contract):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 
 def _yaml(document: object) -> str:
@@ -62,13 +63,14 @@ def _yaml(document: object) -> str:
 
 
 def values_schema() -> str:
-    """The schema that Helm checks values by, in the draft that every Helm 3 understands."""
+    """JSON schema by which Helm checks values."""
+    # Every Helm 3 understands this draft.
     schema = {"$schema": "http://json-schema.org/draft-07/schema#"} | cleaned_schema(ChartValues)
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def readme() -> str:
-    """The chart's README: its text, and all values as a table."""
+    """README of the chart: its text, and a table of all values."""
     head = ["| value | default | meaning |", "|---|---|---|"]
     table = "\n".join([*head, *_rows(field_tree(ChartValues), ChartValues())])
     text = (CHART / "README.md.in").read_text(encoding="utf-8")
@@ -88,20 +90,22 @@ def _rows(node: FieldDoc, default: Contract) -> Iterator[str]:
 
 
 def _row(field: FieldDoc, default: object) -> str:
-    shown = "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
+    default_text = "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
     allowed = f" Allowed: {field.allowed}." if field.allowed.startswith("one of ") else ""
-    cells = (f"`{field.path}`", shown, f"{field.description}{allowed}")
+    cells = (f"`{field.path}`", default_text, f"{field.description}{allowed}")
+    # A bar would end the cell.
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def chart_crd() -> str:
-    """The definition of RLHFJob as the chart installs it; Helm leaves it when the chart goes."""
+    """Definition of RLHFJob for the chart."""
+    # Without `keep`, uninstalling the chart would delete all jobs.
     return crd_yaml({"helm.sh/resource-policy": "keep"})
 
 
 def permissions_template() -> str:
-    """The rules of the operator's roles, as named templates."""
-    head = f"{{{{- /* {MADE} from operator/rlhf_operator/permissions.py. */ -}}}}\n"
+    """Rules of the operator's roles, as named templates."""
+    head = f"{{{{- /* {ORIGIN} from operator/rlhf_operator/permissions.py. */ -}}}}\n"
     parts = {
         "watched": WATCHED,
         "proxiedHeads": PROXIED_HEADS,
@@ -111,7 +115,7 @@ def permissions_template() -> str:
 
 
 def _define(name: str, permissions: tuple[Permission, ...]) -> str:
-    rules = "\n".join(line for each in permissions for line in _rule(each))
+    rules = "\n".join(line for permission in permissions for line in _rule(permission))
     return f'{{{{- define "rlhf-operator.permissions.{name}" -}}}}\n{rules}\n{{{{- end }}}}\n'
 
 

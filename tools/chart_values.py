@@ -1,7 +1,7 @@
-"""The values of the chart: names, types, defaults and meaning.
+"""Values of the chart: names, types, defaults and meaning.
 
 `make generate` writes values.yaml, values.schema.json and the table of the chart's README from
-these models. Wire names are those that charts usually have.
+these models. Names in YAML follow the conventions of charts.
 """
 
 from __future__ import annotations
@@ -17,33 +17,35 @@ from rlhf_api.spec.environment import Environment
 from rlhf_api.spec.resources import NodePools, PodResources, Toleration
 from rlhf_operator.config import Bounds, OperatorConfig
 
+# Defaults of the chart are the operator's own: a value that is not set changes nothing.
 OPERATOR = OperatorConfig()
-"""The operator's own defaults: what the chart writes is what it would do by itself."""
+"""Defaults of the operator."""
 
 Kubernetes = dict[str, Any]
-"""An object of Kubernetes, passed on as it is; the API server checks it."""
+"""Object of Kubernetes, passed on unchanged; the API server checks it."""
 
+# 53 characters: Helm's limit for names of releases.
 NameOrNone = Annotated[str, Field(max_length=53, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")]
-"""A name, or empty for the one that the chart makes."""
+"""Name, or empty for the chart's default."""
 
 
 class OperatorImage(Contract):
     """Container image of the operator."""
 
     repository: Text = "localhost/rlhf-operator"
-    """Where the image is, without a tag."""
+    """Repository of the image, without a tag."""
     tag: Annotated[str, Field(max_length=128)] = ""
     """The image's tag. Empty: the chart's appVersion."""
     digest: Annotated[str, Field(max_length=128)] = ""
     """The image's digest (sha256:...); the tag is then not used."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When nodes pull the image."""
+    """Pull policy of the image."""
     pull_secrets: PullSecrets = ()
     """Image pull secrets in the operator's namespace, such as {name: registry}."""
 
 
 class JobDefaults(Contract):
-    """What jobs get that leave it out. A job that has none of either is not accepted."""
+    """Defaults for fields that a job leaves out. A job with neither is not accepted."""
 
     image: ImageSpec | None = None
     """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0-gpu"}."""
@@ -56,7 +58,7 @@ class JobDefaults(Contract):
     """CPU and memory requests of head pods, such as {cpu: "2", memory: 8Gi}."""
     worker: PodResources = PodResources()
     """CPU and memory requests of worker pods whose pool names none. Empty: they ask for devices
-    only, and may use what their node has left."""
+    only, and may use free capacity of their node."""
 
 
 class KeySecret(Contract):
@@ -64,14 +66,14 @@ class KeySecret(Contract):
 
     name: NameOrNone = ""
     """The Secret's name in the operator's namespace. Empty: RELEASE-key. The operator makes it if
-    it is missing; with another key it makes the clusters of running jobs anew."""
+    it is missing; with another key it recreates the clusters of running jobs."""
 
 
 class Logging(Contract):
-    """What the operator logs, and how."""
+    """Level and format of the operator's log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least important messages that are logged."""
+    """Lowest level that is logged."""
     format: Literal["json", "text"] = "json"
     """One JSON object a line, or text for people."""
 
@@ -90,11 +92,11 @@ class Rbac(Contract):
     create: bool = True
     """Make the operator's roles: ClusterRoles, or Roles in each of watchNamespaces."""
     aggregate_to_users: bool = True
-    """Let those with Kubernetes' own roles view, edit and admin read or write RLHFJobs."""
+    """Let users with Kubernetes' own roles view, edit and admin read or write RLHFJobs."""
 
 
 class ServiceAccount(Contract):
-    """Who the operator is for the API server."""
+    """Service account of the operator."""
 
     create: bool = True
     """Make the service account; otherwise it exists already."""
@@ -105,7 +107,7 @@ class ServiceAccount(Contract):
 
 
 class PodMonitor(Contract):
-    """How the Prometheus operator finds the metrics. Needs its PodMonitor kind."""
+    """PodMonitor for the Prometheus operator. Needs its PodMonitor kind."""
 
     enabled: bool = False
     """Make a PodMonitor."""
@@ -139,7 +141,7 @@ class Metrics(Contract):
     """Metrics of the operator and of all jobs, on port 8080 at /metrics."""
 
     pod_monitor: PodMonitor = PodMonitor()
-    """How the Prometheus operator finds them."""
+    """PodMonitor for the Prometheus operator."""
     alert_rules: AlertRules = AlertRules()
     """Alerts."""
     dashboard: Dashboard = Dashboard()
@@ -147,7 +149,7 @@ class Metrics(Contract):
 
 
 class ApiServer(Contract):
-    """Where the API server is, for the NetworkPolicy."""
+    """Address of the API server, for the NetworkPolicy."""
 
     peers: tuple[Kubernetes, ...] = ()
     """The API server as peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.0.0.1/32}}]. Empty:
@@ -157,25 +159,26 @@ class ApiServer(Contract):
 
 
 class OperatorNetworkPolicy(Contract):
-    """What may reach the operator, and what it may reach: the API server, DNS and heads of jobs."""
+    """Allowed connections of the operator: to the API server, DNS and heads of jobs, and from
+    readers of metrics."""
 
     enabled: bool = False
     """Make the NetworkPolicy. It has an effect where the cluster's network enforces them."""
     metrics_peers: tuple[Kubernetes, ...] = ()
-    """Who may read metrics, as peers of a NetworkPolicy. Empty: every pod."""
+    """Readers of metrics, as peers of a NetworkPolicy. Empty: every pod."""
     api_server: ApiServer = ApiServer()
-    """Where the API server is."""
+    """Address of the API server."""
     dns_peers: tuple[Kubernetes, ...] = ()
-    """Who answers DNS (port 53), as peers of a NetworkPolicy. Empty: anybody."""
+    """DNS servers (port 53), as peers of a NetworkPolicy. Empty: anywhere."""
 
 
 class ChartValues(Contract):
-    """All values."""
+    """Values of the chart."""
 
     name_override: NameOrNone = ""
     """Replaces the chart's name in names of objects."""
     fullname_override: NameOrNone = ""
-    """Replaces the whole name of objects."""
+    """Replaces the full name of objects."""
     image: OperatorImage = OperatorImage()
     """Container image of the operator."""
 
@@ -183,10 +186,10 @@ class ChartValues(Contract):
     """Namespaces with jobs: the operator sees no others, and has Roles in them instead of
     ClusterRoles. They must exist. Empty: all namespaces."""
     job_defaults: JobDefaults = JobDefaults()
-    """What jobs get that leave it out."""
+    """Defaults for fields that jobs leave out."""
     head_access: Literal["direct", "proxy"] = "direct"
-    """How the operator reaches heads of jobs: by the addresses of their pods, or through the API
-    server, which needs one right more and works from outside the pods' network."""
+    """Connection to heads of jobs: by the addresses of their pods, or through the API server,
+    which needs one more permission and works from outside the pods' network."""
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
     bounds: Bounds = Bounds()
@@ -198,18 +201,18 @@ class ChartValues(Contract):
     planner_processes: Annotated[int, Field(ge=1, le=64)] = OPERATOR.planner_processes
     """Plans that are made at the same time; each may take a core."""
     logging: Logging = Logging()
-    """What the operator logs, and how."""
+    """Level and format of the operator's log."""
 
     crds: Crds = Crds()
     """The definition of RLHFJob."""
     rbac: Rbac = Rbac()
     """Roles."""
     service_account: ServiceAccount = ServiceAccount()
-    """Who the operator is for the API server."""
+    """Service account of the operator."""
     metrics: Metrics = Metrics()
     """Metrics of the operator and of all jobs."""
     network_policy: OperatorNetworkPolicy = OperatorNetworkPolicy()
-    """A NetworkPolicy for the operator itself. Those of jobs it makes by itself."""
+    """A NetworkPolicy for the operator itself. It creates those of jobs."""
 
     resources: Kubernetes = {
         "requests": {"cpu": "100m", "memory": "256Mi"},
@@ -230,6 +233,7 @@ class ChartValues(Contract):
     """Taints that the operator's pod tolerates."""
     affinity: Kubernetes = {}
     """Affinity of the operator's pod."""
+    # User 1000 of the image.
     pod_security_context: Kubernetes = {
         "runAsNonRoot": True,
         "runAsUser": 1000,
@@ -246,6 +250,6 @@ class ChartValues(Contract):
     }
     """Security context of the operator's container."""
     termination_grace_period_seconds: Count = 30
-    """How long the operator may finish what it does when it is stopped."""
+    """Grace period in which a stopped operator may finish its work."""
     global_: Annotated[Kubernetes, Field(alias="global")] = {}
     """Values of a parent chart; not used."""

@@ -1,11 +1,12 @@
-"""Does this machine have what rlhf needs? Names everything that is missing, at once.
+"""Checks that this machine can run rlhf; lists all that is missing, at once.
 
 python tools/check_environment.py             before packages are installed
 python tools/check_environment.py --installed after: without the space for them
 
-Needs only the standard library: it runs before anything is installed. Exit code 4 if something is
-missing.
+Exit code 4 if something is missing.
 """
+
+# Only the standard library: this program runs before anything is installed.
 
 from __future__ import annotations
 
@@ -22,25 +23,29 @@ ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
 MIB = 2**20
 
+# Measured: 7 GiB.
 INSTALL_BYTES = 8 * GIB
-"""Packages with their compiled files: 7 GiB measured; the rest is for a few runs."""
+"""Packages with their compiled files, and a few runs."""
 RUN_BYTES = GIB
 """Models, logs and spilled batches of a few runs."""
+# Measured: 2.5 GiB, and 1 GiB more for a second rank.
 MEMORY_BYTES = 4 * GIB
-"""The driver, one rank, its helpers and Ray: 2.5 GiB measured, 1 GiB more for a second rank."""
+"""The driver, one rank, its helpers and Ray."""
+# Ray's object store takes 256 MiB.
 SHARED_MEMORY_BYTES = 512 * MIB
-"""Ray's object store (256 MiB) and what vLLM's ranks share."""
+"""Ray's object store and shared memory of vLLM's ranks."""
 LIBRARIES = {
     "libnuma.so.1": "apt-get install libnuma1, or dnf install numactl-libs",
     "libstdc++.so.6": "apt-get install libstdc++6, or dnf install libstdc++",
 }
-"""Shared libraries that vLLM links to and does not bring, with what installs them."""
+"""Shared libraries that vLLM links to and does not contain, with commands that install them."""
+# The contract's own exit code; its package may not be installed yet.
 RETRIABLE = 4
-"""The exit code of a machine that lacks something."""
+"""Exit code if something is missing."""
 
 
 def problems(installed: bool) -> Iterator[str]:
-    """What is missing, each in a sentence that ends with what to do."""
+    """Yield a sentence per missing thing: what, got, allowed, do."""
     if not (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield (
             f"Python: got {platform.python_version()}, allowed 3.11 and 3.12; install one of them, "
@@ -51,7 +56,7 @@ def problems(installed: bool) -> Iterator[str]:
             f"machine: got {platform.system()} on {platform.machine()}, allowed Linux on x86_64 "
             "(vLLM's packages are built for it); use a Linux machine, a container or WSL 2"
         )
-        return
+        return  # the other checks read files of Linux
     yield from _processor()
     yield from _libraries()
     yield from _disk(installed)
@@ -75,6 +80,7 @@ def _processor() -> Iterator[str]:
 def _libraries() -> Iterator[str]:
     for name, remedy in LIBRARIES.items():
         try:
+            # The loader's own search, with its cache and paths.
             ctypes.CDLL(name)
         except OSError:
             yield f"library: {name} is missing, and vLLM needs it; {remedy}"
@@ -95,27 +101,28 @@ def _disk(installed: bool) -> Iterator[str]:
 
 
 def _cache() -> Iterator[str]:
-    """uv unpacks into its cache and links from there; across file systems it copies."""
     cache = _cache_folder()
-    place = next(path for path in (cache, *cache.parents) if path.exists())
-    if not os.access(place, os.W_OK):
+    folder = next(path for path in (cache, *cache.parents) if path.exists())
+    if not os.access(folder, os.W_OK):
         yield (
-            f"package cache: {cache} cannot be written; name another place: "
+            f"package cache: {cache} cannot be written; name another folder: "
             "export UV_CACHE_DIR=/path/to/cache"
         )
         return
-    free = shutil.disk_usage(place).free
-    if place.stat().st_dev != ROOT.stat().st_dev and free < INSTALL_BYTES:
+    free = shutil.disk_usage(folder).free
+    # uv unpacks into its cache and links from there; across file systems it copies.
+    if folder.stat().st_dev != ROOT.stat().st_dev and free < INSTALL_BYTES:
         yield (
             f"package cache: got {_gib(free)} free at {cache}, needed {_gib(INSTALL_BYTES)}; free "
-            "some, or name another place: export UV_CACHE_DIR=/path/to/cache"
+            "some, or name another folder: export UV_CACHE_DIR=/path/to/cache"
         )
 
 
 def _cache_folder() -> Path:
-    own = os.environ.get("UV_CACHE_DIR")
-    if own:
-        return Path(own).absolute()
+    # The order in which uv itself looks.
+    configured = os.environ.get("UV_CACHE_DIR")
+    if configured:
+        return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path("~/.cache").expanduser()).absolute() / "uv"
 
@@ -137,13 +144,14 @@ def _available_memory() -> int:
 
 
 def _container_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """What a container's limit leaves; files that the kernel keeps in memory are no use of it."""
+    """Free memory below the container's limit."""
     try:
         limit = (group / "memory.max").read_text(encoding="ascii").strip()
         if limit == "max":
             return sys.maxsize
         used = int((group / "memory.current").read_text(encoding="ascii"))
         statistics = (group / "memory.stat").read_text(encoding="ascii").split()
+        # The kernel drops cached files when memory is short, so they count as free.
         files = int(statistics[statistics.index("inactive_file") + 1])
     except (OSError, ValueError):
         return sys.maxsize  # no container, or version 1 of control groups
@@ -169,13 +177,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check that this machine can run rlhf.")
     parser.add_argument("--installed", action="store_true", help="packages are there already")
     installed: bool = parser.parse_args().installed
-    found = list(problems(installed))
-    for problem in found:
+    missing = list(problems(installed))
+    for problem in missing:
         print(f"missing: {problem}", file=sys.stderr)
-    if found:
-        count = "1 thing is" if len(found) == 1 else f"{len(found)} things are"
+    if missing:
+        count = "1 thing is" if len(missing) == 1 else f"{len(missing)} things are"
         print(f"{count} missing on this machine; nothing was changed.", file=sys.stderr)
-    return RETRIABLE if found else 0
+    return RETRIABLE if missing else 0
 
 
 if __name__ == "__main__":

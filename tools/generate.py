@@ -1,4 +1,4 @@
-"""Write what is derived from the contract's models, or check that it is up to date.
+"""Write the files that derive from the contract's models, or check that they are up to date.
 
 python tools/generate.py           writes the files
 python tools/generate.py --check   exits 1 and names each file that differs
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def reference() -> str:
-    """Every field of the manifest as Markdown: one section for each object."""
+    """Reference of the manifest as Markdown: one section per object."""
     lines = [
         f"# {KIND}",
         "",
@@ -52,7 +52,8 @@ def _section(node: FieldDoc) -> list[str]:
 
 
 def _described_path(node: FieldDoc) -> str:
-    """A field's path with the mark of what it holds: spec.rewards[], spec.models.<name>."""
+    """Path of a field's object: spec.rewards[], spec.models.<name>."""
+    # Lists and maps: the section describes their elements.
     return _described_path(node.element) if node.element else node.path
 
 
@@ -80,7 +81,7 @@ def _member_list(field: FieldDoc) -> list[str]:
 
 
 def exit_codes() -> str:
-    """The table of exit codes as Markdown."""
+    """Table of exit codes as Markdown."""
     docs = member_docstrings(ExitCode)
     rows = [f"| {code.value} | {code.name} | {docs[code.name]} |" for code in ExitCode]
     head = ["# Exit codes", "", "Of the driver and of every `rlhf` command.", ""]
@@ -88,7 +89,7 @@ def exit_codes() -> str:
 
 
 def schema() -> str:
-    """The JSON schema of a manifest."""
+    """JSON schema of a manifest."""
     return json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -105,11 +106,11 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/exit-codes.md": exit_codes,
     "docs/reference/rlhfjob.md": reference,
 }
-"""What is generated, by its path in the repository."""
+"""Generated files: functions that return the text, by path in the repository."""
 
 
 def outdated() -> list[str]:
-    """The files that differ from what would be generated."""
+    """Paths of files that differ from the generated text, or are missing."""
     return [
         name
         for name, make in FILES.items()

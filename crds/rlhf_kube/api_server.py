@@ -1,7 +1,8 @@
 """The API server over HTTP: the only module that uses the official `kubernetes` package.
 
 The package reads kubeconfigs, logs in, renews tokens and opens streams. Requests go through its
-connection pool and carry objects as plain dictionaries, without models of them.
+connection pool and carry objects as plain dictionaries: its models would drop unknown fields, and
+its dynamic client first asks the API server for every kind.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,10 +80,7 @@ class KubeClient:
     def iterate(
         self, kind: Kind, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> Iterator[Manifest]:
-        for page in self._pages(kind, namespace, labels, fields):
-            for item in page.get("items") or ():
-                # Items of a list lack apiVersion and kind.
-                yield {**kind.header, **item}
+        return _items(kind, self._pages(kind, namespace, labels, fields))
 
     def list(
         self, kind: Kind, namespace: str | None = None, labels: str = "", fields: str = ""
@@ -92,8 +89,7 @@ class KubeClient:
 
     def snapshot(self, kind: Kind, namespace: str | None, fields: str = "") -> Snapshot:
         pages = list(self._pages(kind, namespace, "", fields))
-        items = tuple({**kind.header, **item} for page in pages for item in page.get("items") or ())
-        return Snapshot(items, pages[0]["metadata"]["resourceVersion"])
+        return Snapshot(tuple(_items(kind, pages)), pages[0]["metadata"]["resourceVersion"])
 
     def watch(
         self, kind: Kind, namespace: str | None, version: str, fields: str = ""
@@ -240,6 +236,13 @@ class KubeClient:
 
     def _error(self, refusal: Refusal, kind: Kind | None, doing: str) -> KubeError:
         return refusal_error(refusal, kind, doing, self.server.address, self.caller.subject)
+
+
+def _items(kind: Kind, pages: Iterable[Manifest]) -> Iterator[Manifest]:
+    for page in pages:
+        for item in page.get("items") or ():
+            # Items of a list lack apiVersion and kind.
+            yield {**kind.header, **item}
 
 
 def _address(manifest: Manifest) -> Address:

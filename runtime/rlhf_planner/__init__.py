@@ -3,14 +3,15 @@ memory.
 
     plan.py          entry points for the command and the operator
     problem/         the input: graphs, models, devices, workload, and what the manifest fixes
-    placement/       devices of roles, and cuts of their models
+    placement/       strategies of roles (strategy.py): devices, cuts of their models, and the rest
     memory/          memory of one device, and choices that depend on it
     cost/            times of calls
     simulation/      times of steps; charts of them in timeline/
     pipelines/       training pipelines of several models in one schedule
-    feasibility.py   checks a placement and a memory choice against the devices
+    feasibility.py   checks a job's strategy against the devices
     plan_calls.py, plan_builder.py, evaluate.py  from a feasible job to a plan with its times
-    strategies/      the family of plans that are compared; lower bounds of them in bounds/
+    strategies/      the family of strategies that are compared
+    bounds/          lower bounds of strategies that are open
     baselines/       plans by published rules
     overlap/         inference that begins before generation has ended
     search/          branch and bound over the family

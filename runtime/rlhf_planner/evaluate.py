@@ -10,10 +10,10 @@ from rlhf_api.plan_estimate import CallEstimate, StepEstimate
 from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_planner.cost.batches import tokens_per_step
-from rlhf_planner.cost.calls import CallCosts, models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.measured_layers import measured_hardware, require_ranks
+from rlhf_planner.cost.plan import PlanCosts
 from rlhf_planner.cost.pool_hardware import pool_hardware
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
 from rlhf_planner.pipelines.of_plan import pipeline_fusions
@@ -58,7 +58,7 @@ def evaluate(problem: PlanningProblem, plan: Plan, hardware: Mapping[str, Hardwa
         hardware: of the devices of each pool.
     """
     links = {pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in plan.pools}
-    costs = CallCosts(problem, plan, models_of_plan(problem, plan), links)
+    costs = PlanCosts(problem, plan, links)
     parts = {
         call.call: costs.parts(call)
         for call in plan.calls

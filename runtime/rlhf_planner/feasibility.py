@@ -1,10 +1,10 @@
-"""Feasibility of a job on devices, for a placement and a memory choice.
+"""Feasibility of a job's strategy on its devices.
 
-The placement says which ranks hold each model and which generate with it; a `MemoryChoice` says how
-they compute. Left to decide is generation: ranks per engine, size of the cache, and whether engines
-release their memory while others work.
+Given are the devices of each role, and how it is trained and run forward. Left to decide is
+generation: ranks per engine, size of the cache, and whether engines release their memory while
+others work.
 
-Without a comparison of times the first feasible memory choice is used (memory/choices.py).
+Without a comparison of times the first feasible strategy is used (memory/choices.py).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from rlhf_api.mesh import Mesh
 from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_flow.errors import DoesNotFit
-from rlhf_planner.memory.choices import MemoryChoice, memory_choices, tried
+from rlhf_planner.memory.choices import chosen_to_recompute, memory_choices, tried
 from rlhf_planner.memory.engine_size import choose_generation
-from rlhf_planner.memory.generation import EngineChoice, GenerationChoice, Loads, generation_loads
+from rlhf_planner.memory.generation import GenerationChoice, Loads, generation_loads
 from rlhf_planner.memory.items import RoleModel
-from rlhf_planner.memory.roles import MODEL_CALLS, role_models, static_memory
-from rlhf_planner.placement.parallelism import cut_meshes
+from rlhf_planner.memory.offloading import offload_depths
+from rlhf_planner.memory.roles import MODEL_CALLS, role_model, static_memory
+from rlhf_planner.placement.parallelism import cut_roles
 from rlhf_planner.placement.placement import (
     DeviceGroup,
-    RolePlacement,
     device_groups,
     manual_placement,
-    meshes_placement,
+    same_devices,
 )
 from rlhf_planner.placement.role_sets import role_sets, set_meshes, set_multiples
+from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy
 from rlhf_planner.placement.validation import check_copies, check_offered, check_served
 from rlhf_planner.problem.problem import PlanningProblem
 
@@ -39,22 +39,20 @@ class PlacedJob:
     """A job and the devices of its roles."""
 
     problem: PlanningProblem
-    placement: Mapping[str, RolePlacement]
-    """Devices of each role with a model."""
-    meshes: Mapping[str, Mesh]
-    """The ranks of each role with a model, cut for training."""
+    strategy: JobStrategy
+    """Its devices, with models cut."""
     groups: tuple[DeviceGroup, ...]
     """All devices, by the roles on them."""
     is_chosen: bool = False
-    """True if placement and memory choice come from a comparison of times."""
+    """True if the strategy comes from a comparison of times."""
 
 
 @dataclass(frozen=True)
 class FeasibleJob:
-    """A placed job that fits into memory, and the choices with which it does."""
+    """A job that fits into memory."""
 
     placed: PlacedJob
-    choice: MemoryChoice
+    """Its roles are complete; its engines are as requested."""
     models: tuple[RoleModel, ...]
     """Every role with a model."""
     loads: tuple[Loads, ...]
@@ -63,21 +61,18 @@ class FeasibleJob:
     """Per pool, how roles generate."""
 
     @property
-    def engines(self) -> dict[str, EngineChoice]:
-        """The engines of each role that generates."""
-        return {
-            engine.role: engine for generation in self.generations for engine in generation.engines
-        }
+    def strategy(self) -> JobStrategy:
+        """The strategy with which it fits."""
+        engines = (engine for choice in self.generations for engine in choice.engines.items())
+        return JobStrategy(self.placed.strategy.roles, dict(engines))
 
 
-def apply_placement(
-    problem: PlanningProblem, chosen: Mapping[str, RolePlacement] | None = None
-) -> PlacedJob:
-    """Apply a placement to a job.
+def apply_placement(problem: PlanningProblem, chosen: JobStrategy | None = None) -> PlacedJob:
+    """Place a job, and complete the cuts of its models.
 
     Args:
         problem: the planning problem.
-        chosen: the devices of each role. None: as the manifest says.
+        chosen: at least the devices of each role. None: as the manifest says.
 
     Raises:
         InvalidPlacement: groups that do not match the roles, their calls or the pools.
@@ -88,16 +83,21 @@ def apply_placement(
         DoesNotDivide: a cut that does not divide devices, heads or layers' width.
     """
     placement = chosen or requested_placement(problem)
-    meshes = cut_meshes(problem, placement)
-    check_offered(problem, placement)
+    roles = cut_roles(problem, placement.roles)
+    check_offered(problem, placement.engines)
     check_served(problem)
-    check_copies(problem, meshes)
+    check_copies(problem, roles)
     groups = device_groups(problem.pools, placement)
-    return PlacedJob(problem, placement, meshes, groups, is_chosen=chosen is not None)
+    strategy = replace(placement, roles=roles)
+    return PlacedJob(problem, strategy, groups, is_chosen=chosen is not None)
 
 
-def check_feasible(placed: PlacedJob, choice: MemoryChoice) -> FeasibleJob:
-    """Check a memory choice against the devices, and decide how roles generate.
+def check_feasible(placed: PlacedJob, roles: Mapping[str, RoleStrategy]) -> FeasibleJob:
+    """Check the strategies of roles against the devices, and decide how roles generate.
+
+    Args:
+        placed: the job.
+        roles: complete strategies, on the job's devices and with its cuts.
 
     Raises:
         DoesNotDivide: a fixed size of engines that does not divide.
@@ -105,22 +105,25 @@ def check_feasible(placed: PlacedJob, choice: MemoryChoice) -> FeasibleJob:
         DoesNotFit: more memory than a device has; the message shows the sum.
     """
     problem, pools = placed.problem, placed.problem.pools
-    models = role_models(problem, placed.meshes, choice.micro_batch_tokens, choice.recomputed)
-    static = [static_memory(problem, group, models, choice.offload) for group in placed.groups]
-    loads = tuple(generation_loads(problem, pool, models, placed.placement) for pool in pools)
+    engines, depths = placed.strategy.engines, offload_depths(roles)
+    models = tuple(role_model(problem, role, roles[role]) for role in problem.models)
+    static = [static_memory(problem, group, models, depths) for group in placed.groups]
+    loads = tuple(generation_loads(problem, pool, models, engines) for pool in pools)
     generations = tuple(
         choose_generation(
             problem.fixed,
             pool,
             pool_loads,
+            engines,
             tuple(memory for memory in static if memory.group.pool == pool),
         )
         for pool, pool_loads in zip(pools, loads, strict=True)
     )
-    return FeasibleJob(placed, choice, models, loads, generations)
+    complete = replace(placed, strategy=JobStrategy(roles, engines))
+    return FeasibleJob(complete, models, loads, generations)
 
 
-def requested_placement(problem: PlanningProblem) -> Mapping[str, RolePlacement]:
+def requested_placement(problem: PlanningProblem) -> JobStrategy:
     """The placement in the manifest."""
     placement, models = problem.fixed.placement, problem.models
     if placement.type in (PlacementType.SPLIT, PlacementType.STANDALONE):
@@ -129,7 +132,8 @@ def requested_placement(problem: PlanningProblem) -> Mapping[str, RolePlacement]
         copies = {role: facts.fixed.num_ranks for role, facts in models.items()}
         # Devices of a set hold full copies of its models; those of the first also full engines.
         multiples = set_multiples(sets, copies, problem.fixed.engine_tensor)
-        return meshes_placement(set_meshes(problem, sets, multiples))
+        generating = [role for role, facts in models.items() if facts.generates]
+        return same_devices(set_meshes(problem, sets, multiples), generating)
     return manual_placement(
         placement, {role: _call_kinds(problem, role) for role in models}, problem.pools
     )
@@ -149,34 +153,34 @@ def first_feasible(problem: PlanningProblem) -> FeasibleJob:
 
 
 def first_feasible_choice(placed: PlacedJob) -> FeasibleJob:
-    """The feasible memory choice that is fastest by rule.
+    """The feasible strategy that is fastest by rule.
 
     Raises:
-        DoesNotFit: no choice is feasible.
+        DoesNotFit: none is feasible.
     """
     return _with_less_recomputation(_first_feasible(placed))
 
 
 def _first_feasible(placed: PlacedJob) -> FeasibleJob:
     # The last choice needs the least memory, so its error is the one to report.
-    *better, last = memory_choices(placed.problem, placed.groups)
+    *better, last = memory_choices(placed.problem, placed.strategy.roles, placed.groups)
     # Choices are in the order of their time, so the first feasible one is the fastest by rule.
-    for choice in better:
+    for roles in better:
         with suppress(DoesNotFit):
-            return check_feasible(placed, choice)
+            return check_feasible(placed, roles)
     try:
         return check_feasible(placed, last)
     except DoesNotFit as error:
-        raise DoesNotFit("\n".join([str(error), *tried(last)])) from error
+        raise DoesNotFit("\n".join([str(error), *tried(placed.problem, last)])) from error
 
 
 def _with_less_recomputation(job: FeasibleJob) -> FeasibleJob:
     """Drop recomputation of each role that fits without it."""
     # A choice recomputes several roles at once, of which some may not need it. Engines stay as they
     # are: more memory for activations must not leave less for generation.
-    for role in sorted(job.choice.chosen_to_recompute):
-        choice = replace(job.choice, recomputed=job.choice.recomputed - {role})
+    for role in chosen_to_recompute(job.placed.problem, job.strategy.roles):
+        kept = {role: replace(job.strategy.roles[role], recompute=False)}
         with suppress(DoesNotFit):
-            other = check_feasible(job.placed, choice)
-            job = other if other.engines == job.engines else job
+            other = check_feasible(job.placed, {**job.strategy.roles, **kept})
+            job = other if other.strategy.engines == job.strategy.engines else job
     return job

@@ -56,7 +56,7 @@ def plan_problem(problem: PlanningProblem, max_candidates: int = MAX_CANDIDATES)
 
     Args:
         problem: the planning problem.
-        max_candidates: limit of compute configs that a search checks against memory.
+        max_candidates: limit of strategies that a search checks against memory.
 
     Raises:
         DevicesUnknown: several pools, one of unknown speed, and a placement that the planner
@@ -131,7 +131,7 @@ def plan_job(
         graphs: traced from it.
         devices: its pools, all of one kind; placement.maxDevices may leave fewer.
         shapes: of every role with a model.
-        max_candidates: limit of compute configs that a search checks against memory.
+        max_candidates: limit of strategies that a search checks against memory.
         profile: measured on such devices, if there is one.
 
     Raises:

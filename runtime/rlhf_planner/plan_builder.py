@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from rlhf_api.calls import CallKind
-from rlhf_api.plan import GenerationPlan, GraphName, Plan, RolePlan
+from rlhf_api.plan import GenerationPlan, GraphName, OffloadDepth, Plan, RolePlan
 from rlhf_api.plan_memory import MemoryPlan, phase_peaks
 from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.placement import PlacementType
@@ -18,15 +18,20 @@ from rlhf_planner.memory.engine_groups import grouping_reason
 from rlhf_planner.memory.engine_size import with_groups
 from rlhf_planner.memory.generation import (
     KV_BLOCK_TOKENS,
-    EngineChoice,
     GenerationChoice,
     GenerationLoad,
     Loads,
     kv_bytes,
 )
-from rlhf_planner.memory.offloading import FASTEST, offload_reasons, with_standby
+from rlhf_planner.memory.offloading import (
+    FASTEST,
+    offload_depths,
+    offload_reasons,
+    with_standby,
+)
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
-from rlhf_planner.plan_calls import CallMeshes, call_plans
+from rlhf_planner.placement.strategy import EngineStrategy
+from rlhf_planner.plan_calls import call_plans
 from rlhf_planner.problem.problem import Constraints, PlanningProblem
 from rlhf_planner.simulation.step_tasks import passes_ahead
 
@@ -48,13 +53,13 @@ def plan_reasons(
     kind = fixed.placement.type
     reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
     for choice in choices:
-        for engine in choice.engines:
-            reasons += _engine_reasons(fixed, engine, loads[engine.role])
+        for role, engine in choice.engines.items():
+            reasons += _engine_reasons(fixed, role, engine, loads[role])
         if choice.engines:
             reasons.append(
                 "generation's weights and cache are freed while no call generates: they do not fit "
                 "beside the other phases"
-                if any(engine.release for engine in choice.engines)
+                if any(engine.release for engine in choice.engines.values())
                 else f"generation's weights and cache stay: {_no_release_reason(choice)}"
             )
     return tuple(reasons)
@@ -96,14 +101,12 @@ def _placement_reason(
 
 
 def _engine_reasons(
-    fixed: Constraints, engine: EngineChoice, load: GenerationLoad
+    fixed: Constraints, role: str, engine: EngineStrategy, load: GenerationLoad
 ) -> Iterator[str]:
-    yield (
-        f"ranks that a generation engine of {engine.role} spans: {engine.mesh.tensor}, "
-        + _size_reason(load)
-    )
+    yield f"ranks that a generation engine of {role} spans: {engine.tensor}, {_size_reason(load)}"
     if engine.mesh.tensor > 1:
-        yield grouping_reason(engine.role, load.trained, engine.mesh)
+        yield grouping_reason(role, load.trained, engine.mesh)
+    assert engine.kv_cache_bytes is not None
     yield (
         f"its cache has {format_bytes(engine.kv_cache_bytes)} on each device: "
         + _cache_reason(fixed, engine, load)
@@ -119,7 +122,7 @@ def _size_reason(load: GenerationLoad) -> str:
     return "the smallest power of two with which everything fits"
 
 
-def _cache_reason(fixed: Constraints, engine: EngineChoice, load: GenerationLoad) -> str:
+def _cache_reason(fixed: Constraints, engine: EngineStrategy, load: GenerationLoad) -> str:
     """Explain the size of a role's cache."""
     if fixed.kv_cache_bytes is not None:
         return "rollout.kvCacheMemory says so"
@@ -130,7 +133,7 @@ def _cache_reason(fixed: Constraints, engine: EngineChoice, load: GenerationLoad
         else "as many as an engine gets at once"
     )
     needed = kv_bytes(load, engine.mesh.tensor, sequences)
-    if engine.kv_cache_bytes >= needed:
+    if (engine.kv_cache_bytes or 0) >= needed:
         return f"all that {sequences} longest sequences need, {which}"
     return (
         f"what is left over while generation holds its memory; {sequences} longest sequences, "
@@ -153,22 +156,23 @@ def build_plan(job: FeasibleJob) -> Plan:
     """Build the plan of a feasible job."""
     # Feasibility does not depend on which ranks form an engine, so only the built plan has groups.
     job = _with_groups(job)
-    placed, choice, engines = job.placed, job.choice, job.engines
+    placed, strategy = job.placed, job.strategy
     problem = placed.problem
     memory_of_groups = tuple(
         group_memory for pool in job.generations for group_memory in pool.memory
     )
     # Standby libraries come last: they get only what everything else leaves.
     memory, standby, standby_reason = with_standby(problem.fixed, memory_of_groups)
-    meshes = CallMeshes(placed.meshes, engines, problem.policy)
     return Plan(
         job=problem.name,
         pools=problem.pools,
         roles=_role_plans(job),
-        calls=call_plans(problem, meshes, choice.offload),
+        calls=call_plans(problem, strategy),
         inputs={name: graph.inputs for name, graph in problem.graphs.items()},
         policy=problem.policy,
-        generations=tuple(_generation_plan(problem, engine) for engine in engines.values()),
+        generations=tuple(
+            _generation_plan(problem, role, engine) for role, engine in strategy.engines.items()
+        ),
         memory=tuple(map(_memory_plan, memory)),
         passes_ahead=passes_ahead(problem.graphs[GraphName.STEP]),
         standby=standby,
@@ -176,10 +180,10 @@ def build_plan(job: FeasibleJob) -> Plan:
             *plan_reasons(
                 problem.fixed, placed.groups, job.generations, ChainMap(*map(dict, job.loads))
             ),
-            *memory_reasons(problem, job.models, choice, placed.is_chosen),
+            *memory_reasons(problem, strategy.roles, placed.is_chosen),
             *offload_reasons(
-                choice.offload,
-                problem.device,
+                problem,
+                offload_depths(strategy.roles),
                 [group_memory.items for group_memory in memory],
                 placed.is_chosen,
             ),
@@ -222,22 +226,23 @@ def _role_plans(job: FeasibleJob) -> tuple[RolePlan, ...]:
                 micro_batch_tokens=model.micro_batch_tokens,
                 recomputes=model.is_trained and model.recompute,
                 is_saved=model.is_saved,
-                offload=job.choice.offload.depth_of(role),
+                offload=job.strategy.roles[role].offload or OffloadDepth.NOTHING,
             )
         )
     return tuple(plans)
 
 
-def _generation_plan(problem: PlanningProblem, engine: EngineChoice) -> GenerationPlan:
+def _generation_plan(problem: PlanningProblem, role: str, engine: EngineStrategy) -> GenerationPlan:
+    assert engine.kv_cache_bytes is not None
     return GenerationPlan(
-        role=engine.role,
+        role=role,
         mesh=engine.mesh,
         kv_cache_bytes=engine.kv_cache_bytes,
         max_concurrent_sequences=problem.workload.max_concurrent_sequences,
         max_sequence_tokens=problem.workload.max_sequence_tokens,
-        release_during_training=engine.release,
+        release_during_training=bool(engine.release),
         kv_block_tokens=KV_BLOCK_TOKENS[problem.device],
-        max_samples_per_prompt=_max_samples(problem, engine.role),
+        max_samples_per_prompt=_max_samples(problem, role),
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import CallPlan
-from rlhf_flow.step.calls import ModelCall, TrainOptions
+from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.trace.graph import Graph
-from rlhf_planner.memory.generation import EngineChoice
-from rlhf_planner.memory.offloading import OffloadChoice, with_offloading
+from rlhf_planner.cost.batches import mini_batches
+from rlhf_planner.memory.offloading import offload_depths, with_offloading
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.placement.transitions import with_transitions
 from rlhf_planner.problem.problem import PlanningProblem
 
@@ -20,10 +20,7 @@ from rlhf_planner.problem.problem import PlanningProblem
 class CallMeshes:
     """The ranks of calls."""
 
-    training: Mapping[str, Mesh]
-    """The ranks that hold each role's model."""
-    engines: Mapping[str, EngineChoice]
-    """The engines of each role that generates."""
+    strategy: JobStrategy
     policy: str
     """The role on whose ranks numerics without a model run."""
 
@@ -34,14 +31,15 @@ class CallMeshes:
                 return None
             case CallKind.GENERATE | CallKind.RESHARD | CallKind.RELEASE:
                 assert call.role is not None
-                return self.engines[call.role].mesh
+                return self.strategy.engines[call.role].mesh
             case _:
                 # Numerics without a model run on the policy's ranks, as it trains on their results.
-                return self.training[call.role or self.policy]
+                return self.strategy.roles[call.role or self.policy].mesh
 
     def source_of(self, call: ModelCall) -> Mesh | None:
         """The ranks that send weights in a call; None if it brings none."""
-        return self.training[str(call.role)] if call.kind is CallKind.RESHARD else None
+        reshards = call.kind is CallKind.RESHARD
+        return self.strategy.roles[str(call.role)].mesh if reshards else None
 
     def share_ranks(self, one: ModelCall, other: ModelCall) -> bool:
         """True if two calls of a step share ranks."""
@@ -49,25 +47,24 @@ class CallMeshes:
 
     def needs_ranks_of(self, call: ModelCall, role: str) -> bool:
         """True if a call runs on ranks that hold a role's model."""
-        model_ranks = self.training[role]
+        model_ranks = self.strategy.roles[role].mesh
         return any(_overlap(model_ranks, used) for used in (self.of(call), self.source_of(call)))
 
 
-def call_plans(
-    problem: PlanningProblem, meshes: CallMeshes, offload: OffloadChoice
-) -> tuple[CallPlan, ...]:
+def call_plans(problem: PlanningProblem, strategy: JobStrategy) -> tuple[CallPlan, ...]:
     """Every call of every graph, in program order.
 
     Args:
         problem: the planning problem.
-        meshes: the ranks of calls.
-        offload: roles that are offloaded between their calls.
+        strategy: complete.
     """
-    releases = {role for role, engine in meshes.engines.items() if engine.release}
+    meshes = CallMeshes(strategy, problem.policy)
+    releases = {role for role, engine in strategy.engines.items() if engine.release}
+    offloaded = offload_depths(strategy.roles)
 
     def completed(graph: Graph) -> list[ModelCall]:
         calls = with_transitions(graph.calls, releases, meshes.share_ranks)
-        return with_offloading(calls, offload.roles, meshes.needs_ranks_of)
+        return with_offloading(calls, offloaded, meshes.needs_ranks_of)
 
     return tuple(
         CallPlan(
@@ -86,14 +83,6 @@ def call_plans(
         for name, graph in problem.graphs.items()
         for call in completed(graph)
     )
-
-
-def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
-    """Parts of a call's batch."""
-    # A loss that makes one update even with two parts is never cut.
-    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
-        return 1
-    return problem.workload.updates_per_epoch
 
 
 def _overlap(one: Mesh | None, other: Mesh | None) -> bool:

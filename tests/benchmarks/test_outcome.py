@@ -47,13 +47,13 @@ def test_the_last_line_is_json_with_cores_and_load(capsys: pytest.CaptureFixture
 
 
 def test_the_smallest_size_says_that_times_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    from outcome import bound, print_json, verdict
+    from outcome import limit_verdict, print_json, verdict
 
     print_json("step", smallest=True)
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("says nothing about speed") and json.loads(last)["smallest"]
-    assert verdict("step", 9.0, 1.15, smallest=True).endswith("not judged")
-    assert bound("memory", 1.0, "MiB", 8.0, smallest=True).endswith("not judged")
+    assert verdict("step", 9.0, 1.15, smallest=True).endswith("not checked")
+    assert limit_verdict("memory", 1.0, "MiB", 8.0, smallest=True).endswith("not checked")
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.15, "reached"), (1.16, "MISSED")])

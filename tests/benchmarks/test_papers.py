@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.mesh import Mesh
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 
 ROLES = ("actor", "critic", "reference", "reward_model")
 
@@ -46,14 +46,11 @@ def test_models_have_the_published_numbers_of_parameters(model: str, billions: f
 def test_placements_have_the_papers_names(first_ranks: tuple[int, ...], kind: str | None) -> None:
     from papers_placements import kind_of
 
-    places = [CallPlacement(Mesh(pool="pool", first_rank=first, data=8)) for first in first_ranks]
-    placement = {
-        role: RolePlacement(place, place) for role, place in zip(ROLES, places, strict=True)
-    }
-    assert kind_of(placement) == kind
-    everywhere = CallPlacement(Mesh(pool="pool", data=32))
-    elsewhere = placement | {"actor": RolePlacement(places[0], everywhere)}
-    assert kind_of(elsewhere) is None
+    meshes = [Mesh(pool="pool", first_rank=first, data=8) for first in first_ranks]
+    roles = dict(zip(ROLES, map(RoleStrategy, meshes), strict=True))
+    assert kind_of(JobStrategy(roles, {"actor": EngineStrategy(meshes[0])})) == kind
+    everywhere = EngineStrategy(Mesh(pool="pool", data=32))
+    assert kind_of(JobStrategy(roles, {"actor": everywhere})) is None
 
 
 @pytest.mark.parametrize("model", ["7B", "13B", "34B", "70B"])

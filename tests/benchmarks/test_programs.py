@@ -68,7 +68,7 @@ def test_dispatch_prints_ratios_and_how_references_grow() -> None:
     assert_positive(growth["bare_milliseconds_per_rank"]["2 actors"].values())
     # A training reads what three calls have written, one shard of either rank.
     assert growth["references_per_rank"]["2 actors"]["train"] == 3 * 2
-    assert isfinite(growth["grown_mebibytes"])
+    assert isfinite(growth["growth_mebibytes"])
 
 
 @pytest.mark.ray
@@ -137,7 +137,7 @@ def test_peers_prints_our_part_and_that_the_peer_is_left_out(standby: Mapping[st
     (system,) = printed.names(f"{name}, 1 steps")
     ours = scenario["systems"][system]
     assert_positive([ours["step_seconds"], ours["peak_mebibytes"]])
-    assert scenario["ratio"] is None and "not judged" in printed.text
+    assert scenario["ratio"] is None and "not checked" in printed.text
 
 
 @pytest.mark.ray
@@ -184,7 +184,7 @@ def test_learning_takes_models_of_earlier_examples(standby: Mapping[str, str]) -
 def test_reshard_moves_the_planned_bytes_in_every_case() -> None:
     printed = run_smallest("reshard", starts={Heavy.WORLD: 1})
     rows = {row["case"]: row for row in printed.json("reshard")["rows"]}
-    assert printed.names("model") == ["tiny"] * 3 and printed.text.count("not judged") == 4
+    assert printed.names("model") == ["tiny"] * 3 and printed.text.count("not checked") == 4
     # Of four tensor ranks: a half is 2 quarters, of which each has one; 3 more make it whole.
     # Gathering brings each 3 quarters.
     assert rows["1-4-1 -> 1-2"]["share"] == pytest.approx(1 / 3)

@@ -12,7 +12,8 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.jobs.job_graphs import trace_job
-from rlhf_planner.memory.roles import role_models
+from rlhf_planner.memory.roles import role_model
+from rlhf_planner.placement.strategy import RoleStrategy
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_planner.problem.from_manifest import problem_of
@@ -102,9 +103,9 @@ def test_pairs_take_memory_together_as_far_as_micro_batches_have_room(
     model = {"source": {"builtin": "TinyLlama"}, "training": {"microBatchTokens": tokens}}
     made = compared(job, models={"reward_model": model})
     shapes = {"reward_model": resolve_shape(made, "reward_model", Path())}
-    mesh = {"reward_model": Mesh(pool="local", data=16)}
     problem = problem_of(made, trace_job(made), CPUS, shapes)
-    (found,) = role_models(problem, mesh, dict.fromkeys(problem.models, 4096))
+    strategy = RoleStrategy(Mesh(pool="local", data=16), micro_batch_tokens=4096)
+    found = role_model(problem, "reward_model", strategy)
     assert found.peak_tokens == peak
 
 

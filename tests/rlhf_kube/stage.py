@@ -17,6 +17,8 @@ from ..rlhf_cli.cluster.objects import submission
 from .fake_kube import MANAGER, FakeKube
 
 CALLER = Caller(MANAGER, "you", answer_seconds=30.0)
+SECONDS = 90.0
+"""Time limit for the API server and its controllers on a busy machine."""
 FINALIZER = "rlhf-operator.dev/cluster"
 OTHER_FINALIZER = "example.com/other"
 

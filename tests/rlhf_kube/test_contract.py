@@ -9,10 +9,9 @@ import pytest
 from rlhf_kube.errors import Conflict, FieldsConflict, Invalid, NotFound
 from rlhf_kube.kinds import Kind
 
-from ..rlhf_operator.cluster import SECONDS
 from ..waiting import wait_until
 from .fake_kube import MANAGER
-from .stage import FINALIZER, OTHER_FINALIZER, Stage
+from .stage import FINALIZER, OTHER_FINALIZER, SECONDS, Stage
 
 RUNNING = {"phase": "Running", "observedGeneration": 1}
 

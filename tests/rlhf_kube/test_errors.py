@@ -10,9 +10,8 @@ from rlhf_kube.errors import Forbidden, Invalid, NotAdmitted, NotFound, NotInsta
 from rlhf_kube.kinds import Kind
 
 from ..cluster.kubectl import Kubectl
-from ..rlhf_operator.cluster import SECONDS
 from ..waiting import wait_until
-from .stage import Stage, admin
+from .stage import SECONDS, Stage, admin
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_kube.errors import Unreachable
+from rlhf_api.on_cluster import JOB_LABEL
+from rlhf_kube.errors import NotInstalled, Unreachable
 from rlhf_kube.kinds import Kind
 from rlhf_operator.clients.cached_kube import CachedKube
 
@@ -145,3 +146,18 @@ def test_what_is_to_be_deleted_and_is_gone_already_is_forgotten(kube: FakeKube) 
     assert not cached.delete(Kind.POD, NAMESPACE, "one", one["metadata"]["uid"])
     assert not cached.delete(Kind.POD, NAMESPACE, "two", "another-uid")
     assert [each["metadata"]["name"] for each in cached.list(Kind.POD, NAMESPACE, LABEL)] == ["two"]
+
+
+def test_objects_of_a_kind_that_is_not_served_do_not_exist(kube: FakeKube) -> None:
+    cached = CachedKube(kube)
+    cached.put(Kind.CLUSTER, {**Kind.CLUSTER.header, "metadata": cluster_metadata("sort-1")})
+    kube.trouble = lambda verb, kind: NotInstalled("no rayclusters")
+    assert cached.get(Kind.JOB, NAMESPACE, "other") is None
+    assert not cached.delete(Kind.CLUSTER, NAMESPACE, "sort-1", "uid-1")
+    assert cached.list(Kind.CLUSTER, NAMESPACE, LABEL) == ()
+
+
+def cluster_metadata(name: str) -> dict[str, Any]:
+    labels = {JOB_LABEL: "sort"}
+    names = {"name": name, "namespace": NAMESPACE, "uid": "uid-1", "resourceVersion": "1"}
+    return {**names, "labels": labels}

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
-from rlhf_kube.errors import Forbidden, KubeError
+from rlhf_kube.errors import (
+    AlreadyExists,
+    Conflict,
+    FieldsConflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotAdmitted,
+    NotFound,
+    NotInstalled,
+    Unreachable,
+)
 from rlhf_kube.kinds import Kind
+from rlhf_operator.decide.api_errors import KubeRayTooOld, operator_reason
 
 from .world import NAMESPACE, World, manifest
 
@@ -119,3 +133,22 @@ def test_a_finalizer_that_stays_is_told_on_the_job_that_is_being_deleted(world: 
     assert world.clusters() == [] and stalled(world) == FORBIDDEN
     allow(world)
     assert (Kind.JOB, *KEY) not in world.kube.objects
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unreachable("503"), "KubernetesUnreachable"),
+        (NotFound("404"), "KubernetesConflict"),
+        (Conflict("409"), "KubernetesConflict"),
+        (AlreadyExists("409"), "KubernetesConflict"),
+        (FieldsConflict("409", frozenset()), "KubernetesConflict"),
+        (Forbidden("401"), "KubernetesForbidden"),
+        (NotAdmitted("403"), "KubernetesForbidden"),
+        (Invalid("422"), "KubernetesInvalid"),
+        (NotInstalled("404"), "KubernetesInvalid"),
+        (KubeRayTooOld("400"), "KubeRayTooOld"),
+    ],
+)
+def test_each_error_has_the_operators_reason(error: KubeError, reason: str) -> None:
+    assert operator_reason(error) == reason

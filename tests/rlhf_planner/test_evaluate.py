@@ -10,15 +10,16 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth, Plan
 from rlhf_planner.cost.analytic_layers import analytic_layers
-from rlhf_planner.cost.calls import load_of_plan, models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import HARDWARE, RATES
 from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.cost.transfers import DISPATCH_SECONDS, STORE_BYTES_PER_SECOND, reshard_seconds
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
-from rlhf_planner.memory.generation import GenerationCall
+from rlhf_planner.memory.generation import GenerationCall, generation_load
+from rlhf_planner.placement.strategy import strategy_of
 from rlhf_planner.simulation.step_tasks import simulate_step, step_tasks
 
 from .planned_jobs import PPO, QWEN, Planned, cpus, gpus, large, planned
@@ -59,7 +60,7 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
     got = estimate.calls["reference.log_probs"]
     assert got.total == pytest.approx(inferring.total + columns(2, 1024, 8))
     (engines,) = plan.generations
-    load = load_of_plan(problem, models["actor"], engines)
+    load = generation_load(problem, models["actor"], strategy_of(plan).engines["actor"])
     generating = generate_seconds(
         load,
         GenerationCall(128, 8),

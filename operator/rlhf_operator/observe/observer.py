@@ -199,8 +199,10 @@ def last_warning(kube: Kube, namespace: str, uid: str) -> str | None:
     # Events of the core group: kubelets write those, and they can be selected by their object.
     fields = f"involvedObject.uid={uid},type=Warning"
     events = islice(kube.iterate(Kind.CORE_EVENT, namespace, fields=fields), MAX_WARNINGS)
-    last = max(events, key=lambda event: event.get("lastTimestamp") or "", default=None)
-    return None if last is None else f"{last.get('reason', '')}: {last.get('message', '')}"
+    newest_last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
+    if not newest_last:
+        return None
+    return f"{newest_last[-1].get('reason', '')}: {newest_last[-1].get('message', '')}"
 
 
 def _find_refusal(clusters: Iterable[Mapping[str, Any]], job: ObservedJob) -> PodProblem | None:

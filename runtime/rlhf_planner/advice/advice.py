@@ -30,7 +30,7 @@ from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import Graphs
-from rlhf_planner.strategies.parallelism import possible_cuts
+from rlhf_planner.strategies.completions import possible_cuts
 from rlhf_sizing.shape import DecoderShape
 
 # Advice shortens lengths to this fraction at most: beyond that it would be another job.
@@ -186,7 +186,8 @@ class _Search:
         try:
             placed = apply_placement(problem)
             # The last choice needs the least memory; if it does not fit, none does.
-            check_feasible(placed, memory_choices(problem, placed.groups)[-1])
+            last = memory_choices(problem, placed.strategy.roles, placed.groups)[-1]
+            check_feasible(placed, last)
         except (PlanError, ManifestError):
             return False
         return True

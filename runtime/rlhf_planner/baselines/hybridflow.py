@@ -26,7 +26,7 @@ Source: HybridFlow (arXiv 2409.19256), section 6, algorithms 1 and 2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from heapq import nsmallest
 from math import inf
@@ -43,12 +43,12 @@ from rlhf_planner.cost.calls import generate_call_seconds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.feasibility import FeasibleJob, PlacedJob, first_feasible_choice
-from rlhf_planner.placement.parallelism import cut_meshes
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement, device_groups
+from rlhf_planner.placement.parallelism import cut_roles
+from rlhf_planner.placement.placement import device_groups
+from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut
+from rlhf_planner.strategies.completions import cuts, engine_completions
 from rlhf_planner.strategies.placements import (
-    Placement,
     block_sizes,
     compositions,
     placement_units,
@@ -59,14 +59,13 @@ from rlhf_planner.strategies.placements import (
 STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """The parallelism of a role on a number of devices, with its times."""
+class TimedStrategy(NamedTuple):
+    """The strategy of a role on a number of devices, with its times."""
 
-    cut: Cut
-    """For training and forward passes."""
-    engine_tensor: int | None
-    """Ranks of an engine. None: it does not generate."""
+    training: RoleStrategy
+    """With a cut."""
+    engines: EngineStrategy | None
+    """With a size. None: it does not generate."""
     stage_seconds: tuple[float, ...]
     """Seconds of its calls in each of `STAGES`, one call after the other."""
 
@@ -82,47 +81,40 @@ class Strategies:
         self.best = cache(self._best)
         self._engines = cache(self._best_engines)
 
-    def _best(self, role: str, num_devices: int, min_cut: Cut) -> Strategy | None:
+    def _best(self, role: str, num_devices: int, min_cut: Cut) -> TimedStrategy | None:
         """The fastest cut and engines of a role, by algorithm 2. None: none fits, even alone.
 
         Args:
             num_devices: of the role's set.
             min_cut: tensor ranks and stages, t_min and p_min.
         """
-        call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
+        devices = RoleStrategy(Mesh(pool=self._pool.name, data=num_devices))
+        # Cuts are left out that do not divide the devices, the layers, or heads and widths, or that
+        # let tensor ranks cross nodes. FSDP's roles are not cut; a fixed cut is kept.
+        allowed = cuts(self._problem, role, devices)
+        tried = possible_cuts(allowed, min_cut, num_devices, self._pool.devices_per_node)
         priced = [
-            (seconds, cut)
-            for cut in possible_cuts(
-                self._cuts(role, call_placement), min_cut, num_devices, self._per_node
-            )
-            if (seconds := self._simulate(role, call_placement.mesh, cut)) is not None
+            (seconds, strategy)
+            for strategy in map(devices.with_cut, tried)
+            if (seconds := self._simulate(role, strategy)) is not None
         ]
         if not priced:
             return None
         # The cut comes first, by the calls that train the role or run it forward; then its engines.
-        seconds, cut = min(priced, key=lambda pair: sum(pair[0]))
+        seconds, training = min(priced, key=lambda pair: sum(pair[0]))
         if not self._problem.models[role].generates:
-            return Strategy(cut, None, seconds)
-        engines = self._engines(role, num_devices, cut)
-        if engines is None:
+            return TimedStrategy(training, None, seconds)
+        best = self._engines(role, training)
+        if best is None:
             return None
-        tensor, generation = engines
-        return Strategy(cut, tensor, (generation, *seconds[1:]))
+        engines, generation = best
+        return TimedStrategy(training, engines, (generation, *seconds[1:]))
 
-    @property
-    def _per_node(self) -> int:
-        return self._pool.devices_per_node
-
-    def _cuts(self, role: str, call_placement: CallPlacement) -> tuple[Cut, ...]:
-        # Cuts are left out that do not divide the devices, the layers, or heads and widths, or that
-        # let tensor ranks cross nodes. FSDP's roles are not cut; a fixed cut is kept.
-        return cuts(self._problem.models[role], call_placement, self._pool)
-
-    def _simulate(self, role: str, mesh: Mesh, cut: Cut) -> tuple[float, ...] | None:
+    def _simulate(self, role: str, strategy: RoleStrategy) -> tuple[float, ...] | None:
         """Seconds of a role's calls in each stage, without generation."""
         # The paper's simulators are the time model of this planner, with the fastest config with
         # which the role fits, alone on its devices.
-        calls = self._bounds.model_calls(role, mesh, cut)
+        calls = self._bounds.role_seconds(role, strategy)
         if calls is None:
             return None
         return tuple(
@@ -133,36 +125,32 @@ class Strategies:
             for kind in STAGES
         )
 
-    def _best_engines(self, role: str, num_devices: int, cut: Cut) -> tuple[int, float] | None:
+    def _best_engines(
+        self, role: str, training: RoleStrategy
+    ) -> tuple[EngineStrategy, float] | None:
         """The fastest size of engines that fits next to a role's training, with seconds of the
         calls that generate. None: none fits."""
-        call_placement = CallPlacement(Mesh(pool=self._pool.name, data=num_devices))
-        facts = self._problem.models[role]
-        best: tuple[int, float] | None = None
+        best: tuple[EngineStrategy, float] | None = None
         # Engines grow from one rank. Their weights and a cache for the longest sequence must fit
         # next to the memory of training; the cache gets what is left.
-        for tensor in engine_tensors(self._problem, facts, call_placement, self._pool):
-            engines = CallPlacement(call_placement.mesh, tensor, is_chosen=True)
-            placed = single_roles(
-                self._problem, {role: RolePlacement(with_cut(call_placement, cut), engines)}
-            )
+        for engines in engine_completions(self._problem, role, EngineStrategy(training.devices)):
+            alone = JobStrategy({role: training}, {role: engines})
+            placed = single_roles(self._problem, alone)
             if not fits(placed):
                 continue
             seconds = self._generation_seconds(role, first_feasible_choice(placed))
             if seconds < (inf if best is None else best[1]):
-                best = tensor, seconds
+                best = engines, seconds
         return best
 
     def _generation_seconds(self, role: str, job: FeasibleJob) -> float:
-        (model,), engine = job.models, job.engines[role]
-        load = next(loads[role] for loads in job.loads if role in loads)
+        (model,), engines = job.models, job.strategy.engines[role]
         total = 0.0
         for call in self._graph.calls_of_kind(CallKind.GENERATE):
             if call.role == role:
-                engines = engine.mesh, engine.kv_cache_bytes
                 try:
                     call_seconds = generate_call_seconds(
-                        self._problem, call, model, load, engines, self._links
+                        self._problem, call, model, engines, self._links
                     )
                 except ProfileUnusable:  # engines of this size were not measured
                     return inf
@@ -170,17 +158,16 @@ class Strategies:
         return total
 
 
-def single_roles(problem: PlanningProblem, placement: Placement) -> PlacedJob:
+def single_roles(problem: PlanningProblem, placement: JobStrategy) -> PlacedJob:
     """Some roles of a job, as if their devices had no others.
 
     Args:
         placement: of only these roles, with models cut and engines sized.
     """
-    models = {role: facts for role, facts in problem.models.items() if role in placement}
+    models = {role: facts for role, facts in problem.models.items() if role in placement.roles}
     subset = replace(problem, models=models)
-    meshes = cut_meshes(subset, placement)
-    groups = device_groups(problem.pools, placement)
-    return PlacedJob(subset, placement, meshes, groups, is_chosen=True)
+    strategy = replace(placement, roles=cut_roles(subset, placement.roles))
+    return PlacedJob(subset, strategy, device_groups(problem.pools, placement), is_chosen=True)
 
 
 def possible_cuts(
@@ -326,27 +313,32 @@ class Mapper:
             )
         return self._seconds[key]
 
-    def strategy(self, roles: RoleSet, role: str, devices: int) -> Strategy | None:
+    def strategy(self, roles: RoleSet, role: str, devices: int) -> TimedStrategy | None:
         """The strategy of a role of a set on its devices."""
         minimum = self.min_allocation(roles)
         return None if minimum is None else self._strategies.best(role, devices, minimum.cut)
 
-    def placement(self, mapping: DeviceMapping) -> Placement:
+    def placement(self, mapping: DeviceMapping) -> JobStrategy:
         """The devices of each role, with models cut and engines sized."""
         # Larger sets come first, as in the planner's own placements.
-        placement: dict[str, RolePlacement] = {}
+        strategies: dict[str, RoleStrategy] = {}
+        engines: dict[str, EngineStrategy] = {}
         first = 0
         order = sorted(zip(mapping.devices, mapping.sets, strict=True), key=lambda pair: -pair[0])
         for devices, roles in order:
-            call_placement = CallPlacement(
-                Mesh(pool=self._pool.name, first_rank=first, data=devices)
-            )
+            mesh = Mesh(pool=self._pool.name, first_rank=first, data=devices)
             for role in roles:
                 strategy = self.strategy(roles, role, devices)
                 assert strategy is not None, "a mapping of roles without a strategy has no cost"
-                placement[role] = _role_placement(call_placement, strategy)
+                strategies[role] = replace(strategy.training, devices=mesh)
+                if strategy.engines is not None:
+                    engines[role] = replace(strategy.engines, devices=mesh)
             first += devices
-        return {role: placement[role] for role in self._problem.models}
+        models = self._problem.models
+        return JobStrategy(
+            {role: strategies[role] for role in models},
+            {role: engines[role] for role in models if role in engines},
+        )
 
 
 def mapping_cost(sets: list[tuple[float, ...]]) -> float:
@@ -356,12 +348,3 @@ def mapping_cost(sets: list[tuple[float, ...]]) -> float:
         sets: seconds of each set in each stage.
     """
     return sum(max(set_seconds[stage] for set_seconds in sets) for stage in range(len(STAGES)))
-
-
-def _role_placement(call_placement: CallPlacement, strategy: Strategy) -> RolePlacement:
-    training = with_cut(call_placement, strategy.cut)
-    if strategy.engine_tensor is None:
-        return RolePlacement(training, training)
-    return RolePlacement(
-        training, CallPlacement(call_placement.mesh, strategy.engine_tensor, is_chosen=True)
-    )

@@ -28,28 +28,18 @@ Source: `heuristic` among the allocation modes of github.com/openpsi-project/Rea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import NamedTuple
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead, Pool
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
-from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
-from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, with_cut
-from rlhf_planner.strategies.placements import Placement, placement_units
+from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
+from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_planner.strategies.completions import cuts, engine_tensors
+from rlhf_planner.strategies.placements import placement_units
 
 # Smaller models count as 7B: the rule knows sizes by name, and the next one is 13B.
 SMALL_PARAMETERS = 10 * 10**9
-
-
-class _Choice(NamedTuple):
-    """The rule's choice for some calls."""
-
-    # Devices, cut along `data` only.
-    mesh: Mesh
-    # The cut, before it is adapted to the model.
-    cut: Cut
 
 
 @dataclass(frozen=True)
@@ -81,23 +71,24 @@ class _Nodes:
         return max(1, mesh.num_devices // self.pool.devices_per_node)
 
 
-def real_heuristic(problem: PlanningProblem) -> Placement:
+def real_heuristic(problem: PlanningProblem) -> JobStrategy:
     """The rule's placement with its cuts.
 
     Args:
         problem: the planning problem, on one pool.
     """
     (pool,) = problem.pools
-    placement: dict[str, RolePlacement] = {}
+    strategies: dict[str, RoleStrategy] = {}
     for roles in (unit.roles for unit in placement_units(problem) if not unit.generates):
         choice = _choice(problem, pool, roles)
         for role in roles:
-            placement[role] = _adapted(problem, problem.models[role], pool, choice)
-    return placement
+            strategies[role] = _adapted(problem, role, choice)
+    generating = (role for role, facts in problem.models.items() if facts.generates)
+    return JobStrategy(strategies, {role: _engines(problem, role, pool) for role in generating})
 
 
-def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> _Choice:
-    """The rule's choice for roles that share devices."""
+def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> RoleStrategy:
+    """The rule's choice for roles that share devices, before its cut is adapted to their models."""
     # Roles that copy each other's weights must share devices: those of the policy, or else of the
     # first trained one.
     models = problem.models
@@ -110,52 +101,50 @@ def _choice(problem: PlanningProblem, pool: Pool, roles: Sequence[str]) -> _Choi
     return _with_critics(problem, _Nodes(pool), role, others)
 
 
-def _with_policy_only(pool: Pool, is_policy: bool) -> _Choice:
+def _with_policy_only(pool: Pool, is_policy: bool) -> RoleStrategy:
     nodes, per_node = pool.nodes, pool.devices_per_node
     if is_policy:
-        return _Choice(_Nodes(pool).all, Cut(min(4, per_node), nodes))
-    return _Choice(_Nodes(pool).all, Cut(max(1, min(2, per_node // 2)), max(2, nodes)))
+        return RoleStrategy(_Nodes(pool).all, min(4, per_node), nodes)
+    return RoleStrategy(_Nodes(pool).all, max(1, min(2, per_node // 2)), max(2, nodes))
 
 
 def _with_critics(
     problem: PlanningProblem, nodes: _Nodes, role: str, critics: Sequence[str]
-) -> _Choice:
+) -> RoleStrategy:
     facts, pool = problem.models[role], nodes.pool
     own = problem.models[problem.policy].shape.num_parameters
     share = own / (own + sum(problem.models[critic].shape.num_parameters for critic in critics))
     half, quarter = max(1, pool.devices_per_node // 2), max(1, pool.devices_per_node // 4)
     if role != problem.policy and not facts.is_trained and facts.head is ModelHead.LM:
-        return _Choice(nodes.all, Cut(half, pool.nodes))
+        return RoleStrategy(nodes.all, half, pool.nodes)
     is_small = facts.shape.num_parameters < SMALL_PARAMETERS or not facts.is_trained
     tensor = quarter if pool.nodes == 1 and is_small else half
     first, second = nodes.split(share if facts.is_trained else 0.5)
     # A critic runs forward on the devices that train it. The rule uses the other half of the nodes,
     # but no runtime moves its weights there.
     mesh = second if role in critics else first
-    return _Choice(mesh, Cut(tensor, nodes.stages(mesh)))
+    return RoleStrategy(mesh, tensor, nodes.stages(mesh))
 
 
-def _adapted(
-    problem: PlanningProblem, facts: RoleSpec, pool: Pool, choice: _Choice
-) -> RolePlacement:
-    """Adapt the rule's choice to a role."""
-    call_placement = CallPlacement(choice.mesh)
-    allowed = cuts(facts, call_placement, pool)
-    # An impossible fixed cut stays open here. `cut_meshes` refuses it, with the field to change.
-    training = (
-        with_cut(call_placement, _nearest_cut(allowed, choice.cut)) if allowed else call_placement
-    )
-    if not facts.generates:
-        return RolePlacement(training, training)
-    everywhere = CallPlacement(_Nodes(pool).all)
-    sizes = engine_tensors(problem, facts, everywhere, pool)
+def _adapted(problem: PlanningProblem, role: str, choice: RoleStrategy) -> RoleStrategy:
+    """Adapt the rule's cut to a role."""
+    devices = RoleStrategy(choice.devices)
+    allowed = cuts(problem, role, devices)
+    # An impossible fixed cut stays open here. `cut_roles` refuses it, with the field to change.
+    return devices.with_cut(_nearest_cut(allowed, choice.cut)) if allowed else devices
+
+
+def _engines(problem: PlanningProblem, role: str, pool: Pool) -> EngineStrategy:
+    """The engines of a role."""
+    everywhere = EngineStrategy(_Nodes(pool).all)
+    sizes = engine_tensors(problem, role, everywhere.devices)
     if not sizes:
-        return RolePlacement(training, everywhere)
+        return everywhere
     # Engines have no stages: they get as many tensor ranks as the rule has stages, at most a
     # node's.
     stages = max(2, pool.nodes)
     tensor = max((size for size in sizes if size <= stages), default=min(sizes))
-    return RolePlacement(training, CallPlacement(everywhere.mesh, tensor, is_chosen=True))
+    return replace(everywhere, tensor=tensor)
 
 
 def _nearest_cut(allowed: Sequence[Cut], target: Cut) -> Cut:

@@ -32,11 +32,10 @@ from rlhf_planner.feasibility import (
     first_feasible_choice,
 )
 from rlhf_planner.memory.choices import memory_choices
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.parallelism import Cut, cuts, engine_tensors, possible_cuts, with_cut
-from rlhf_planner.strategies.placements import Placement
+from rlhf_planner.strategies.completions import cuts, engine_tensors, possible_cuts
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def evaluated_baseline(
 def fits(placed: PlacedJob) -> bool:
     """True if a placed job fits with the memory choice that needs the least memory."""
     # The last choice needs the least memory; if it does not fit, none does.
-    *_, last = memory_choices(placed.problem, placed.groups)
+    *_, last = memory_choices(placed.problem, placed.strategy.roles, placed.groups)
     try:
         check_feasible(placed, last)
     except PlanError:
@@ -84,7 +83,7 @@ def fits(placed: PlacedJob) -> bool:
     return True
 
 
-def feasible_placement(problem: PlanningProblem, placement: Placement) -> FeasibleJob | None:
+def feasible_placement(problem: PlanningProblem, placement: JobStrategy) -> FeasibleJob | None:
     """The first feasible job of a placement. None: it does not fit.
 
     Args:
@@ -99,7 +98,7 @@ def feasible_placement(problem: PlanningProblem, placement: Placement) -> Feasib
 
 def symmetric_placements(
     problem: PlanningProblem, roles: Collection[str], mesh: Mesh
-) -> Iterator[tuple[Cut, Placement]]:
+) -> Iterator[tuple[Cut, JobStrategy]]:
     """Roles on the same devices with the same cut, also in generation: first with ever more tensor
     ranks, then with the most tensor ranks and ever more stages.
 
@@ -109,10 +108,10 @@ def symmetric_placements(
         mesh: the roles' devices, cut along `data` only.
     """
     pool = next(pool for pool in problem.pools if pool.name == mesh.pool)
-    call_placement = CallPlacement(mesh)
-    allowed = {role: cuts(problem.models[role], call_placement, pool) for role in roles}
+    devices = RoleStrategy(mesh)
+    allowed = {role: cuts(problem, role, devices) for role in roles}
     sizes = {
-        role: engine_tensors(problem, problem.models[role], call_placement, pool)
+        role: engine_tensors(problem, role, mesh)
         for role in roles
         if problem.models[role].generates
     }
@@ -122,15 +121,16 @@ def symmetric_placements(
     for cut in _cuts(pool, list(allowed.values()), list(sizes.values())):
         yield (
             cut,
-            {
-                role: RolePlacement(
-                    training := with_cut(call_placement, cut if cut in role_cuts else role_cuts[0]),
-                    CallPlacement(mesh, _nearest(cut.tensor, sizes[role]), is_chosen=True)
-                    if role in sizes
-                    else training,
-                )
-                for role, role_cuts in allowed.items()
-            },
+            JobStrategy(
+                {
+                    role: devices.with_cut(cut if cut in role_cuts else role_cuts[0])
+                    for role, role_cuts in allowed.items()
+                },
+                {
+                    role: EngineStrategy(mesh, _nearest(cut.tensor, of_role))
+                    for role, of_role in sizes.items()
+                },
+            ),
         )
 
 

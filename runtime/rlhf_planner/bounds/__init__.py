@@ -1,6 +1,6 @@
-"""Lower bounds of partial plans: no plan below a node takes less time or memory.
+"""Lower bounds of open strategies: no plan below a node of the search takes less time or memory.
 
-time.py    times of calls on their devices
-step.py    a step, from times of its calls
+calls.py   calls of a role or of its engines: the minimum over what completes a strategy
 memory.py  bytes of roles and engines, and the capacity of a placement
+step.py    a step, from times of its calls
 """

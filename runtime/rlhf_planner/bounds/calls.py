@@ -1,70 +1,44 @@
-"""Lower bounds of the times of calls on their devices, for every choice of memory. Pure.
+"""Seconds of the calls of strategies: of a complete one its price, of an open one the minimum over
+all that complete it. Pure.
 
-Until the roles that leave their devices are fixed, only those transitions count that every plan
-has; afterwards all of them.
+Whatever the strategies of other roles, and the memory that they leave: no plan is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
-from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
-from rlhf_api.plan import GraphName, OffloadDepth, Pool
+from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.bounds.step import OFF_RANKS, Seconds, StepTimeBounds
-from rlhf_planner.cost.batches import call_batch, num_token_columns
-from rlhf_planner.cost.calls import (
-    generate_call_seconds,
-    infer_call_seconds,
-    train_call_seconds,
-)
+from rlhf_planner.cost.calls import CallCosts
 from rlhf_planner.cost.collectives import Links
-from rlhf_planner.cost.micro_batches import Batch
-from rlhf_planner.cost.transfers import (
-    DISPATCH_SECONDS,
-    columns_seconds,
-    load_seconds,
-    offload_seconds,
-    reshard_seconds,
-)
-from rlhf_planner.memory.choices import micro_batch_sizes
 from rlhf_planner.memory.engine_groups import engine_meshes
 from rlhf_planner.memory.generation import generation_load, kv_bytes
 from rlhf_planner.memory.items import RoleModel
-from rlhf_planner.memory.offloading import OffloadChoice
 from rlhf_planner.memory.roles import MODEL_CALLS, role_model, static_memory
-from rlhf_planner.placement.placement import CallPlacement, DeviceGroup, RolePlacement
-from rlhf_planner.plan_calls import mini_batches
+from rlhf_planner.placement.placement import DeviceGroup
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.event_graph import PoolRanks
-from rlhf_planner.strategies.parallelism import Cut, cut_mesh
-from rlhf_planner.strategies.placements import Placement
+from rlhf_planner.strategies.completions import completions, cuts, engine_completions
 
 # Sites of calls.
 Calls = frozenset[str]
 NONE: Calls = frozenset()
 
 
-class RoleConfig(NamedTuple):
-    """A config of a model on its ranks."""
-
-    model: RoleModel
-    """The role, its mesh, micro-batches and recomputation."""
-    seconds: Seconds
-    """Seconds of its calls."""
-
-
 @dataclass(frozen=True, eq=False)
 class CallTimeBounds:
-    """Lower bounds for one problem; results are cached for the lifetime of this object."""
+    """Seconds of strategies of one problem; results are cached for the lifetime of this object."""
 
     problem: PlanningProblem
     links: Mapping[str, Links]
@@ -81,146 +55,195 @@ class CallTimeBounds:
         return StepTimeBounds(self.problem)
 
     @cached_property
-    def model_calls(self) -> Callable[[str, Mesh, Cut], Seconds | None]:
-        """Calls that train a role or run it forward; see `_model_calls`."""
-        return cache(self._model_calls)
+    def _costs(self) -> CallCosts:
+        return CallCosts(self.problem, self.links)
 
     @cached_property
-    def generate_calls(self) -> Callable[[str, Mesh, int, int | None, Calls], Seconds | None]:
-        """Calls that generate with a role; see `_generate_calls`."""
-        return cache(self._generate_calls)
+    def model(self) -> Callable[[str, RoleStrategy], RoleModel]:
+        """A role as its strategy computes it."""
+        # A cache per object: `cache` on the method would keep all problems in memory.
+        return cache(lambda role, strategy: role_model(self.problem, role, strategy))
 
     @cached_property
-    def _pools(self) -> dict[str, Pool]:
-        return {pool.name: pool for pool in self.problem.pools}
+    def role_seconds(self) -> Callable[[str, RoleStrategy], Seconds | None]:
+        """Calls that train a role or run it forward, with the fastest completions with which it
+        fits alone on its devices. None: there is none."""
+        return cache(self._role_seconds)
 
-    def _model_calls(self, role: str, mesh: Mesh, cut: Cut) -> Seconds | None:
-        """Bound calls that train a role or run it forward. None: no config fits.
-
-        Each call takes the fastest config with which the role, alone on its devices, fits.
-
-        Args:
-            mesh: the role's devices, cut along `data` only.
-            cut: of the role's model.
-        """
-        fastest: dict[str, float] | None = None
-        for config in sorted(
-            self.configs(role, mesh, cut, NONE), key=lambda config: sum(config.seconds.values())
-        ):
-            best_seconds = fastest or {}
-            # Checking memory costs more than comparing times, so only configs that would improve a
-            # call are checked.
+    def _role_seconds(self, role: str, strategy: RoleStrategy) -> Seconds | None:
+        first_node = self._in_first_node(strategy.devices)
+        if first_node is not None:
+            return self.role_seconds(role, replace(strategy, devices=first_node))
+        priced = [
+            completion
+            for cut in self.cuts(role, strategy)
+            for completion in self.completions(role, cut, NONE).items()
+        ]
+        fastest: dict[str, float] = {}
+        for completion, seconds in sorted(priced, key=lambda pair: sum(pair[1].values())):
+            # Checking memory costs more than comparing times, so only completions that would
+            # improve a call are checked.
             is_quicker = any(
-                seconds < best_seconds.get(call, inf) for call, seconds in config.seconds.items()
+                call_seconds < fastest.get(call, inf) for call, call_seconds in seconds.items()
             )
-            if (is_quicker or fastest is None) and self._fits_alone(config.model):
-                # Every call takes its own fastest config. A plan has one config for all calls of a
+            if (is_quicker or not fastest) and self._fits_alone(role, completion):
+                # Every call takes its own fastest completion. A plan has one for all calls of a
                 # role, which is no faster.
-                fastest = {
-                    call: min(seconds, best_seconds.get(call, inf))
-                    for call, seconds in config.seconds.items()
-                }
-        return fastest
+                fastest = {call: min(s, fastest.get(call, inf)) for call, s in seconds.items()}
+        return fastest or None
+
+    def _in_first_node(self, devices: Mesh) -> Mesh | None:
+        """The devices of a pool that begin in its first node and lie in their nodes as others do.
+        None: they begin there themselves."""
+        # Times depend on which devices share a node, not on where a pool has it. So many
+        # placements share them.
+        per_node = self.links[devices.pool].devices_per_node
+        if devices.first_rank < per_node:
+            return None
+        return devices.model_copy(update={"first_rank": devices.first_rank % per_node})
 
     @cached_property
-    def configs(self) -> Callable[[str, Mesh, Cut, Calls], tuple[RoleConfig, ...]]:
-        """All configs of a cut of a role's model; arguments as for `_model_calls`, and the calls
-        whose columns come from other nodes. Empty if the profile lacks the cut."""
-        return cache(self._configs)
+    def cuts(self) -> Callable[[str, RoleStrategy], tuple[RoleStrategy, ...]]:
+        """A strategy of a role with every cut that completes it."""
+        return cache(self._cuts)
 
-    def _configs(self, role: str, mesh: Mesh, cut: Cut, crossing: Calls) -> tuple[RoleConfig, ...]:
-        # A profile may lack a cut: such configs are no candidates.
+    def _cuts(self, role: str, strategy: RoleStrategy) -> tuple[RoleStrategy, ...]:
+        return tuple(map(strategy.with_cut, cuts(self.problem, role, strategy)))
+
+    @cached_property
+    def completions(self) -> Callable[[str, RoleStrategy, Calls], Mapping[RoleStrategy, Seconds]]:
+        """Every completion of a strategy with a cut, with seconds of the calls that train the role
+        or run it forward, copies into it, and numerics if it is the policy.
+
+        Takes the role, its strategy, and the calls whose columns come from other nodes. Empty if
+        the profile lacks the cut.
+        """
+        return cache(self._completions)
+
+    def _completions(
+        self, role: str, strategy: RoleStrategy, crossing: Calls
+    ) -> Mapping[RoleStrategy, Seconds]:
+        first_node = self._in_first_node(strategy.devices)
+        if first_node is not None:
+            same = self.completions(role, replace(strategy, devices=first_node), crossing)
+            return {replace(c, devices=strategy.devices): seconds for c, seconds in same.items()}
+        # A profile may lack a cut: such strategies are no candidates.
         with suppress(ProfileUnusable):
-            return tuple(
-                RoleConfig(model, self.role_calls(model, crossing))
-                for model in self._models(role, cut_mesh(mesh, cut))
-            )
-        return ()
-
-    def _models(self, role: str, mesh: Mesh) -> Iterator[RoleModel]:
-        """A role in every config."""
-        facts = self.problem.models[role]
-        is_free = facts.is_trained and facts.fixed.recompute is None
-        for recompute in (False, True) if is_free else (bool(facts.fixed.recompute),):
-            # A fixed size replaces all others; a dict keeps the order without duplicates.
-            sizes = {
-                facts.fixed.micro_batch_tokens or size: None
-                for size in micro_batch_sizes(self.problem)
+            return {
+                complete: self._price(role, complete, crossing)
+                for complete in completions(self.problem, role, strategy)
             }
-            for tokens in sizes:
-                yield role_model(self.problem, facts, mesh, tokens, recompute)
+        return {}
 
-    def _fits_alone(self, model: RoleModel) -> bool:
+    def _price(self, role: str, strategy: RoleStrategy, crossing: Calls) -> Seconds:
+        model = self.model(role, strategy)
+        kinds = (CallKind.TRAIN, CallKind.INFER, CallKind.COMPUTE, CallKind.COPY)
+        # The bytes of copied weights do not count, so this stays a lower bound.
+        return {
+            call.id: self._costs.on_role(call, model, crosses_nodes=call.id in crossing).total
+            for call in self.graph.calls_of_kind(*kinds)
+            if (call.role or self.problem.policy) == role
+        }
+
+    def _fits_alone(self, role: str, strategy: RoleStrategy) -> bool:
         # Other roles on these devices only add memory.
-        mesh = model.mesh
-        group = DeviceGroup(
-            self._pools[mesh.pool], mesh.first_rank, mesh.num_devices, (model.role,), ()
-        )
-        alone = static_memory(self.problem, group, [model], OffloadChoice({}, frozenset()))
+        mesh = strategy.devices
+        pool = self.problem.pool(mesh.pool)
+        group = DeviceGroup(pool, mesh.first_rank, mesh.num_devices, (role,), ())
+        alone = static_memory(self.problem, group, [self.model(role, strategy)], {})
         return alone.excess_bytes <= 0
 
-    def role_calls(self, model: RoleModel, crossing: Calls = NONE) -> Seconds:
-        """Calls that run on a role's ranks in one config: those that train it or run it forward,
-        copies into it, and numerics if it is the policy.
+    @cached_property
+    def move_seconds(self) -> Callable[[str, RoleStrategy], Seconds]:
+        """A role's load and offload, by `move_of`; empty if it never leaves its devices. Takes the
+        role, and its strategy with cut and depth."""
+        return cache(self._move_seconds)
 
-        Args:
-            model: the role.
-            crossing: calls whose columns come from other nodes.
-        """
-        links, seconds = self.links[model.mesh.pool], dict[str, float]()
-        for call in self.graph.calls:
-            if (call.role or self.problem.policy) != model.role:
-                continue
-            match call.kind:
-                case CallKind.TRAIN:
-                    parts = mini_batches(self.problem, call)
-                    compute_seconds = train_call_seconds(
-                        self.problem, call, model, links, parts
-                    ).total
-                case CallKind.INFER:
-                    compute_seconds = infer_call_seconds(self.problem, call, model, links).total
-                case CallKind.COMPUTE | CallKind.COPY:
-                    # The bytes of copied weights do not count, so this stays a lower bound.
-                    compute_seconds = 0.0
-                case _:
-                    continue
-            seconds[call.id] = compute_seconds + self._columns(
-                call, model.mesh, call.id in crossing
-            )
-        return seconds
+    def _move_seconds(self, role: str, strategy: RoleStrategy) -> Seconds:
+        if strategy.offload in (None, OffloadDepth.NOTHING):
+            return {}
+        model = self.model(role, strategy)
+        return {
+            f"{role}.{kind}": self._costs.move(kind, model, strategy.offload).total
+            for kind in (CallKind.LOAD, CallKind.OFFLOAD)
+        }
 
     @cached_property
-    def reshards(self) -> Callable[[str, RolePlacement, Cut, int], Seconds]:
-        """Reshards of a role, by `move_of`; see `_reshards`."""
-        return cache(self._reshards)
+    def reshard_seconds(self) -> Callable[[str, RoleStrategy, EngineStrategy], Seconds]:
+        """Reshards of a role, by `move_of`. Takes the role, its strategy with a cut, and its
+        engines with a size."""
+        return cache(self._reshard_seconds)
 
-    def _reshards(self, role: str, role_placement: RolePlacement, cut: Cut, tensor: int) -> Seconds:
-        """Reshards of a role, by `move_of`.
+    def _reshard_seconds(
+        self, role: str, strategy: RoleStrategy, engines: EngineStrategy
+    ) -> Seconds:
+        model = self.model(role, strategy)
+        trained = {role: generation_load(self.problem, model, engines).trained}
+        per_node = self.problem.pool(engines.devices.pool).devices_per_node
+        mesh = engine_meshes(trained, engines.mesh.tensor, per_node)[role]
+        grouped = replace(engines, tensor_stride=mesh.tensor_stride)
+        return {f"{role}.{CallKind.RESHARD}": self._costs.reshard(model, grouped).total}
 
-        Args:
-            role_placement: the role's devices, cut along `data` only.
-            cut: of the role's model.
-            tensor: ranks of an engine.
+    @cached_property
+    def engine_seconds(self) -> Callable[[str, EngineStrategy, Calls], Seconds | None]:
+        """Calls that generate with a role, with the fastest engines that complete its strategy.
+        None: there are none.
+
+        Takes the role, its engines, and the calls whose columns come from other nodes.
         """
-        mesh = cut_mesh(role_placement.training.mesh, cut)
-        pool, links = self._pools[mesh.pool], self.links[mesh.pool]
-        # Any micro-batch size gives the same weights to send.
-        tokens = micro_batch_sizes(self.problem)[0]
-        model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute=False)
-        trained = generation_load(self.problem, pool, model, role_placement).trained
-        engines = engine_meshes({role: trained}, tensor, pool.devices_per_node)[role]
-        seconds = DISPATCH_SECONDS + reshard_seconds(trained, engines, links).total
-        return {f"{role}.{CallKind.RESHARD}": seconds}
+        return cache(self._engine_seconds)
 
-    def _columns(self, call: ModelCall, mesh: Mesh, crosses_nodes: bool) -> float:
-        """Seconds of a call's dispatch and columns."""
-        batch, columns = self._batches[call.id]
-        links = self.links[mesh.pool]
-        return columns_seconds(batch, columns, mesh.data, links, crosses_nodes=crosses_nodes).total
+    def _engine_seconds(
+        self, role: str, engines: EngineStrategy, crossing: Calls
+    ) -> Seconds | None:
+        first_node = self._in_first_node(engines.devices)
+        if first_node is not None:
+            return self.engine_seconds(role, replace(engines, devices=first_node), crossing)
+        # Generation has no micro-batches, and no cut but that of its engines.
+        model = self.model(role, RoleStrategy(engines.devices))
+        calls = [c for c in self.graph.calls_of_kind(CallKind.GENERATE) if c.role == role]
+        priced = []
+        for sized in engine_completions(self.problem, role, engines):
+            cache_bytes = sized.kv_cache_bytes
+            if cache_bytes is None:
+                # A larger cache never generates more slowly.
+                cache_bytes = self.cache_bytes(role, sized)[1]
+            # A profile may lack engines of a size.
+            with suppress(ProfileUnusable):
+                priced.append(
+                    {
+                        call.id: self._costs.generate(
+                            call,
+                            model,
+                            replace(sized, kv_cache_bytes=cache_bytes),
+                            crosses_nodes=call.id in crossing,
+                        ).total
+                        for call in calls
+                    }
+                )
+        return fastest_of(priced) if priced else None
 
-    def crossing(self, placement: Placement) -> dict[str, Calls]:
+    @cached_property
+    def cache_bytes(self) -> Callable[[str, EngineStrategy], tuple[int, int]]:
+        """Bytes of the smallest cache that engines of a size may have, and of the largest that they
+        can use."""
+        return cache(self._cache_bytes)
+
+    def _cache_bytes(self, role: str, engines: EngineStrategy) -> tuple[int, int]:
+        fixed_bytes = self.problem.fixed.kv_cache_bytes
+        if fixed_bytes is not None:
+            return fixed_bytes, fixed_bytes
+        model = self.model(role, RoleStrategy(engines.devices))
+        load = generation_load(self.problem, model, engines)
+        mesh = engines.mesh
+        # An engine that cannot hold one longest sequence could not finish it.
+        numbers = (1, load.sequences(mesh.data))
+        smallest, largest = (kv_bytes(load, mesh.tensor, number) for number in numbers)
+        return smallest, largest
+
+    def crossing(self, placement: JobStrategy) -> dict[str, Calls]:
         """Per role, or the policy for numerics, the calls whose columns come from other nodes."""
-        crossing_calls: dict[str, set[str]] = {role: set() for role in placement}
+        crossing_calls: dict[str, set[str]] = {role: set() for role in placement.roles}
         for source, target in self._edges:
             ranks = [self.steps.ranks(placement, call)[0] for call in (source, target)]
             source_nodes, target_nodes = ({*self._nodes(rank)} for rank in ranks)
@@ -246,66 +269,12 @@ class CallTimeBounds:
             yield ranks.pool, node
 
     @cached_property
-    def _batches(self) -> Mapping[str, tuple[Batch, int]]:
-        """Batch of each call, and its number of columns with a value per token."""
-        return {
-            call.id: (call_batch(self.problem, call), num_token_columns(call))
-            for call in self.graph.calls
-        }
-
-    def _generate_calls(
-        self, role: str, mesh: Mesh, tensor: int, kv_cache_bytes: int | None, crossing: Calls
-    ) -> Seconds | None:
-        """Bound calls that generate with a role. None: the profile lacks engines of this size.
-
-        Args:
-            mesh: the devices that generate.
-            tensor: ranks of an engine.
-            kv_cache_bytes: cache per device. None: as large as engines can use.
-            crossing: calls whose columns come from other nodes.
-        """
-        facts = self.problem.models[role]
-        call_placement = CallPlacement(mesh)
-        # Generation has no micro-batches: any size serves.
-        sizes = micro_batch_sizes(self.problem)
-        model = role_model(self.problem, facts, mesh, sizes[0], recompute=False)
-        pool = self._pools[mesh.pool]
-        load = generation_load(
-            self.problem, pool, model, RolePlacement(call_placement, call_placement)
-        )
-        engines = mesh.model_copy(update={"data": mesh.num_devices // tensor, "tensor": tensor})
-        if kv_cache_bytes is None:
-            # A larger cache never generates more slowly.
-            kv_cache_bytes = kv_bytes(load, tensor, load.sequences(engines.data))
-        with suppress(ProfileUnusable):
-            return {
-                call.id: generate_call_seconds(
-                    self.problem,
-                    call,
-                    model,
-                    load,
-                    (engines, kv_cache_bytes),
-                    self.links[mesh.pool],
-                ).total
-                + self._columns(call, engines, call.id in crossing)
-                for call in self.graph.calls_of_kind(CallKind.GENERATE)
-                if call.role == role
-            }
-        return None
-
-    @cached_property
     def computed_calls(self) -> tuple[str, ...]:
         """Sites of the calls that compute with a model."""
         return tuple(call.id for call in self.graph.calls_of_kind(*MODEL_CALLS))
 
-    def offload_calls(self, model: RoleModel, depth: OffloadDepth) -> Seconds:
-        """Seconds of a role's loads and offloads, by `move_of`; empty if it never leaves."""
-        if depth is OffloadDepth.NOTHING:
-            return {}
-        links = self.links[model.mesh.pool]
-        return {
-            f"{model.role}.{CallKind.LOAD}": DISPATCH_SECONDS
-            + load_seconds(model, depth, links).total,
-            f"{model.role}.{CallKind.OFFLOAD}": DISPATCH_SECONDS
-            + offload_seconds(model, depth, links).total,
-        }
+
+def fastest_of(bounds: Iterable[Seconds]) -> Seconds:
+    """The minimum for each call; every bound has the same calls."""
+    first, *others = bounds
+    return {call: min([seconds, *(o[call] for o in others)]) for call, seconds in first.items()}

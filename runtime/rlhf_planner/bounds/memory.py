@@ -1,7 +1,7 @@
-"""Lower bounds of the memory of roles and engines, and the capacity of a placement. Pure.
+"""Memory of strategies, by phases of a placement's devices. Pure.
 
-The sums have the same items as a plan's, by phase. Choices that a layout leaves open count with
-their minimum: a layout that does not fit here fits in no plan.
+The sums have the same items as a plan's. What a search leaves open counts with its minimum: what
+does not fit here fits in no plan.
 """
 
 from __future__ import annotations
@@ -12,23 +12,14 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
-from rlhf_api.mesh import Mesh
-from rlhf_api.plan import OffloadDepth, Pool
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
-from rlhf_api.spec.resources import Device
-from rlhf_flow.step.calls import ModelCall
-from rlhf_planner.memory.choices import micro_batch_sizes
-from rlhf_planner.memory.generation import (
-    GenerationLoad,
-    generation_items,
-    generation_load,
-    kv_bytes,
-    sending_items,
-)
+from rlhf_planner.memory.generation import generation_items, generation_load, sending_items
 from rlhf_planner.memory.items import process_items
-from rlhf_planner.memory.offloading import OffloadChoice, phases_on_device, required_standby
-from rlhf_planner.memory.roles import checkpoint_items, job_phases, role_items, role_model
-from rlhf_planner.placement.placement import CallPlacement, DeviceGroup, RolePlacement
+from rlhf_planner.memory.offloading import Depths, required_standby
+from rlhf_planner.memory.roles import job_phases, own_phases, resident_items, role_model
+from rlhf_planner.placement.placement import DeviceGroup
+from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 
 # Bytes on a device of each group of a placement, in each of its phases.
@@ -64,74 +55,32 @@ class MemoryBounds:
     problem: PlanningProblem
 
     @cached_property
-    def role_bytes(self) -> Callable[[str, Mesh, int, bool, OffloadDepth], PeakBytes]:
-        """Bytes of a role by name, cut mesh, tokens of a micro-batch, recomputation and offload
-        depth."""
+    def role_bytes(self) -> Callable[[str, RoleStrategy], PeakBytes]:
+        """Bytes of a role by its complete strategy."""
         # A cache per object: `cache` on the method would keep all problems in memory.
         return cache(self._role_bytes)
 
+    def _role_bytes(self, role: str, strategy: RoleStrategy) -> PeakBytes:
+        model = role_model(self.problem, role, strategy)
+        # IDLE stands for all phases of other roles, in which the role holds the same bytes.
+        phases = (*sorted(own_phases(self.problem, role), key=str), IDLE)
+        depth = strategy.offload or OffloadDepth.NOTHING
+        return _peak_bytes(resident_items(self.problem, model, phases, depth), phases)
+
     @cached_property
-    def engine_bytes(self) -> Callable[[str, RolePlacement, int], EngineBytes]:
-        """Bytes of a role's engines by role, placement and ranks per engine."""
+    def engine_bytes(self) -> Callable[[str, RoleStrategy, EngineStrategy], EngineBytes]:
+        """Bytes of a role's engines by the devices that hold it, and engines with a size."""
         return cache(self._engine_bytes)
 
-    @cached_property
-    def load(self) -> Callable[[str, RolePlacement], GenerationLoad]:
-        """The generation load of a role in a placement."""
-        # Only the ranks that hold the model matter here, not its cut.
-        return cache(self._load)
-
-    def min_cache(self, role: str, role_placement: RolePlacement, tensor: int) -> int:
-        """Bytes of the smallest cache that engines may have."""
-        fixed_bytes = self.problem.fixed.kv_cache_bytes
-        # An engine that cannot hold one longest sequence could not finish it.
-        return (
-            kv_bytes(self.load(role, role_placement), tensor, 1)
-            if fixed_bytes is None
-            else fixed_bytes
-        )
-
-    def max_cache(self, role: str, role_placement: RolePlacement, tensor: int) -> int:
-        """Bytes of the largest cache that engines can use."""
-        fixed_bytes, load = self.problem.fixed.kv_cache_bytes, self.load(role, role_placement)
-        engines = role_placement.generation.mesh.num_devices // tensor
-        return (
-            kv_bytes(load, tensor, load.sequences(engines)) if fixed_bytes is None else fixed_bytes
-        )
-
-    @cached_property
-    def _calls(self) -> tuple[ModelCall, ...]:
-        return tuple(call for graph in self.problem.graphs.values() for call in graph.calls)
-
-    @cached_property
-    def _pools(self) -> Mapping[str, Pool]:
-        return {pool.name: pool for pool in self.problem.pools}
-
-    def _role_bytes(
-        self, role: str, mesh: Mesh, tokens: int, recompute: bool, depth: OffloadDepth
-    ) -> PeakBytes:
-        model = role_model(self.problem, self.problem.models[role], mesh, tokens, recompute)
-        own = phases_on_device(role, self._calls)
-        # IDLE stands for all phases of other roles, in which the role holds the same bytes.
-        phases = (*sorted(own, key=str), IDLE)
-        items = role_items(model, phases, depth, own)
-        # On CPUs the copy that a checkpoint writes is in the memory of the ranks.
-        if self.problem.device is Device.CPU and self.problem.fixed.saves_while_training:
-            items += checkpoint_items(model, phases)
-        return _peak_bytes(items, phases)
-
-    def _load(self, role: str, role_placement: RolePlacement) -> GenerationLoad:
-        # A load does not depend on micro-batches; any size serves.
-        tokens = micro_batch_sizes(self.problem)[0]
-        facts, mesh = self.problem.models[role], role_placement.training.mesh
-        model = role_model(self.problem, facts, mesh, tokens, recompute=False)
-        return generation_load(self.problem, self._pools[mesh.pool], model, role_placement)
-
-    def _engine_bytes(self, role: str, role_placement: RolePlacement, tensor: int) -> EngineBytes:
-        load = self.load(role, role_placement)
+    def _engine_bytes(
+        self, role: str, strategy: RoleStrategy, engines: EngineStrategy
+    ) -> EngineBytes:
+        # Only the ranks that hold the model matter here, not how it is computed.
+        model = role_model(self.problem, role, strategy)
+        load, tensor = generation_load(self.problem, model, engines), engines.mesh.tensor
         own = (call_phase(role, CallKind.RESHARD), call_phase(role, CallKind.GENERATE))
         phases = (*own, IDLE)
-        # Engines that release their memory hold the least, and caches are added per layout.
+        # Engines that release their memory hold the least, and caches are added later.
         generating = generation_items(
             load, role=role, tensor=tensor, kv_cache_bytes=0, phases=phases, release=True
         )
@@ -152,8 +101,8 @@ class Capacity:
     cells: tuple[tuple[DeviceGroup, Phase], ...]
     spare: BytesPerPhase
     """Bytes of each cell."""
-    offload: OffloadChoice
-    """Roles that leave their devices."""
+    depths: Depths
+    """Depth of the roles that leave their devices."""
 
     def bytes_of_role(self, role: str, bytes_by_phase: PeakBytes) -> BytesPerPhase:
         """Spread a role's bytes over the cells."""
@@ -188,18 +137,18 @@ class Capacity:
 
 
 def capacity_of(
-    problem: PlanningProblem, groups: Sequence[DeviceGroup], offload: OffloadChoice
+    problem: PlanningProblem, groups: Sequence[DeviceGroup], depths: Depths
 ) -> Capacity:
     """Memory of the devices, less processes and standby libraries.
 
     Args:
         groups: all devices, by the roles on them.
-        offload: roles that leave their devices.
+        depths: of the roles that leave their devices.
     """
     cells, spare = [], []
     for group in groups:
         # Phases are the group's own: offloading adds none, but removes roles from some.
-        phases = job_phases(problem, group, offload.roles)
+        phases = job_phases(problem, group, depths)
         pool = group.pool
         items = [
             *process_items(pool.device, pool.memory_bytes_per_device, phases),
@@ -208,11 +157,4 @@ def capacity_of(
         cells += [(group, phase) for phase in phases]
         # Processes and libraries hold the same bytes in every phase.
         spare += [pool.memory_bytes_per_device - sum(item.bytes for item in items)] * len(phases)
-    return Capacity(tuple(cells), tuple(spare), offload)
-
-
-def uncut(role_placement: RolePlacement) -> RolePlacement:
-    """The devices of a role, without its cut and the size of its engines."""
-    return RolePlacement(
-        CallPlacement(role_placement.training.mesh), CallPlacement(role_placement.generation.mesh)
-    )
+    return Capacity(tuple(cells), tuple(spare), depths)

@@ -13,15 +13,14 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.transfers import DISPATCH_SECONDS
-from rlhf_planner.memory.generation import EngineChoice
 from rlhf_planner.memory.offloading import with_offloading
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.placement.transitions import with_transitions
 from rlhf_planner.plan_calls import CallMeshes
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.event_graph import PoolRanks, Task
 from rlhf_planner.simulation.simulate import step_seconds as simulated_seconds
 from rlhf_planner.simulation.step_tasks import passes_ahead, previous_calls
-from rlhf_planner.strategies.placements import Placement
 
 # Seconds of calls, by their sites.
 Seconds = Mapping[str, float]
@@ -58,7 +57,7 @@ class StepTimeBounds:
         return self.problem.graphs[GraphName.STEP]
 
     def step_seconds(
-        self, placement: Placement, seconds: Seconds, orders: Sequence[Order] = ()
+        self, placement: JobStrategy, seconds: Seconds, orders: Sequence[Order] = ()
     ) -> float:
         """Bound a step in the long run.
 
@@ -79,7 +78,7 @@ class StepTimeBounds:
         """Bound a step in the long run as if no call waited for another's devices."""
         return simulated_seconds(self._tasks(None, self._order, seconds), passes_ahead(self.graph))
 
-    def orders(self, placement: Placement, offloaded: Collection[str]) -> tuple[Order, ...]:
+    def orders(self, placement: JobStrategy, offloaded: Collection[str]) -> tuple[Order, ...]:
         """The calls of a step with all transitions, one order per set of roles that may release
         their engines' memory.
 
@@ -87,17 +86,9 @@ class StepTimeBounds:
             placement: the devices of each role.
             offloaded: roles that leave their devices.
         """
-        training = {
-            role: role_placement.training.mesh for role, role_placement in placement.items()
-        }
-        # Only the meshes of these engines are read, so tensor ranks and caches may stay open.
-        engines = {
-            role: EngineChoice(role, placement[role].generation.mesh, 0, release=False)
-            for role, facts in self.problem.models.items()
-            if facts.generates
-        }
-        meshes = CallMeshes(training, engines, self.problem.policy)
+        meshes = CallMeshes(placement, self.problem.policy)
         # Which engines release their memory is decided per plan: every set is possible.
+        engines = placement.engines
         sets = chain(*(combinations(engines, count) for count in range(len(engines) + 1)))
         orders = []
         for releases in sets:
@@ -106,7 +97,7 @@ class StepTimeBounds:
         return tuple(orders)
 
     def _tasks(
-        self, placement: Placement | None, order: Order, seconds: Seconds
+        self, placement: JobStrategy | None, order: Order, seconds: Seconds
     ) -> tuple[Task, ...]:
         """Tasks of the simulation. Without a placement, as if every call had devices of its own."""
         return tuple(
@@ -140,18 +131,11 @@ class StepTimeBounds:
             for call in calls
         )
 
-    def ranks(self, placement: Placement, call: ModelCall) -> tuple[PoolRanks, ...]:
-        """The ranks of a call, as `CallMeshes.of` has them."""
-        if call.kind in OFF_RANKS:
-            return ()
-        role_placement = placement[call.role or self.problem.policy]
-        training, generation = role_placement.training.mesh, role_placement.generation.mesh
-        meshes = {
-            CallKind.GENERATE: (generation,),
-            CallKind.RELEASE: (generation,),
-            CallKind.RESHARD: (generation, training),
-        }.get(call.kind, (training,))
-        return tuple(dict.fromkeys(PoolRanks(mesh.pool, mesh.ranks) for mesh in meshes))
+    def ranks(self, placement: JobStrategy, call: ModelCall) -> tuple[PoolRanks, ...]:
+        """The ranks of a call; none if no rank runs it."""
+        meshes = CallMeshes(placement, self.problem.policy)
+        used = (mesh for mesh in (meshes.of(call), meshes.source_of(call)) if mesh is not None)
+        return tuple(dict.fromkeys(PoolRanks(mesh.pool, mesh.ranks) for mesh in used))
 
 
 def _seconds(call: ModelCall, seconds: Seconds) -> float:

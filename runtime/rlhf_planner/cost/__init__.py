@@ -16,7 +16,8 @@ may evaluate thousands of plans.
     transfers.py        offloading, copies and resharding of weights, columns
     batches.py          rows and columns of a call of a step
     fusion.py           plans whose generation overlaps with readers of responses
-    calls.py            each call of a planned step
+    calls.py            each kind of call of a step, for plans and for lower bounds
+    plan.py             each call of a planned step
     seconds.py          the parts of an estimate, and optimizer steps
 
 Units are seconds, bytes, FLOP (a multiplication and an addition are two) and tokens. All numbers

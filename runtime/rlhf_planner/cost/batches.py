@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_flow.step.calls import GenerateOptions, ModelCall
+from rlhf_flow.step.calls import GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.step.columns import PER_TOKEN, Kind, column_spec
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.generation import SplitGeneration
@@ -92,6 +92,14 @@ def generation_call(problem: PlanningProblem, call: ModelCall) -> GenerationCall
     samples = call.options.samples
     rows = call_batch(problem, call).rows
     return GenerationCall(max(1, round(rows / samples)), samples)
+
+
+def mini_batches(problem: PlanningProblem, call: ModelCall) -> int:
+    """Parts of a call's batch, each for an update."""
+    # A loss that makes one update even with two parts is never cut.
+    if not isinstance(call.options, TrainOptions) or call.options.loss.updates(2) == 1:
+        return 1
+    return problem.workload.updates_per_epoch
 
 
 def num_token_columns(call: ModelCall) -> int:

@@ -8,14 +8,20 @@ manifest may fix some of them. The others are tried in the order of their cost i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.resources import Device
-from rlhf_planner.memory.items import RoleModel
-from rlhf_planner.memory.offloading import FASTEST, OffloadChoice, offload_choices
+from rlhf_planner.memory.offloading import (
+    FASTEST,
+    copied_by_choice,
+    offload_choices,
+    offload_depths,
+)
 from rlhf_planner.memory.roles import MICRO_BATCH_TOKENS
 from rlhf_planner.placement.placement import DeviceGroup
-from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_planner.placement.strategy import RoleStrategy
+from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 
 # The default is halved down to this size when memory is short.
 SMALLEST_MICRO_BATCH_TOKENS = 1024
@@ -26,88 +32,84 @@ SMALLEST_MICRO_BATCH_TOKENS = 1024
 CHEAP_MICRO_BATCH_TOKENS: Mapping[Device, int] = {Device.CPU: 1024, Device.GPU: 4096}
 
 
-@dataclass(frozen=True)
-class MemoryChoice:
-    """Settings with which roles compute within memory."""
-
-    micro_batch_tokens: Mapping[str, int]
-    """Tokens of a micro-batch of each role, unless the manifest fixes them."""
-    recomputed: frozenset[str]
-    """Trained roles whose activations are computed again in the backward pass."""
-    forced_recompute: frozenset[str]
-    """Roles whose manifest demands recomputation."""
-    offload: OffloadChoice
-    """Roles that leave their devices."""
-
-    @property
-    def chosen_to_recompute(self) -> frozenset[str]:
-        """Roles that recompute by choice of the plan."""
-        return self.recomputed - self.forced_recompute
+# Every role with a model.
+Roles = Mapping[str, RoleStrategy]
 
 
-def memory_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> list[MemoryChoice]:
-    """All choices, fastest first by rule; the last needs the least memory.
+def memory_choices(
+    problem: PlanningProblem, roles: Roles, groups: Sequence[DeviceGroup]
+) -> list[Roles]:
+    """Complete the strategies of roles in every way, fastest first by rule; the last needs the
+    least memory.
 
     Args:
         problem: the planning problem.
+        roles: with their cuts.
         groups: all devices.
     """
     offloads = offload_choices(problem, groups)
-    without_copies = [
-        offload_choice for offload_choice in offloads if not offload_choice.chosen_to_copy
+    # Copies to the host cost more than anything else, so they come last.
+    by_copies = [
+        [depths for depths in offloads if bool(copied_by_choice(problem, depths)) is copies]
+        for copies in (False, True)
     ]
-    with_copies = [offload_choice for offload_choice in offloads if offload_choice.chosen_to_copy]
-    forced = forced_recompute(problem)
     return [
-        MemoryChoice(dict.fromkeys(problem.models, tokens), recomputed, forced, offload)
-        # Copies to the host cost more than anything else, so they come last.
-        for offloads_of_kind in (without_copies, with_copies)
-        for tokens, recomputed in _steps(problem)
-        for offload in offloads_of_kind
+        {
+            role: replace(
+                strategy,
+                micro_batch_tokens=problem.models[role].fixed.micro_batch_tokens or tokens,
+                recompute=recomputes[role],
+                offload=depths.get(role, OffloadDepth.NOTHING),
+            )
+            for role, strategy in roles.items()
+        }
+        for offloads_of_kind in by_copies
+        for tokens, recomputes in _steps(problem)
+        for depths in offloads_of_kind
     ]
 
 
-def tried(choice: MemoryChoice) -> list[str]:
+def tried(problem: PlanningProblem, roles: Roles) -> list[str]:
     """Describe the last choice before a refusal in one line; no line if nothing was free."""
     parts = []
-    if choice.chosen_to_recompute:
-        parts.append(f"activations of {', '.join(sorted(choice.chosen_to_recompute))} recomputed")
-    smallest = min(choice.micro_batch_tokens.values())
+    if recomputing := chosen_to_recompute(problem, roles):
+        parts.append(f"activations of {', '.join(recomputing)} recomputed")
+    smallest = micro_batch_sizes(problem)[-1]
     if smallest == SMALLEST_MICRO_BATCH_TOKENS:
         parts.append(f"micro-batches of {smallest} tokens")
-    if freed := choice.offload.chosen_to_copy:
+    if freed := copied_by_choice(problem, offload_depths(roles)):
         parts.append(f"{', '.join(sorted(freed))} offloaded while others work")
     return [f"(with what the plan may do itself: {'; '.join(parts)})"] if parts else []
 
 
-def _steps(problem: PlanningProblem) -> Iterator[tuple[int, frozenset[str]]]:
-    """Sizes of micro-batches with the roles that recompute, fastest first by rule."""
-    forced, optional_and_forced = forced_recompute(problem), _may_recompute(problem)
+def _steps(problem: PlanningProblem) -> Iterator[tuple[int, Mapping[str, bool]]]:
+    """Sizes of micro-batches, and for each role whether it recomputes; fastest first by rule."""
+    choices = {role: recompute_choices(facts) for role, facts in problem.models.items()}
+    is_open = any(len(of_role) > 1 for of_role in choices.values())
     sizes = micro_batch_sizes(problem)
     # Without optional recomputation only down to the sizes that cost less time than it does.
     for tokens in sizes:
-        if optional_and_forced == forced or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
-            yield tokens, forced
-    if optional_and_forced != forced:
+        if not is_open or tokens >= CHEAP_MICRO_BATCH_TOKENS[problem.device]:
+            yield tokens, {role: of_role[0] for role, of_role in choices.items()}
+    if is_open:
         for tokens in sizes:
-            yield tokens, optional_and_forced
+            yield tokens, {role: of_role[-1] for role, of_role in choices.items()}
 
 
-def forced_recompute(problem: PlanningProblem) -> frozenset[str]:
-    """Trained roles whose manifest demands recomputation."""
-    return _recomputing(problem, (True,))
+def recompute_choices(facts: RoleSpec) -> tuple[bool, ...]:
+    """Whether a role may recompute its activations, the faster choice first."""
+    if facts.is_trained and facts.fixed.recompute is None:
+        return False, True
+    # Roles that are not trained have no backward pass.
+    return (facts.is_trained and bool(facts.fixed.recompute),)
 
 
-def _may_recompute(problem: PlanningProblem) -> frozenset[str]:
-    """Trained roles that recompute by demand, or may by choice of the plan."""
-    return _recomputing(problem, (True, None))
-
-
-def _recomputing(problem: PlanningProblem, values: Sequence[bool | None]) -> frozenset[str]:
-    return frozenset(
+def chosen_to_recompute(problem: PlanningProblem, roles: Roles) -> list[str]:
+    """Roles that recompute by choice of the plan, sorted."""
+    return sorted(
         role
-        for role, facts in problem.models.items()
-        if facts.is_trained and facts.fixed.recompute in values
+        for role, strategy in roles.items()
+        if strategy.recompute and problem.models[role].fixed.recompute is None
     )
 
 
@@ -122,53 +124,45 @@ def micro_batch_sizes(problem: PlanningProblem) -> list[int]:
 
 
 def memory_reasons(
-    problem: PlanningProblem,
-    models: Sequence[RoleModel],
-    choice: MemoryChoice,
-    is_chosen: bool = False,
+    problem: PlanningProblem, roles: Roles, is_chosen: bool = False
 ) -> tuple[str, ...]:
     """Sentences about smaller micro-batches and recomputed activations.
 
     Args:
         problem: the planning problem.
-        models: of the roles.
-        choice: the chosen one.
+        roles: complete.
         is_chosen: True if it was chosen by time, False for the first feasible one.
     """
-    smaller = _smaller(problem, models, choice, is_chosen)
-    return tuple([*smaller, *_recomputation(choice, is_chosen)])
+    return (*_smaller(problem, roles, is_chosen), *_recomputation(problem, roles, is_chosen))
 
 
-def _smaller(
-    problem: PlanningProblem, models: Sequence[RoleModel], choice: MemoryChoice, is_chosen: bool
-) -> Iterator[str]:
-    best = max(MICRO_BATCH_TOKENS[model.device] for model in models)
+def _smaller(problem: PlanningProblem, roles: Roles, is_chosen: bool) -> Iterator[str]:
+    best = MICRO_BATCH_TOKENS[problem.device]
     why = f"the most, of {best} halved again and again, with which everything fits"
     smaller: dict[int, list[str]] = {}
-    for model in models:
-        tokens = choice.micro_batch_tokens[model.role]
-        is_open = problem.models[model.role].fixed.micro_batch_tokens is None
-        if is_open and tokens < MICRO_BATCH_TOKENS[model.device]:
-            smaller.setdefault(tokens, []).append(model.role)
-    for tokens, roles in smaller.items():
+    for role, facts in problem.models.items():
+        tokens = roles[role].micro_batch_tokens
+        if facts.fixed.micro_batch_tokens is None and tokens is not None and tokens < best:
+            smaller.setdefault(tokens, []).append(role)
+    for tokens, names in smaller.items():
         yield (
-            f"micro-batches of {', '.join(roles)} have up to {tokens} tokens: "
+            f"micro-batches of {', '.join(names)} have up to {tokens} tokens: "
             f"{FASTEST if is_chosen else why}"
         )
 
 
-def _recomputation(choice: MemoryChoice, is_chosen: bool) -> Iterator[str]:
+def _recomputation(problem: PlanningProblem, roles: Roles, is_chosen: bool) -> Iterator[str]:
     why = "they do not fit otherwise, be it in smaller micro-batches"
-    parts = (
-        (choice.forced_recompute, "as training.activationRecompute says"),
-        (
-            choice.chosen_to_recompute,
-            f"{FASTEST if is_chosen else why}; training takes about a third more computation",
-        ),
+    chosen = chosen_to_recompute(problem, roles)
+    forced = sorted(
+        role for role, strategy in roles.items() if strategy.recompute and role not in chosen
     )
-    for roles, why in parts:
-        if roles:
+    parts = (
+        (forced, "as training.activationRecompute says"),
+        (chosen, f"{FASTEST if is_chosen else why}; training takes about a third more computation"),
+    )
+    for names, why in parts:
+        if names:
             yield (
-                f"activations of {', '.join(sorted(roles))} are computed again for the backward "
-                f"pass: {why}"
+                f"activations of {', '.join(names)} are computed again for the backward pass: {why}"
             )

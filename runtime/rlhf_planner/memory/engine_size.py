@@ -14,7 +14,6 @@ from rlhf_api.plan_text import format_bytes
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_planner.memory.engine_groups import TrainedModel, can_group, engine_meshes
 from rlhf_planner.memory.generation import (
-    EngineChoice,
     GenerationChoice,
     GenerationLoad,
     Loads,
@@ -24,6 +23,7 @@ from rlhf_planner.memory.generation import (
 )
 from rlhf_planner.memory.items import overflow_message
 from rlhf_planner.placement.placement import GroupMemory
+from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import Constraints
 from rlhf_sizing.shape import DecoderShape
 from rlhf_sizing.weights import padded_vocabulary
@@ -114,7 +114,11 @@ def _shape_obstacle(tensor: int, shape: DecoderShape) -> str | None:
 
 
 def choose_generation(
-    fixed: Constraints, pool: Pool, loads: Loads, static: tuple[GroupMemory, ...]
+    fixed: Constraints,
+    pool: Pool,
+    loads: Loads,
+    engines: Mapping[str, EngineStrategy],
+    static: tuple[GroupMemory, ...],
 ) -> GenerationChoice:
     """Choose the smallest engines that fit, with their memory resident if possible.
 
@@ -122,6 +126,7 @@ def choose_generation(
         fixed: constraints of the manifest.
         pool: the devices.
         loads: of the engines there; empty if nothing generates.
+        engines: of all roles that generate, open but for their devices and fixed sizes.
         static: all memory of the pool's devices but that of generation.
 
     Raises:
@@ -132,10 +137,11 @@ def choose_generation(
     sizes = engine_sizes(pool, tuple(loads.values()))
     tried: list[GenerationChoice] = []
     for tensor in sizes:
-        meshes = {
-            role: _adjacent_meshes(load, load.tensor or tensor) for role, load in loads.items()
+        sized = {
+            role: replace(engines[role], tensor=load.tensor or tensor)
+            for role, load in loads.items()
         }
-        for choice in _choices(fixed, loads, meshes, static):
+        for choice in _choices(fixed, loads, sized, static):
             if choice.fits:
                 return choice
             # Kept for the message: the one that comes closest is shown.
@@ -164,26 +170,14 @@ def _overflow(choice: GenerationChoice) -> str:
     if group.num_devices < pool.num_devices:
         devices = f"{group}, which has {devices}"
     engines = [
-        f"{engine.role}'s engines of {engine.mesh.tensor} with a cache of "
-        f"{format_bytes(engine.kv_cache_bytes)}"
-        for engine in choice.engines
-        if engine.role in group.generating
+        f"{role}'s engines of {engine.tensor} with a cache of "
+        f"{format_bytes(engine.kv_cache_bytes or 0)}"
+        for role, engine in choice.engines.items()
+        if role in group.generating
     ]
     released = ["generation memory released during training"] if engines and group.roles else []
     setting = ", ".join([devices, *engines, *released])
     return overflow_message(choice.fullest.items, pool.memory_bytes_per_device, setting)
-
-
-def _adjacent_meshes(load: GenerationLoad, tensor: int) -> Mesh:
-    """Engines of neighbouring ranks."""
-    # Memory does not depend on which ranks form an engine; `with_groups` chooses them later.
-    ranks = load.trained.generating
-    return Mesh(
-        pool=ranks.pool,
-        first_rank=ranks.first_rank,
-        data=ranks.num_devices // tensor,
-        tensor=tensor,
-    )
 
 
 def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -> GenerationChoice:
@@ -195,32 +189,42 @@ def with_groups(choice: GenerationChoice, loads: Loads, devices_per_node: int) -
         devices_per_node: of the pool.
     """
     by_size: dict[int, dict[str, TrainedModel]] = {}
-    for engine in choice.engines:
-        by_size.setdefault(engine.mesh.tensor, {})[engine.role] = loads[engine.role].trained
+    for role, engine in choice.engines.items():
+        by_size.setdefault(engine.mesh.tensor, {})[role] = loads[role].trained
     meshes: dict[str, Mesh] = {}
     for size, models in by_size.items():
         meshes |= engine_meshes(models, size, devices_per_node)
-    engines = tuple(replace(engine, mesh=meshes[engine.role]) for engine in choice.engines)
+    engines = {
+        role: replace(engine, tensor_stride=meshes[role].tensor_stride)
+        for role, engine in choice.engines.items()
+    }
     return replace(choice, engines=engines)
 
 
 def _choices(
-    fixed: Constraints, loads: Loads, meshes: Mapping[str, Mesh], static: tuple[GroupMemory, ...]
+    fixed: Constraints,
+    loads: Loads,
+    sized: Mapping[str, EngineStrategy],
+    static: tuple[GroupMemory, ...],
 ) -> Iterator[GenerationChoice]:
-    """Choices with engines on some meshes, best first; none if a fixed cache is too small."""
+    """Choices with engines of some sizes, best first; none if a fixed cache is too small."""
 
     def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
         # On devices without other roles there is nothing to release memory for.
-        engines = tuple(
-            EngineChoice(role, meshes[role], caches[role], release and not _is_alone(role, static))
-            for role in loads
-        )
+        engines = {
+            role: replace(
+                engine,
+                kv_cache_bytes=caches[role],
+                release=release and not _is_alone(role, static),
+            )
+            for role, engine in sized.items()
+        }
         memory = tuple(_with_engines(group_memory, loads, engines) for group_memory in static)
         return GenerationChoice(engines, release, memory)
 
-    min_cache = {role: kv_bytes(load, meshes[role].tensor, 1) for role, load in loads.items()}
+    min_cache = {role: kv_bytes(load, sized[role].mesh.tensor, 1) for role, load in loads.items()}
     max_cache = {
-        role: kv_bytes(load, meshes[role].tensor, load.sequences(meshes[role].data))
+        role: kv_bytes(load, sized[role].mesh.tensor, load.sequences(sized[role].mesh.data))
         for role, load in loads.items()
     }
     fixed_bytes = fixed.kv_cache_bytes
@@ -247,19 +251,19 @@ def _is_alone(role: str, static: Sequence[GroupMemory]) -> bool:
 
 
 def _with_engines(
-    static: GroupMemory, loads: Loads, engines: Sequence[EngineChoice]
+    static: GroupMemory, loads: Loads, engines: Mapping[str, EngineStrategy]
 ) -> GroupMemory:
     items, phases = static.items, static.phases
-    for engine in engines:
-        role, load, tensor = engine.role, loads[engine.role], engine.mesh.tensor
+    for role, engine in engines.items():
+        load, tensor = loads[role], engine.mesh.tensor
         if role in static.group.generating:
             items += generation_items(
                 load,
                 role=role,
                 tensor=tensor,
-                kv_cache_bytes=engine.kv_cache_bytes,
+                kv_cache_bytes=engine.kv_cache_bytes or 0,
                 phases=phases,
-                release=engine.release,
+                release=bool(engine.release),
             )
         elif role in static.group.roles:
             items += sending_items(load, role=role, tensor=tensor, phases=phases)

@@ -13,7 +13,9 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.items import FLOAT32_BYTES, MIB, RoleModel
-from rlhf_planner.placement.placement import GroupMemory, RolePlacement
+from rlhf_planner.placement.parallelism import fixed_sizes
+from rlhf_planner.placement.placement import GroupMemory
+from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_sizing.limits import BATCHED_TOKENS, TRANSFER_BUCKET_ELEMENTS
 from rlhf_sizing.shape import DecoderShape
@@ -21,24 +23,11 @@ from rlhf_sizing.weights import VOCABULARY_MULTIPLE
 
 
 @dataclass(frozen=True)
-class EngineChoice:
-    """The engines of one role."""
-
-    role: str
-    mesh: Mesh
-    """Their ranks: an engine spans the tensor axis."""
-    kv_cache_bytes: int
-    """Cache on each device."""
-    release: bool
-    """True if weights and cache are released while no call generates."""
-
-
-@dataclass(frozen=True)
 class GenerationChoice:
     """Generation engines on a pool, with the memory that results."""
 
-    engines: tuple[EngineChoice, ...]
-    """The engines of each role that generates there."""
+    engines: Mapping[str, EngineStrategy]
+    """The engines of each role that generates there, complete but for their stride."""
     release: bool
     """True if weights and caches are released while no call generates, on devices with other roles.
     """
@@ -57,10 +46,10 @@ class GenerationChoice:
 
     def spare_bytes(self, role: str) -> int:
         """Free bytes on the fullest device that holds a role's cache."""
-        (engine,) = (engine_ for engine_ in self.engines if engine_.role == role)
+        release = bool(self.engines[role].release)
         return min(
             group_memory.group.pool.memory_bytes_per_device
-            - group_memory.generation_peak(role, engine.release)
+            - group_memory.generation_peak(role, release)
             for group_memory in self.memory
             if role in group_memory.group.generating
         )
@@ -261,7 +250,7 @@ def generation_loads(
     problem: PlanningProblem,
     pool: Pool,
     models: Sequence[RoleModel],
-    placement: Mapping[str, RolePlacement],
+    engines: Mapping[str, EngineStrategy],
 ) -> Loads:
     """The load of each role that generates on a pool.
 
@@ -269,36 +258,38 @@ def generation_loads(
         problem: the planning problem.
         pool: the devices.
         models: of all roles.
-        placement: of all roles.
+        engines: of all roles that generate.
     """
     return {
-        model.role: generation_load(problem, pool, model, placement[model.role])
+        model.role: generation_load(problem, model, engines[model.role])
         for model in models
         if model.generates and model.mesh.pool == pool.name
     }
 
 
 def generation_load(
-    problem: PlanningProblem, pool: Pool, model: RoleModel, role_placement: RolePlacement
+    problem: PlanningProblem, model: RoleModel, engines: EngineStrategy
 ) -> GenerationLoad:
-    """The load of one role; arguments as for `generation_loads`."""
-    workload, generation = problem.workload, role_placement.generation
+    """The load on the engines of one role."""
+    workload = problem.workload
+    in_group, _ = fixed_sizes(problem, engines)
+    fixed_tensor = in_group or problem.fixed.engine_tensor
     return GenerationLoad(
         shape=model.shape,
         mesh=model.mesh,
-        device=pool.device,
+        device=problem.device,
         number_bytes=model.compute_bytes,
         max_prompt_tokens=workload.max_prompt_tokens,
         max_response_tokens=workload.max_response_tokens,
         max_concurrent_sequences=workload.max_concurrent_sequences,
         calls=_calls_of(problem, model.role),
         engine=model.engine,
-        generation_mesh=None if generation.mesh.ranks == model.mesh.ranks else generation.mesh,
-        tensor=generation.tensor or problem.fixed.engine_tensor,
-        tensor_field=f"{generation.field}.tensor"
-        if generation.tensor
-        else "rollout.parallelism.tensor",
-        is_chosen=generation.is_chosen and problem.fixed.engine_tensor is None,
+        generation_mesh=None if engines.devices.ranks == model.mesh.ranks else engines.devices,
+        tensor=engines.tensor or fixed_tensor,
+        tensor_field="rollout.parallelism.tensor"
+        if in_group is None
+        else f"placement.groups[{engines.group}].tensor",
+        is_chosen=engines.tensor is not None and fixed_tensor is None,
     )
 
 

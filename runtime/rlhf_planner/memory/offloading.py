@@ -7,7 +7,7 @@ calls of each graph. Standby libraries are those of workers between two starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlhf_api.calls import LOAD, OFFLOAD, CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth, Pool
@@ -18,6 +18,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.memory.items import standby_item
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
+from rlhf_planner.placement.strategy import RoleStrategy
 from rlhf_planner.placement.transitions import LIGHT, region_of
 from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 
@@ -35,39 +36,35 @@ DEPTH_TEXTS = {
 }
 
 
-@dataclass(frozen=True)
-class OffloadChoice:
+# The depth of each role that leaves its devices, in full or in part: it is complete on them only
+# for its own calls.
+Depths = Mapping[str, OffloadDepth]
+
+
+def offload_depths(roles: Mapping[str, RoleStrategy]) -> Depths:
     """The roles that leave their devices, and how much of each."""
-
-    depths: Mapping[str, OffloadDepth]
-    """Depth of each role that is complete on its devices only for its own calls."""
-    forced: frozenset[str]
-    """Roles whose manifest demands it."""
-    without_masters: frozenset[str] = frozenset()
-    """Roles whose manifest says Derived, which has no effect on them."""
-
-    @property
-    def roles(self) -> frozenset[str]:
-        """Roles that leave their devices, in full or in part."""
-        return frozenset(self.depths)
-
-    def depth_of(self, role: str) -> OffloadDepth:
-        """The depth to which a role leaves its devices while others work there."""
-        return self.depths.get(role, OffloadDepth.NOTHING)
-
-    @property
-    def chosen_to_copy(self) -> frozenset[str]:
-        """Roles that are copied to the host by choice of the plan."""
-        return self.of_depth(OffloadDepth.EVERYTHING) - self.forced
-
-    def of_depth(self, depth: OffloadDepth) -> frozenset[str]:
-        """Roles of a depth."""
-        return frozenset(role for role, role_depth in self.depths.items() if role_depth is depth)
+    return {
+        role: strategy.offload
+        for role, strategy in roles.items()
+        if strategy.offload not in (None, OffloadDepth.NOTHING)
+    }
 
 
-def offload_choices(
-    problem: PlanningProblem, groups: Sequence[DeviceGroup]
-) -> tuple[OffloadChoice, ...]:
+def copied_by_choice(problem: PlanningProblem, depths: Depths) -> frozenset[str]:
+    """Roles that are copied to the host by choice of the plan."""
+    return frozenset(
+        role
+        for role, depth in depths.items()
+        if depth is OffloadDepth.EVERYTHING and not _is_forced(problem, role)
+    )
+
+
+def _is_forced(problem: PlanningProblem, role: str) -> bool:
+    """True if the manifest says whether a role leaves its devices."""
+    return problem.models[role].fixed.offload is not Offload.AUTO
+
+
+def offload_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> tuple[Depths, ...]:
     """Choices of offloaded roles, fastest first.
 
     Args:
@@ -78,7 +75,7 @@ def offload_choices(
     shared = {
         role
         for group in groups
-        if len(group.roles) + _num_generating(problem, group) > 1
+        if len(group.roles) + len(group.generating) > 1
         for role in group.roles
     }
     requested = {role: problem.models[role].fixed.offload for role in roles}
@@ -97,19 +94,7 @@ def offload_choices(
         forced | {role: OffloadDepth.DERIVED for role in optional if role in derivable},
         forced | dict.fromkeys(optional, OffloadDepth.EVERYTHING),
     ]
-    without_masters = frozenset(
-        role for role in roles if requested[role] is Offload.DERIVED and role not in derivable
-    )
-    return tuple(
-        OffloadChoice(depths, frozenset(forced), without_masters)
-        for number, depths in enumerate(choices)
-        if depths not in choices[:number]
-    )
-
-
-def _num_generating(problem: PlanningProblem, group: DeviceGroup) -> int:
-    """Number of roles that generate on a group's devices."""
-    return sum(problem.models[role].generates for role in group.generating)
+    return tuple(depths for number, depths in enumerate(choices) if depths not in choices[:number])
 
 
 def _has_masters(facts: RoleSpec) -> bool:
@@ -202,43 +187,51 @@ def with_offloading(
 
 
 def offload_reasons(
-    choice: OffloadChoice,
-    device: Device,
+    problem: PlanningProblem,
+    depths: Depths,
     items: Sequence[Sequence[MemoryItem]],
     is_chosen: bool = False,
 ) -> tuple[str, ...]:
     """Sentences about offloaded roles, with the memory of the host.
 
     Args:
-        choice: the chosen one.
-        device: of the ranks.
+        problem: the planning problem.
+        depths: of the roles that leave their devices.
         items: uses of memory on each group of devices.
         is_chosen: True if it was chosen by time, False for the first feasible one.
     """
     why_not_all = "not everything fits on the devices at once"
-    parts = (
-        (choice.forced, "as training.offload says"),
-        (choice.roles - choice.forced, FASTEST if is_chosen else why_not_all),
-    )
-    offloaded = choice.of_depth(OffloadDepth.EVERYTHING)
+    parts = ((True, "as training.offload says"), (False, FASTEST if is_chosen else why_not_all))
     reasons = [
         f"{DEPTH_TEXTS[depth]}: {', '.join(sorted(roles))}; {why}"
         for depth in DEPTH_TEXTS
-        for forced, why in parts
-        if (roles := forced & choice.of_depth(depth))
+        for is_forced, why in parts
+        if (
+            roles := [
+                role
+                for role, role_depth in depths.items()
+                if role_depth is depth and _is_forced(problem, role) is is_forced
+            ]
+        )
     ]
-    if choice.without_masters:
-        names = ", ".join(sorted(choice.without_masters))
+    without_masters = [
+        role
+        for role, facts in problem.models.items()
+        if facts.fixed.offload is Offload.DERIVED and not _has_masters(facts)
+    ]
+    if without_masters:
+        names = ", ".join(sorted(without_masters))
         reasons.append(
             f"training.offload Derived gives nothing back of {names}: only roles that are trained "
             "in bfloat16 have master weights beside those that they compute with"
         )
+    offloaded = [role for role, depth in depths.items() if depth is OffloadDepth.EVERYTHING]
     if offloaded:
         size = max(
             sum(i.bytes for i in group_items if i.role in offloaded and i.what in COPIED)
             for group_items in items
         )
-        storage = "pinned memory of the host" if device is Device.GPU else "temporary files"
+        storage = "pinned memory of the host" if problem.device is Device.GPU else "temporary files"
         reasons.append(
             f"copies of what is offloaded are in {storage}, up to {format_bytes(size)} for each "
             "device, which is not counted here"

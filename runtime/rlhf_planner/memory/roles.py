@@ -15,12 +15,13 @@ from rlhf_planner.memory.fsdp import fsdp_checkpoint_bytes, fsdp_items
 from rlhf_planner.memory.items import RoleModel, RolePhases, process_items
 from rlhf_planner.memory.megatron import megatron_checkpoint_bytes, megatron_items
 from rlhf_planner.memory.offloading import (
-    OffloadChoice,
+    Depths,
     phases_on_device,
     required_standby,
     roles_on_device,
 )
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
+from rlhf_planner.placement.strategy import RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
@@ -54,37 +55,10 @@ def rank_tokens(
     return -(-rows // parts) * rows_together * workload.max_sequence_tokens
 
 
-def role_models(
-    problem: PlanningProblem,
-    meshes: Mapping[str, Mesh],
-    default_tokens: Mapping[str, int],
-    recomputed: Collection[str] = (),
-) -> tuple[RoleModel, ...]:
-    """Every role with a model, on its ranks.
-
-    Args:
-        problem: the planning problem.
-        meshes: the ranks of each role.
-        default_tokens: tokens of a micro-batch of each role, unless fixed.
-        recomputed: roles whose activations are computed again in the backward pass.
-    """
-
-    return tuple(
-        role_model(
-            problem,
-            spec,
-            meshes[spec.role],
-            default_tokens[spec.role],
-            spec.role in recomputed,
-        )
-        for spec in problem.models.values()
-    )
-
-
-def role_model(
-    problem: PlanningProblem, facts: RoleSpec, mesh: Mesh, default_tokens: int, recompute: bool
-) -> RoleModel:
-    """A role on its ranks; arguments as for `role_models`."""
+def role_model(problem: PlanningProblem, role: str, strategy: RoleStrategy) -> RoleModel:
+    """A role as its strategy computes it; what is open takes its default."""
+    facts, mesh = problem.models[role], strategy.mesh
+    default_tokens = strategy.micro_batch_tokens or MICRO_BATCH_TOKENS[problem.device]
     sizes = _sizes(problem.workload, facts, mesh, default_tokens)
     return RoleModel(
         role=facts.role,
@@ -100,7 +74,7 @@ def role_model(
         batch_tokens=sizes.batch,
         longest_shared_tokens=sizes.longest_shared,
         is_saved=facts.is_saved,
-        recompute=recompute,
+        recompute=bool(strategy.recompute),
         engine=facts.engine,
         sequence_parallel=facts.sequence_parallel,
         distributed_optimizer=facts.distributed_optimizer,
@@ -213,21 +187,43 @@ def static_memory(
     problem: PlanningProblem,
     group: DeviceGroup,
     models: Sequence[RoleModel],
-    offload: OffloadChoice,
+    depths: Depths,
 ) -> GroupMemory:
-    """All memory of a group's devices but that of generation."""
-    pool, phases = group.pool, job_phases(problem, group, offload.roles)
-    calls = [call for graph in problem.graphs.values() for call in graph.calls]
+    """All memory of a group's devices but that of generation.
+
+    Args:
+        depths: of the roles that leave their devices.
+    """
+    pool, phases = group.pool, job_phases(problem, group, depths)
     items = [
         *process_items(pool.device, pool.memory_bytes_per_device, phases),
         *required_standby(problem.fixed, pool, phases),
     ]
     for model in models:
-        if model.role not in group.roles:
-            continue
-        own = phases_on_device(model.role, calls)
-        items += role_items(model, phases, offload.depth_of(model.role), own)
-        # Ranks on CPUs share their memory with the copies that are being written.
-        if pool.device is Device.CPU and problem.fixed.saves_while_training:
-            items += checkpoint_items(model, phases)
+        if model.role in group.roles:
+            depth = depths.get(model.role, OffloadDepth.NOTHING)
+            items += resident_items(problem, model, phases, depth)
     return GroupMemory(group, phases, tuple(items))
+
+
+def resident_items(
+    problem: PlanningProblem, model: RoleModel, phases: tuple[Phase, ...], depth: OffloadDepth
+) -> tuple[MemoryItem, ...]:
+    """Memory of a role on each of its devices, without generation.
+
+    Args:
+        problem: the planning problem.
+        model: the role.
+        phases: all phases of these devices.
+        depth: how much of it leaves them while others work there.
+    """
+    items = role_items(model, phases, depth, own_phases(problem, model.role))
+    # Ranks on CPUs share their memory with the copies that are being written.
+    if problem.device is Device.CPU and problem.fixed.saves_while_training:
+        items += checkpoint_items(model, phases)
+    return items
+
+
+def own_phases(problem: PlanningProblem, role: str) -> frozenset[Phase]:
+    """Phases in which a role is on its devices, even if it leaves them."""
+    return phases_on_device(role, [c for graph in problem.graphs.values() for c in graph.calls])

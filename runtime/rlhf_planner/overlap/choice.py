@@ -19,7 +19,6 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import NotOffered
 from rlhf_planner.cost.batches import call_batch
-from rlhf_planner.cost.calls import load_of_plan, models_of_plan
 from rlhf_planner.cost.fusion import (
     Fusion,
     describe_fusion,
@@ -28,13 +27,16 @@ from rlhf_planner.cost.fusion import (
 )
 from rlhf_planner.cost.generation import sequences_at_once
 from rlhf_planner.cost.hardware import Hardware
+from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.evaluate import Estimate, evaluate
+from rlhf_planner.memory.generation import generation_load
 from rlhf_planner.overlap.fusable_calls import (
     finish_meshes,
     fusable_calls,
     fused_generate,
     obstacle,
 )
+from rlhf_planner.placement.strategy import strategy_of
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.step_tasks import simulate_step
 
@@ -145,7 +147,8 @@ def running_rows(problem: PlanningProblem, plan: Plan) -> int:
     generation = plan.generation(generate.role)
     assert generation is not None
     batch, mesh = call_batch(problem, generate), generation.mesh
-    load = load_of_plan(problem, models_of_plan(problem, plan)[generate.role], generation)
+    model = models_of_plan(problem, plan)[generate.role]
+    load = generation_load(problem, model, strategy_of(plan).engines[generate.role])
     cache = generation.kv_cache_bytes
     at_once = sequences_at_once(load, mesh.tensor, cache, batch.prompt, batch.response)
     return min(batch.rows, int(at_once * mesh.data))

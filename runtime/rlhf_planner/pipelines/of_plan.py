@@ -19,12 +19,12 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_flow.step.calls import ModelCall, TrainOptions
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.batches import call_batch
-from rlhf_planner.cost.calls import models_of_plan
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.measured_layers import layers_of
 from rlhf_planner.cost.megatron import stage_passes
 from rlhf_planner.cost.micro_batches import replica_micro_batches
+from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import micro_batch_bytes
 from rlhf_planner.pipelines.fuse import fuse_pipelines

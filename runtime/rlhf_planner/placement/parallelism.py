@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.mesh import Mesh
@@ -20,34 +19,15 @@ from rlhf_api.problems import Problem
 from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
 from rlhf_api.spec.models import CUT_RULES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import Cut, EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_sizing.config import MEGATRON_FAMILIES
 
 
-class _Cut(NamedTuple):
-    """The cut of a role's model for training."""
-
-    # Ranks over which each layer is cut.
-    tensor: int
-    # Stages over which the layers are distributed.
-    pipeline: int
-    # The field of the manifest that fixes it: that of its group, or of its training.
-    field: str
-
-    @property
-    def num_ranks(self) -> int:
-        """Devices for one copy of the model."""
-        return self.tensor * self.pipeline
-
-
-def cut_meshes(
-    problem: PlanningProblem, placement: Mapping[str, RolePlacement]
-) -> Mapping[str, Mesh]:
-    """The meshes of roles, cut for training.
-
-    Args:
-        placement: the devices of each role with a model.
+def cut_roles(
+    problem: PlanningProblem, roles: Mapping[str, RoleStrategy]
+) -> Mapping[str, RoleStrategy]:
+    """Complete the cuts of roles: what is open and not fixed by the manifest is 1.
 
     Raises:
         ManifestError: a model of a family that Megatron's layers are not mapped for, or a cut that
@@ -58,42 +38,61 @@ def cut_meshes(
     """
     megatron = [facts for facts in problem.models.values() if facts.uses_megatron]
     problems = [
-        problem_ for facts in megatron for problem_ in _problems(facts, placement[facts.role])
+        problem_ for facts in megatron for problem_ in _problems(problem, facts, roles[facts.role])
     ]
     if problems:
         # Several roles may have the same training settings, so their problems are the same.
         raise ManifestError(list(dict.fromkeys(problems)))
     by_name = {pool.name: pool for pool in problem.pools}
-    meshes = {role: role_placement.training.mesh for role, role_placement in placement.items()}
-    for role, role_placement in placement.items():
+    cut_of = {
+        role: strategy.with_cut(_cut_of(problem.models[role], strategy))
+        for role, strategy in roles.items()
+    }
+    for role, strategy in cut_of.items():
         facts = problem.models[role]
-        cut = _cut_of(facts, role_placement.training)
+        in_group = any(fixed_sizes(problem, strategy))
+        field = (
+            f"placement.groups[{strategy.group}]"
+            if in_group
+            else f"models.{facts.trained_as}.training.parallelism"
+        )
         if not facts.uses_megatron:
-            _check_uncut(facts, cut)
+            _check_uncut(facts, strategy.cut, field)
             continue
-        meshes[role] = _cut_mesh(role, meshes[role], cut)
-        _check_nodes(role, meshes[role], by_name[meshes[role].pool], cut.field)
-    return meshes
+        _check_copies(role, strategy, field)
+        _check_nodes(role, strategy.mesh, by_name[strategy.devices.pool], field)
+    return cut_of
 
 
-def _cut_of(facts: RoleSpec, call_placement: CallPlacement) -> _Cut:
-    tensor = call_placement.tensor or facts.fixed.tensor or 1
-    pipeline = call_placement.pipeline or facts.fixed.pipeline or 1
-    own = f"models.{facts.trained_as}.training.parallelism"
-    return _Cut(tensor, pipeline, call_placement.field if call_placement.cut else own)
+def fixed_sizes(
+    problem: PlanningProblem, strategy: RoleStrategy | EngineStrategy
+) -> tuple[int | None, int | None]:
+    """Tensor ranks and stages that the group of `placement` fixes for its devices."""
+    if strategy.group is None:
+        return None, None
+    group = problem.fixed.placement.groups[strategy.group]
+    return group.tensor, group.pipeline
 
 
-def _check_uncut(facts: RoleSpec, cut: _Cut) -> None:
+def _cut_of(facts: RoleSpec, strategy: RoleStrategy) -> Cut:
+    return Cut(
+        strategy.tensor or facts.fixed.tensor or 1, strategy.pipeline or facts.fixed.pipeline or 1
+    )
+
+
+def _check_uncut(facts: RoleSpec, cut: Cut, field: str) -> None:
     if cut.num_ranks > 1:
         raise InvalidPlacement(
-            f"{cut.field} cuts the model of {facts.role}, which FSDP shards: got tensor "
+            f"{field} cuts the model of {facts.role}, which FSDP shards: got tensor "
             f"{cut.tensor} x pipeline {cut.pipeline} = {cut.num_ranks}, "
             f"allowed 1; write models.{facts.trained_as}.training.engine: Megatron, or leave "
             "the cut out where the group is not for Generate alone"
         )
 
 
-def _problems(facts: RoleSpec, role_placement: RolePlacement) -> Iterator[Problem]:
+def _problems(
+    problem: PlanningProblem, facts: RoleSpec, strategy: RoleStrategy
+) -> Iterator[Problem]:
     """Layers that Megatron cannot map, and dimensions that a cut does not divide."""
     where, family = ("spec", "models", facts.trained_as), facts.shape.family
     if family is not None and family not in MEGATRON_FAMILIES:
@@ -104,29 +103,30 @@ def _problems(facts: RoleSpec, role_placement: RolePlacement) -> Iterator[Proble
             allowed=", ".join(sorted(MEGATRON_FAMILIES)),
             do="write engine: FSDP, or add the family (docs/guides/add-a-model-family.md)",
         )
-    cut = _cut_of(facts, role_placement.training)
+    cut = _cut_of(facts, strategy)
     uneven = (uneven_tensor(facts.shape, cut.tensor), uneven_pipeline(facts.shape, cut.pipeline))
-    for rule, uneven_fields in zip(CUT_RULES, uneven, strict=True):
+    in_group = zip(CUT_RULES, uneven, fixed_sizes(problem, strategy), strict=True)
+    for rule, uneven_fields, fixed_size in in_group:
         for uneven_field in uneven_fields:
-            size = uneven_field.at[-1]
-            in_group = ("spec", "placement", "groups", role_placement.training.group or 0, size)
             # The error names the field that fixed the size: that of the group, if it has one.
-            at = in_group if size in role_placement.training.cut else (*where, *uneven_field.at)
+            at = (
+                (*where, *uneven_field.at)
+                if fixed_size is None
+                else ("spec", "placement", "groups", strategy.group or 0, uneven_field.at[-1])
+            )
             yield replace(rule.problem_for(uneven_field), location=at)
 
 
-def _cut_mesh(role: str, mesh: Mesh, cut: _Cut) -> Mesh:
-    devices, size = mesh.num_devices, cut.num_ranks
+def _check_copies(role: str, strategy: RoleStrategy, field: str) -> None:
+    """Refuse devices that are no full copies of the model."""
+    devices, cut, size = strategy.devices.num_devices, strategy.cut, strategy.cut.num_ranks
     if devices % size:
         raise DoesNotDivide(
             f"the devices of {role} do not come out even: got {devices} for copies on "
             f"tensor {cut.tensor} x pipeline {cut.pipeline} = {size}, and "
             f"{devices} / {size} = {devices / size:.4g}; allowed multiples of {size}; give {role} "
-            f"such a number of devices, or change {cut.field}"
+            f"such a number of devices, or change {field}"
         )
-    return mesh.model_copy(
-        update={"data": devices // size, "tensor": cut.tensor, "pipeline": cut.pipeline}
-    )
 
 
 def torn_groups(ranks: range, tensor: int, devices_per_node: int) -> list[int]:

@@ -5,9 +5,9 @@ Neighbouring devices with the same roles form a group: one sum of memory holds f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -18,60 +18,28 @@ from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.placement import PlacementSpec, PlacementType, RoleCalls, RoleGroup
 from rlhf_flow.errors import InvalidPlacement, NotOffered
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 
 # Kinds of calls of each role with a model, in any graph.
 KindsOfCalls = Mapping[str, AbstractSet[RoleCalls]]
 
 
-@dataclass(frozen=True)
-class CallPlacement:
-    """The devices for some calls of a role, and the cut of the model that placement fixes there."""
+def same_devices(devices: Mapping[str, Mesh], generating: Collection[str]) -> JobStrategy:
+    """The placement of roles whose calls all run on the same devices.
 
-    mesh: Mesh
-    """The devices, cut along `data` only."""
-    tensor: int | None = None
-    """Tensor ranks. None: placement leaves them open."""
-    pipeline: int | None = None
-    """Pipeline stages. None: placement leaves them open."""
-    group: int | None = None
-    """Index in placement.groups. None: placement has no groups."""
-    is_chosen: bool = False
-    """True if the planner chose devices and cut, by time."""
-
-    @property
-    def field(self) -> str:
-        """The field of the manifest that fixes it."""
-        return "placement" if self.group is None else f"placement.groups[{self.group}]"
-
-    @property
-    def cut(self) -> dict[str, int]:
-        """The cut that placement fixes, by the names of its fields."""
-        named = {"tensor": self.tensor, "pipeline": self.pipeline}
-        return {name: size for name, size in named.items() if size is not None}
-
-
-@dataclass(frozen=True)
-class RolePlacement:
-    """The devices of a role."""
-
-    training: CallPlacement
-    """For training and forward passes: these devices hold its model."""
-    generation: CallPlacement
-    """For generation, if it generates."""
-
-
-def meshes_placement(meshes: Mapping[str, Mesh]) -> Mapping[str, RolePlacement]:
-    """Roles whose calls all run on the same devices."""
-    by_role = {role: CallPlacement(mesh) for role, mesh in meshes.items()}
-    return {
-        role: RolePlacement(call_placement, call_placement)
-        for role, call_placement in by_role.items()
-    }
+    Args:
+        devices: of each role with a model.
+        generating: the roles that generate.
+    """
+    return JobStrategy(
+        {role: RoleStrategy(mesh) for role, mesh in devices.items()},
+        {role: EngineStrategy(mesh) for role, mesh in devices.items() if role in generating},
+    )
 
 
 def manual_placement(
     placement: PlacementSpec, kinds: KindsOfCalls, pools: Sequence[Pool]
-) -> Mapping[str, RolePlacement]:
+) -> JobStrategy:
     """The placement that the manifest asks for, of type Colocated or Manual.
 
     Args:
@@ -86,23 +54,27 @@ def manual_placement(
     """
     if placement.type is not PlacementType.MANUAL:
         pool, *_ = pools
-        return meshes_placement(dict.fromkeys(kinds, Mesh(pool=pool.name, data=pool.num_devices)))
+        everywhere = Mesh(pool=pool.name, data=pool.num_devices)
+        generating = [role for role in kinds if RoleCalls.GENERATE in kinds[role]]
+        return same_devices(dict.fromkeys(kinds, everywhere), generating)
     groups = placement.groups
     _check_roles(groups, tuple(kinds))
-    call_placements = [
-        _group_placement(group, number, pools) for number, group in enumerate(groups)
-    ]
-    placements = {
-        role: _role_placement(role, groups, call_placements, kinds[role]) for role in kinds
-    }
+    of_groups = [_group_strategy(group, number, pools) for number, group in enumerate(groups)]
+    roles, engines = dict[str, RoleStrategy](), dict[str, EngineStrategy]()
+    for role in kinds:
+        roles[role], generation = _role_strategies(role, groups, of_groups, kinds[role])
+        if generation is not None:
+            engines[role] = EngineStrategy(
+                generation.devices, generation.tensor, group=generation.group
+            )
     # Devices without roles would idle throughout the job.
     for pool in pools:
-        if all(pool.name != call_placement.mesh.pool for call_placement in call_placements):
+        if all(pool.name != strategy.devices.pool for strategy in of_groups):
             raise InvalidPlacement(
                 f"a pool that holds no role: got {pool.name}, allowed pools that "
                 "placement.groups[].pool names; name it there, or remove it"
             )
-    return placements
+    return JobStrategy(roles, engines)
 
 
 def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
@@ -121,7 +93,7 @@ def _check_roles(groups: Sequence[RoleGroup], roles: Sequence[str]) -> None:
         )
 
 
-def _group_placement(group: RoleGroup, number: int, pools: Sequence[Pool]) -> CallPlacement:
+def _group_strategy(group: RoleGroup, number: int, pools: Sequence[Pool]) -> RoleStrategy:
     pool = next((candidate for candidate in pools if group.pool in (None, candidate.name)), None)
     if pool is None:
         raise InvalidPlacement(
@@ -138,21 +110,20 @@ def _group_placement(group: RoleGroup, number: int, pools: Sequence[Pool]) -> Ca
             f"{pool.name}; lower firstDevice or devices, or add devices"
         )
     mesh = Mesh(pool=pool.name, first_rank=group.first_device, data=devices)
-    return CallPlacement(mesh, group.tensor, group.pipeline, number)
+    return RoleStrategy(mesh, group.tensor, group.pipeline, group=number)
 
 
-def _role_placement(
+def _role_strategies(
     role: str,
     groups: Sequence[RoleGroup],
-    call_placements: Sequence[CallPlacement],
+    of_groups: Sequence[RoleStrategy],
     kinds: AbstractSet[RoleCalls],
-) -> RolePlacement:
-    """The devices of a role by the groups that name it; at most one of these may name no kinds."""
-    own_groups = [
-        pair for pair in zip(groups, call_placements, strict=True) if role in pair[0].roles
-    ]
-    named = {kind: call_placement for group, call_placement in own_groups for kind in group.calls}
-    rest = next((call_placement for group, call_placement in own_groups if not group.calls), None)
+) -> tuple[RoleStrategy, RoleStrategy | None]:
+    """The devices of a role, and those that generate with it, by the groups that name it; at most
+    one of these may name no kinds."""
+    own_groups = [pair for pair in zip(groups, of_groups, strict=True) if role in pair[0].roles]
+    named = {kind: strategy for group, strategy in own_groups for kind in group.calls}
+    rest = next((strategy for group, strategy in own_groups if not group.calls), None)
     _check_kinds(role, named, rest, kinds)
     by_kind = {kind: named.get(kind, rest) for kind in RoleCalls}
     trained, inferred = (
@@ -168,29 +139,28 @@ def _role_placement(
             f"Train of {role} on {_describe(training)} and Infer on {_describe(inferred)}, allowed "
             "the same devices and cut for both; write calls: [Train, Infer] in one group"
         )
-    generation = generating or training
     # Pools are separate worlds of ranks: weights cannot be sent from one to the other.
-    if generation.mesh.pool != training.mesh.pool:
+    if generating is not None and generating.devices.pool != training.devices.pool:
         raise NotOffered(
             f"a role that generates in another pool is not offered: got {role} in pool "
-            f"{training.mesh.pool}, and its generation in {generation.mesh.pool}, allowed one pool "
-            "for both; change placement.groups[].pool"
+            f"{training.devices.pool}, and its generation in {generating.devices.pool}, allowed "
+            "one pool for both; change placement.groups[].pool"
         )
-    return RolePlacement(training, generation)
+    return training, generating
 
 
 def _check_kinds(
     role: str,
-    named: Mapping[RoleCalls, CallPlacement],
-    rest: CallPlacement | None,
+    named: Mapping[RoleCalls, RoleStrategy],
+    rest: RoleStrategy | None,
     kinds: AbstractSet[RoleCalls],
 ) -> None:
     allowed = ", ".join(kind for kind in RoleCalls if kind in kinds)
-    for kind, call_placement in named.items():
+    for kind, strategy in named.items():
         if kind not in kinds:
             raise InvalidPlacement(
-                f"{call_placement.field} is for calls that {role} does not have: got {kind}, "
-                f"allowed {allowed}; remove them, or {role}, from this group"
+                f"placement.groups[{strategy.group}] is for calls that {role} does not have: got "
+                f"{kind}, allowed {allowed}; remove them, or {role}, from this group"
             )
     unnamed = [kind for kind in RoleCalls if kind in kinds and kind not in named]
     if rest is None and unnamed:
@@ -201,20 +171,19 @@ def _check_kinds(
         )
     if rest is not None and kinds and not unnamed:
         raise InvalidPlacement(
-            f"{rest.field} has no calls of {role}: got other groups for all of {allowed}, allowed "
-            f"calls that no other group names; remove {role} from it"
+            f"placement.groups[{rest.group}] has no calls of {role}: got other groups for all of "
+            f"{allowed}, allowed calls that no other group names; remove {role} from it"
         )
 
 
-def _is_same(one: CallPlacement, other: CallPlacement) -> bool:
-    return (one.mesh, one.cut) == (other.mesh, other.cut)
+def _is_same(one: RoleStrategy, other: RoleStrategy) -> bool:
+    return replace(one, group=None) == replace(other, group=None)
 
 
-def _describe(call_placement: CallPlacement) -> str:
-    cut = [f"{name} {size}" for name, size in call_placement.cut.items()]
-    return " with ".join(
-        [describe_devices(call_placement.mesh.ranks, call_placement.mesh.pool), *cut]
-    )
+def _describe(strategy: RoleStrategy) -> str:
+    sizes = {"tensor": strategy.tensor, "pipeline": strategy.pipeline}
+    cut = [f"{name} {size}" for name, size in sizes.items() if size is not None]
+    return " with ".join([describe_devices(strategy.devices.ranks, strategy.devices.pool), *cut])
 
 
 @dataclass(frozen=True)
@@ -270,17 +239,19 @@ class GroupMemory:
         return max(self.sums[call_phase(role, kind)] for kind in kinds)
 
 
-def device_groups(
-    pools: Sequence[Pool], placement: Mapping[str, RolePlacement]
-) -> tuple[DeviceGroup, ...]:
+def device_groups(pools: Sequence[Pool], placement: JobStrategy) -> tuple[DeviceGroup, ...]:
     """All devices, in the largest possible groups; a group may have no roles."""
     return tuple(group for pool in pools for group in _groups_of(pool, placement))
 
 
-def _groups_of(pool: Pool, placement: Mapping[str, RolePlacement]) -> Iterator[DeviceGroup]:
+def _groups_of(pool: Pool, placement: JobStrategy) -> Iterator[DeviceGroup]:
     training, generation = (
-        {role: mesh.ranks for role, mesh in meshes.items() if mesh.pool == pool.name}
-        for meshes in _meshes(placement)
+        {
+            role: strategy.devices.ranks
+            for role, strategy in strategies.items()
+            if strategy.devices.pool == pool.name
+        }
+        for strategies in (placement.roles, placement.engines)
     )
     cuts = {0, pool.num_devices}
     cuts |= {
@@ -296,11 +267,3 @@ def _groups_of(pool: Pool, placement: Mapping[str, RolePlacement]) -> Iterator[D
             for roles in (training, generation)
         )
         yield DeviceGroup(pool, first, end - first, resident, generating)
-
-
-def _meshes(placement: Mapping[str, RolePlacement]) -> tuple[dict[str, Mesh], dict[str, Mesh]]:
-    """Meshes of training and of generation."""
-    return (
-        {role: role_placement.training.mesh for role, role_placement in placement.items()},
-        {role: role_placement.generation.mesh for role, role_placement in placement.items()},
-    )

@@ -11,31 +11,29 @@ from rlhf_api.plan import Pool
 from rlhf_api.plan_text import describe_devices
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import NotOffered
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 
 
-def check_offered(problem: PlanningProblem, placement: Mapping[str, RolePlacement]) -> None:
+def check_offered(problem: PlanningProblem, engines: Mapping[str, EngineStrategy]) -> None:
     """Refuse steps that no runtime runs yet.
 
     Args:
-        placement: the devices of each role with a model.
+        engines: of each role that generates.
 
     Raises:
         NotOffered: with the call, and what to write instead.
     """
-    generating = [role for role, facts in problem.models.items() if facts.generates]
     by_name = {pool.name: pool for pool in problem.pools}
-    for first, second in combinations(generating, 2):
-        one, other = placement[first].generation, placement[second].generation
-        check_engines(first, one, second, other, by_name[one.mesh.pool])
+    for (first, one), (second, other) in combinations(engines.items(), 2):
+        check_engines(first, one, second, other, by_name[one.devices.pool])
 
 
 def check_engines(
-    first: str, one: CallPlacement, second: str, other: CallPlacement, pool: Pool
+    first: str, one: EngineStrategy, second: str, other: EngineStrategy, pool: Pool
 ) -> None:
     """Refuse two roles whose engines would share processes that cannot have both."""
-    here, there = one.mesh, other.mesh
+    here, there = one.devices, other.devices
     if not here.overlaps(there):
         return
     # vLLM keeps one set of groups in a process, and a second engine uses the same one. So it must
@@ -85,11 +83,11 @@ def check_served(problem: PlanningProblem) -> None:
             ).at("spec", "models", role, "source")
 
 
-def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
+def check_copies(problem: PlanningProblem, roles: Mapping[str, RoleStrategy]) -> None:
     """Refuse copies of weights between models that differ, or that are on other devices.
 
     Args:
-        meshes: the ranks of each role with a model.
+        roles: every role with a model.
 
     Raises:
         NotOffered: with the call, and what to change.
@@ -107,7 +105,7 @@ def check_copies(problem: PlanningProblem, meshes: Mapping[str, Mesh]) -> None:
                 f"{source} and {other} of {target}, allowed the same; let "
                 f"models.{target}.source be {{sameAs: {source}}}"
             )
-        _check_meshes(call.id, source, meshes[source], target, meshes[target])
+        _check_meshes(call.id, source, roles[source].devices, target, roles[target].devices)
 
 
 def _check_meshes(call: str, source: str, one: Mesh, target: str, other: Mesh) -> None:

@@ -170,6 +170,10 @@ class PlanningProblem:
         """Device of the ranks."""
         return device_of(self.pools)
 
+    def pool(self, name: str) -> Pool:
+        """The pool of a name."""
+        return next(pool for pool in self.pools if pool.name == name)
+
     @cached_property
     def policy(self) -> str:
         """The role whose model the job trains."""

@@ -1,7 +1,7 @@
-"""Best-first branch and bound over placements, cuts and engine sizes.
+"""Best-first branch and bound over placements and strategies.
 
-    search_space.py      the layouts of a placement, and which options are still feasible
-    relaxation.py        lower bounds of partial and complete layouts
+    search_space.py      the strategies of a placement as a tree, and which are still feasible
+    relaxation.py        builds search spaces and bounds them
     branch_and_bound.py  the search itself: queue, incumbent, result
     search.py            the search of one problem, with its baselines
     pool_size.py         sizes of pools, and the objectives that compare them
@@ -9,6 +9,7 @@
     pool_search.py       the search over sizes of the pools
     neighbours.py        plans that differ from a plan in one choice
 
-Pure and deterministic. Which layouts are compared, and in which order, depends on models, devices
-and their speed, never on their memory: with more memory the same plans are compared and more fit.
+Pure and deterministic. Which strategies are compared, and in which order, depends on models,
+devices and their speed, never on their memory: with more memory the same plans are compared and
+more fit.
 """

@@ -1,12 +1,10 @@
 """The fastest feasible plan, by best-first branch and bound. Pure and deterministic.
 
 Nodes wait in one queue, lowest bound first. A node is a placement, bounded by a step in which every
-call takes its minimum on its devices; a partial layout, with some models cut and some engines
-sized; or a complete layout. Partial layouts are bounded within the memory left after every other
-role's minimum. A complete layout is evaluated in full: its compute configs are checked against
-memory and estimated in the order of their bounds, as long as these are below the incumbent. When
-the lowest bound of the queue is not below the incumbent, the incumbent is optimal in the family.
-As long as nodes wait, that bound limits the optimality gap.
+call takes its minimum on its devices, or a partial strategy, bounded within the memory left after
+every other role's minimum. It branches into the candidates of one role; a complete strategy is
+checked against memory and estimated. When the lowest bound of the queue is not below the incumbent,
+the incumbent is optimal in the family. As long as nodes wait, that bound limits the optimality gap.
 
 Source: A* and branch and bound; HybridFlow (arXiv 2409.19256), algorithms 1 and 2, tries all
 placements and takes the best strategy of each role by itself; ReaL (arXiv 2406.14088), section 5,
@@ -31,13 +29,14 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import evaluate
 from rlhf_planner.feasibility import FeasibleJob, apply_placement, check_feasible
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.relaxation import Relaxation
-from rlhf_planner.search.search_space import LayoutSpace
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.search.search_space import SearchSpace
+from rlhf_planner.strategies.placements import placements
 
-# Compute configs checked against memory before a search ends without a proof: some seconds.
+# Strategies checked against memory before a search ends without a proof: some seconds.
 MAX_CANDIDATES = 1_000
 # Factor on MAX_CANDIDATES while no candidate is feasible.
 INFEASIBLE_FACTOR = 10
@@ -60,7 +59,7 @@ class SearchResult:
     bound_seconds: float
     """Lower bound on every plan of the family; equal to `step_seconds` if the plan is optimal."""
     num_candidates: int
-    """Compute configs that were checked against memory."""
+    """Complete strategies that were checked against memory."""
     num_placements: int
     """Placements in the family."""
     split: tuple[FeasibleJob, ...] = ()
@@ -84,22 +83,20 @@ class _Node:
 
     # Lower bound on all plans below the node.
     bound_seconds: float
-    # Negative number of assigned dimensions: of nodes with equal bounds the deepest is popped
-    # first, as it is nearest to a plan.
+    # Negative depth in the tree: of nodes with equal bounds the deepest is popped first, as it is
+    # nearest to a plan.
     depth: int
     # Sequence number: makes the order total, so that every run pops the same nodes.
     number: int
-    placement: Placement = field(compare=False)
-    # Layouts of the placement. None: not expanded.
-    space: LayoutSpace | None = field(compare=False)
-    # Index of the chosen option of each assigned dimension.
-    assignment: tuple[int, ...] = field(compare=False)
+    placement: JobStrategy = field(compare=False)
+    # The strategies below the node. None: all of the placement, not expanded.
+    space: SearchSpace | None = field(compare=False)
 
 
 def find_plan(
     problem: PlanningProblem,
     hardware: Mapping[str, Hardware],
-    family: Sequence[Placement] | None = None,
+    family: Sequence[JobStrategy] | None = None,
     incumbents: Sequence[FeasibleJob] = (),
     max_candidates: int = MAX_CANDIDATES,
     below_seconds: float = inf,
@@ -110,7 +107,7 @@ def find_plan(
         hardware: of the devices of each pool.
         family: the placements. None: all of `placements`.
         incumbents: feasible jobs to start from; one of them is the result if none is faster.
-        max_candidates: limit of compute configs that are checked against memory.
+        max_candidates: limit of strategies that are checked against memory.
         below_seconds: only plans with shorter steps are searched for.
     """
     family = tuple(placements(problem)) if family is None else family
@@ -141,35 +138,24 @@ class _Search:
         self._incumbent_seconds = below_seconds
         self._num_candidates = self._num_bounded = 0
         # Bound, number and placement of every split placement.
-        self._split: list[tuple[float, int, Placement]] = []
-        # Lowest bound of the layouts whose candidates were cut off by the limit.
-        self._unfinished = inf
+        self._split: list[tuple[float, int, JobStrategy]] = []
 
-    def run(self, family: Sequence[Placement], incumbents: Sequence[FeasibleJob]) -> SearchResult:
+    def run(self, family: Sequence[JobStrategy], incumbents: Sequence[FeasibleJob]) -> SearchResult:
         # The baselines come first: a low incumbent prunes nodes from the start.
         for fitted in incumbents:
             self._update_incumbent(fitted)
         for placement in family:
             self._push_placement(placement)
         while self._should_continue():
-            node = heapq.heappop(self._queue)
-            if node.space is None:
-                # Spaces are only built for placements that reach the head of the queue.
-                for space in self._relaxation.feasible_spaces(node.placement):
-                    self._push_layout(space, ())
-            elif len(node.assignment) < len(node.space.dimensions):
-                for number in range(len(node.space.dimensions[len(node.assignment)].options)):
-                    self._push_layout(node.space, (*node.assignment, number))
-            else:
-                self._evaluate_layout(node.space, node.assignment)
+            self._expand(heapq.heappop(self._queue))
         split = tuple(self._feasible_splits())
         # A search that ended early may not have reached these placements.
         for fitted in split:
             self._update_incumbent(fitted)
-        # Every plan of the family is no faster than the incumbent, was cut off by the limit, or
-        # lies below a waiting node. The head of the heap has the lowest bound of these nodes.
+        # Every plan of the family is no faster than the incumbent, or lies below a waiting node.
+        # The head of the heap has the lowest bound of these nodes.
         waiting = (node.bound_seconds for node in self._queue[:1])
-        bound = min([self._incumbent_seconds, self._unfinished, *waiting])
+        bound = min([self._incumbent_seconds, *waiting])
         seconds = inf if self._incumbent is None else self._incumbent_seconds
         return SearchResult(
             self._incumbent, seconds, bound, self._num_candidates, len(family), split
@@ -183,8 +169,7 @@ class _Search:
             # The head has the lowest bound. If it is not below the incumbent, this is optimal.
             and self._queue[0].bound_seconds < self._incumbent_seconds
             and self._num_candidates < self._limit()
-            # Many partial layouts may be bounded before one is complete, so nodes have a limit,
-            # too.
+            # Many nodes may be bounded before a strategy is complete, so they have a limit, too.
             and self._num_bounded < self._limit() * MAX_NODES_PER_CANDIDATE
         )
 
@@ -194,79 +179,75 @@ class _Search:
         needs_any = self._incumbent is None and self._below_seconds == inf
         return self._max_candidates * (INFEASIBLE_FACTOR if needs_any else 1)
 
-    def _push_placement(self, placement: Placement) -> None:
+    def _expand(self, node: _Node) -> None:
+        if node.space is None:
+            # Spaces are only built for placements that reach the head of the queue.
+            parts = self._relaxation.feasible_spaces(node.placement)
+        elif node.space.is_complete:
+            self._evaluate(node.space.strategy)
+            return
+        else:
+            parts = self._branches(node.space)
+        for space in parts:
+            self._push_space(space, 1 - node.depth)
+
+    def _branches(self, space: SearchSpace) -> Iterator[SearchSpace]:
+        if space.is_single:
+            try:
+                apply_placement(self._problem, space.strategy)
+            except (PlanError, ManifestError):
+                # No runtime executes these cuts and engines. Bounds do not check that.
+                return
+        yield from space.branches()
+
+    def _push_placement(self, placement: JobStrategy) -> None:
         seconds = self._relaxation.placement_bounds(placement)
         if seconds is None:
             return
         bound = self._bounds.steps.step_seconds(placement, seconds)
-        self._push(bound, placement, None, ())
+        self._push(_Node(bound, 0, next(self._numbers), placement, None))
         # Recorded whatever the bound, which does not cover stage fusion: with a fusion even a plan
         # whose bound is above the incumbent may be the fastest.
         if _is_split(placement):
             self._split.append((bound, len(self._split), placement))
 
-    def _push_layout(self, space: LayoutSpace, assignment: tuple[int, ...]) -> None:
+    def _push_space(self, space: SearchSpace, depth: int) -> None:
         self._num_bounded += 1
-        seconds = self._relaxation.node_bounds(space, assignment)
-        if seconds is not None:
-            bound = self._bounds.steps.step_seconds(space.placement, seconds, space.orders)
-            self._push(bound, space.placement, space, assignment)
+        seconds = self._relaxation.space_bounds(space)
+        bound = self._bounds.steps.step_seconds(space.placement, seconds, space.orders)
+        self._push(_Node(bound, -depth, next(self._numbers), space.placement, space))
 
-    def _push(
-        self,
-        bound: float,
-        placement: Placement,
-        space: LayoutSpace | None,
-        assignment: tuple[int, ...],
-    ) -> None:
+    def _push(self, node: _Node) -> None:
         # Prune: no plan below this node beats the incumbent.
-        if bound < self._incumbent_seconds:
-            node = _Node(bound, -len(assignment), next(self._numbers), placement, space, assignment)
+        if node.bound_seconds < self._incumbent_seconds:
             heapq.heappush(self._queue, node)
 
-    def _evaluate_layout(self, space: LayoutSpace, assignment: tuple[int, ...]) -> None:
-        """Evaluate all compute configs of a layout that may beat the incumbent."""
-        try:
-            placed = apply_placement(self._problem, space.placement_of(assignment))
-        except (PlanError, ManifestError):
-            # No runtime executes this layout. Bounds do not check that.
-            return
-        bounded = [
-            (self._bounds.steps.step_seconds(space.placement, seconds, space.orders), choice)
-            for seconds, choice in self._relaxation.feasible_choices(space, assignment)
-        ]
-        for bound, choice in sorted(bounded, key=lambda pair: pair[0]):
-            # Candidates are sorted by their bounds: no later one is faster.
-            if bound >= self._incumbent_seconds:
-                return
-            if self._num_candidates >= self._limit():
-                # The remaining candidates are not checked, so their lowest bound limits the proof.
-                self._unfinished = min(self._unfinished, bound)
-                return
-            self._num_candidates += 1
-            with suppress(PlanError):
-                # The memory bounds are lower bounds: the exact sums may still not fit.
-                self._update_incumbent(check_feasible(placed, choice))
+    def _evaluate(self, strategy: JobStrategy) -> None:
+        """Evaluate a complete strategy."""
+        self._num_candidates += 1
+        with suppress(PlanError):
+            # The memory bounds are lower bounds: the exact sums may still not fit.
+            self._update_incumbent(self._feasible(strategy))
+
+    def _feasible(self, strategy: JobStrategy) -> FeasibleJob:
+        return check_feasible(apply_placement(self._problem, strategy), strategy.roles)
 
     def _feasible_splits(self) -> Iterator[FeasibleJob]:
-        """A feasible job of each of the best split placements, in a quick layout; none without an
+        """A feasible job of each of the best split placements, by a quick strategy; none without an
         incumbent or if stage fusion is off."""
         is_needed = self._problem.fixed.stage_fusion is not StageFusionType.NEVER
         if is_needed and self._incumbent is not None:
             for _, _, placement in heapq.nsmallest(MAX_SPLIT_PLACEMENTS, self._split):
                 yield from self._quickest_feasible(placement)
 
-    def _quickest_feasible(self, placement: Placement) -> Iterator[FeasibleJob]:
-        """A job with the quickest option of each dimension; none if that is infeasible."""
+    def _quickest_feasible(self, placement: JobStrategy) -> Iterator[FeasibleJob]:
+        """A job with the quickest candidate of each dimension; none if that is infeasible."""
         for space in self._relaxation.feasible_spaces(placement):
-            # Options are sorted, quickest first.
-            first = (0,) * len(space.dimensions)
-            with suppress(PlanError, ManifestError):
-                # The first choice combines the quickest config of each role.
-                placed = apply_placement(self._problem, space.placement_of(first))
-                for _, choice in self._relaxation.feasible_choices(space, first):
+            strategy = space.first_leaf()
+            if strategy is not None:
+                with suppress(PlanError, ManifestError):
                     self._num_candidates += 1
-                    yield check_feasible(placed, choice)
+                    yield self._feasible(strategy)
                     return
 
     def _update_incumbent(self, fitted: FeasibleJob) -> None:
@@ -278,7 +259,6 @@ class _Search:
             self._incumbent, self._incumbent_seconds = fitted, seconds
 
 
-def _is_split(placement: Placement) -> bool:
+def _is_split(placement: JobStrategy) -> bool:
     """True if its calls run on different ranks."""
-    meshes = [mesh for p in placement.values() for mesh in (p.training.mesh, p.generation.mesh)]
-    return len({(mesh.pool, mesh.ranks) for mesh in meshes}) > 1
+    return len({(mesh.pool, mesh.ranks) for mesh in placement.devices}) > 1

@@ -125,7 +125,7 @@ def plan_on_best_size(
     Args:
         problem: the planning problem, with all devices.
         hardware: of the devices of each pool.
-        max_candidates: limit of compute configs per number of devices.
+        max_candidates: limit of strategies per number of devices.
 
     Returns:
         None: the job can be planned on no number of devices.

@@ -22,10 +22,10 @@ from rlhf_planner.bounds.calls import NONE, CallTimeBounds
 from rlhf_planner.bounds.step import Seconds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
-from rlhf_planner.placement.placement import CallPlacement
+from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_planner.search.pool_size import num_devices
-from rlhf_planner.strategies.parallelism import cuts, engine_tensors
+from rlhf_planner.strategies.completions import cuts, engine_tensors
 from rlhf_planner.strategies.placements import mesh_sizes
 
 
@@ -86,12 +86,12 @@ class PoolSizeBounds:
         pool = next(pool for pool in self.problem.pools if pool.name == pool_name)
         bounds: dict[str, float] = {}
         for role, facts in self.problem.models.items():
-            for seconds in self._configs(role, facts, pool, size):
+            for seconds in self._strategies(role, facts, pool, size):
                 for call, call_seconds in (seconds or {}).items():
                     bounds[call] = min(call_seconds, bounds.get(call, inf))
         return bounds
 
-    def _configs(
+    def _strategies(
         self, role: str, facts: RoleSpec, pool: Pool, size: int
     ) -> Iterator[Seconds | None]:
         """Bounds of a role's calls for every cut and size of engines on any of a pool's devices."""
@@ -100,21 +100,18 @@ class PoolSizeBounds:
         mesh = Mesh(pool=pool.name, data=size)
         # Feasible cuts depend on the first device, as tensor groups must not cross nodes. The
         # pattern repeats from node to node.
-        placements = [
-            CallPlacement(mesh.model_copy(update={"first_rank": first}))
+        meshes = [
+            mesh.model_copy(update={"first_rank": first})
             for first in range(min(pool.devices_per_node, pool.num_devices - size + 1))
         ]
-        for cut in dict.fromkeys(
-            cut for placement in placements for cut in cuts(facts, placement, pool)
-        ):
-            yield self._bounds.model_calls(role, mesh, cut)
+        possible = (cut for m in meshes for cut in cuts(self.problem, role, RoleStrategy(m)))
+        for cut in dict.fromkeys(possible):
+            yield self._bounds.role_seconds(role, RoleStrategy(mesh).with_cut(cut))
         if facts.generates:
-            tensors = (
-                engine_tensors(self.problem, facts, placement, pool) for placement in placements
-            )
+            tensors = (engine_tensors(self.problem, role, m) for m in meshes)
             for tensor in dict.fromkeys(tensor for options in tensors for tensor in options):
                 # With the largest cache and no columns from other nodes: no plan is faster.
-                yield self._bounds.generate_calls(role, mesh, tensor, None, NONE)
+                yield self._bounds.engine_seconds(role, EngineStrategy(mesh, tensor), NONE)
 
 
 def _family_sizes(part: PlanningProblem) -> dict[str, set[int]]:
@@ -122,7 +119,6 @@ def _family_sizes(part: PlanningProblem) -> dict[str, set[int]]:
     sizes_of_pool = {name: {*sizes} for name, sizes in mesh_sizes(part).items()}
     # The search adds the placement of ReaL's rule to the family (`search.py`), with other sets.
     if len(part.pools) == 1:
-        for placement in real_heuristic(part).values():
-            for mesh in (placement.training.mesh, placement.generation.mesh):
-                sizes_of_pool[mesh.pool].add(mesh.num_devices)
+        for mesh in real_heuristic(part).devices:
+            sizes_of_pool[mesh.pool].add(mesh.num_devices)
     return sizes_of_pool

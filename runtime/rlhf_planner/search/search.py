@@ -23,11 +23,12 @@ from rlhf_planner.overlap.choice import (
     fastest_with_requested_fusion,
     fusion_reason,
 )
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
-from rlhf_planner.strategies.parallelism import uncut
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.strategies.completions import devices_only
+from rlhf_planner.strategies.placements import placements
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def run_search(
 
     Args:
         hardware: of the devices of each pool.
-        max_candidates: limit of compute configs that are checked against memory.
+        max_candidates: limit of strategies that are checked against memory.
         below_seconds: only plans with shorter steps are searched for.
 
     Raises:
@@ -67,14 +68,14 @@ def run_search(
     return Search(problem, hardware, result, others)
 
 
-def _family(problem: PlanningProblem) -> tuple[Placement, ...]:
+def _family(problem: PlanningProblem) -> tuple[JobStrategy, ...]:
     """The placements that are compared: the fixed one, or all of them and that of ReaL's rule."""
     if problem.fixed.placement.type is not PlacementType.AUTO:
         return (requested_placement(problem),)
     family = tuple(placements(problem))
     # ReaL's sets overlap, which no placement of the family does. With it every incumbent belongs to
     # the family, and a proof of optimality does not depend on memory. The rule assumes one pool.
-    return family if len(problem.pools) > 1 else (*family, uncut(real_heuristic(problem)))
+    return family if len(problem.pools) > 1 else (*family, devices_only(real_heuristic(problem)))
 
 
 def plan_of_search(search: Search) -> Plan:

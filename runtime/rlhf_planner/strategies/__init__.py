@@ -1,5 +1,5 @@
-"""The family of plans that a search compares.
+"""The family of strategies that a search compares.
 
 placements.py   the devices of each role
-parallelism.py  cuts of models, and sizes of engines
+completions.py  the strategies that complete an open one: cuts, compute settings, sizes of engines
 """

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 
 T = TypeVar("T")
@@ -69,9 +69,6 @@ MAX_UNITS = 6
 # Limit of compared placements; each takes about a tenth of a millisecond.
 MAX_PLACEMENTS = 10_000
 
-# The devices of each role with a model; cut along `data` only.
-Placement = Mapping[str, RolePlacement]
-
 
 class PlacementUnit(NamedTuple):
     """A holder of devices: roles that must share them, or the generation of a role."""
@@ -98,8 +95,9 @@ class _Blocks:
 
 def placements(
     problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS
-) -> Iterator[Placement]:
-    """Every placement of the family; each uses all devices of the pools that it uses.
+) -> Iterator[JobStrategy]:
+    """Every placement of the family, a strategy of which only the devices are known; each uses all
+    devices of the pools that it uses.
 
     Args:
         max_placements: limit of placements; blocks of devices are larger if there would be more.
@@ -252,24 +250,20 @@ def _meshes(sets: Sets, pools: Sequence[Pool], blocks: _Blocks) -> Iterator[tupl
         yield tuple(meshes[number] for number, _ in enumerate(sets))
 
 
-def _placement(problem: PlanningProblem, sets: Sets, meshes: Sequence[Mesh]) -> Placement:
+def _placement(problem: PlanningProblem, sets: Sets, meshes: Sequence[Mesh]) -> JobStrategy:
     """The placement of sets; roles whose generation is in no set generate on all of their pool."""
-    placement_of = {
-        (role, unit.generates): CallPlacement(mesh)
+    devices = {
+        (role, unit.generates): mesh
         for set_, mesh in zip(sets, meshes, strict=True)
         for unit in set_
         for role in unit.roles
     }
-    everywhere = {
-        pool.name: CallPlacement(Mesh(pool=pool.name, data=pool.num_devices))
-        for pool in problem.pools
-    }
-    return {
-        role: RolePlacement(
-            model := placement_of[role, False],
-            placement_of.get((role, True), everywhere[model.mesh.pool])
+    everywhere = {pool.name: Mesh(pool=pool.name, data=pool.num_devices) for pool in problem.pools}
+    return JobStrategy(
+        {role: RoleStrategy(devices[role, False]) for role in problem.models},
+        {
+            role: EngineStrategy(devices.get((role, True), everywhere[devices[role, False].pool]))
+            for role, facts in problem.models.items()
             if facts.generates
-            else model,
-        )
-        for role, facts in problem.models.items()
-    }
+        },
+    )

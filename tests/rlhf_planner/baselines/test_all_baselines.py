@@ -73,6 +73,5 @@ def test_cuts_and_engines_of_the_manifest_stay(job: Any) -> None:
     }
     for name, each in found(ppo(job, gpus(8), training=training, rollout=rollout)).items():
         assert each.job is not None, name
-        meshes = each.job.placed.meshes.values()
-        assert {(mesh.tensor, mesh.pipeline) for mesh in meshes} == {(2, 1)}
-        assert each.job.engines["actor"].mesh.tensor == 2
+        assert {own.cut for own in each.job.strategy.roles.values()} == {(2, 1)}
+        assert each.job.strategy.engines["actor"].mesh.tensor == 2

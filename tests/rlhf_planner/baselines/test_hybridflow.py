@@ -23,8 +23,8 @@ from rlhf_planner.baselines.rule import fits, symmetric_placements
 from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import HARDWARE
+from rlhf_planner.placement.strategy import Cut, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.parallelism import Cut
 
 from ..search.searched_jobs import gpus, ppo
 
@@ -58,11 +58,11 @@ def test_a_roles_strategy_is_the_fastest_of_its_cuts(job: Any) -> None:
     seconds = {
         (t, p): sum(calls.values())
         for t, p in product((1, 2, 4, 8), (1, 2))
-        if (calls := least.model_calls("critic", mesh, Cut(t, p))) is not None
+        if (calls := least.role_seconds("critic", RoleStrategy(mesh, t, p))) is not None
     }
-    assert found is not None and found.engine_tensor is None
-    assert found.cut == min(seconds, key=lambda cut: seconds[cut])
-    assert sum(found.stage_seconds) == pytest.approx(seconds[found.cut])
+    assert found is not None and found.engines is None
+    assert found.training.cut == min(seconds, key=lambda cut: seconds[cut])
+    assert sum(found.stage_seconds) == pytest.approx(seconds[found.training.cut])
     assert found.stage_seconds[0] == 0
     assert strategies.best("critic", 16, Cut(1, 1)) is found, "it is sought once"
 
@@ -72,7 +72,7 @@ def test_engines_grow_until_weights_and_cache_fit(job: Any) -> None:
     training = {**MEGATRON, "offload": "Never"}
     problem = ppo(job, gpus(8, 1, 24), training=training, model=EIGHT)
     found = Strategies(problem, H100).best("actor", 8, Cut(1, 1))
-    assert found is not None and found.engine_tensor is not None and found.engine_tensor > 1
+    assert found is not None and found.engines is not None and found.engines.mesh.tensor > 1
     assert all(seconds > 0 for seconds in (found.stage_seconds[0], found.stage_seconds[2]))
     roomy = Strategies(ppo(job, gpus(8), training=MEGATRON, model=EIGHT), H100)
     with_room = roomy.best("actor", 8, Cut(1, 1))
@@ -146,9 +146,9 @@ def test_the_mapping_of_least_cost_is_found(job: Any, training: dict[str, Any]) 
     assert all(sum(mapping.devices) == 4 for _, mapping in mapper.costs())
     fitted = hybridflow_mapping(problem, H100)
     assert fitted is not None
-    ranks = {role: mesh.ranks for role, mesh in fitted.placed.meshes.items()}
+    ranks = {role: own.devices.ranks for role, own in fitted.strategy.roles.items()}
     assert {rank for of_role in ranks.values() for rank in of_role} == set(range(4))
-    assert fitted.engines["actor"].mesh.ranks == ranks["actor"]
+    assert fitted.strategy.engines["actor"].mesh.ranks == ranks["actor"]
 
 
 def test_of_five_sets_of_three_roles_each_is_allocated_in_all_ways(job: Any) -> None:

@@ -22,9 +22,9 @@ def cuts(problem: PlanningProblem) -> list[tuple[int, int, int]]:
     mesh = Mesh(pool="pool", data=problem.pools[0].num_devices)
     return [
         (
-            placement["actor"].training.tensor or 0,
-            placement["actor"].training.pipeline or 0,
-            placement["actor"].generation.tensor or 0,
+            placement.roles["actor"].tensor or 0,
+            placement.roles["actor"].pipeline or 0,
+            placement.engines["actor"].tensor or 0,
         )
         for _, placement in symmetric_placements(problem, problem.models, mesh)
     ]
@@ -60,6 +60,10 @@ def test_the_first_of_them_that_fits_is_taken(job: Any, gibibytes: int) -> None:
         assert found is None
         return
     assert found is not None
-    assert found.placed.placement == fitting[0]
-    assert all(role in found.placed.placement for role in ("actor", "critic", "reference"))
-    assert len({mesh.model_copy() for mesh in found.placed.meshes.values()}) == 1
+    assert found.placed.strategy.engines == fitting[0].engines
+    roles = found.strategy.roles
+    assert {role: (own.devices, own.cut) for role, own in roles.items()} == {
+        role: (own.devices, own.cut) for role, own in fitting[0].roles.items()
+    }
+    assert all(role in roles for role in ("actor", "critic", "reference"))
+    assert len({own.mesh for own in roles.values()}) == 1

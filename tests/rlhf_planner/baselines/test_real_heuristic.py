@@ -24,17 +24,12 @@ Where = tuple[int, int, int, int]
 def placed(problem: PlanningProblem) -> dict[str, Where]:
     """Where roles are, and the actor's engines."""
     found = real_heuristic(problem)
-    where = {role: place.training for role, place in found.items()}
+    meshes = {role: own.mesh for role, own in found.roles.items()}
     if problem.models["actor"].generates:
-        where["engines"] = found["actor"].generation
+        meshes["engines"] = found.engines["actor"].mesh
     return {
-        name: (
-            place.mesh.first_rank,
-            place.mesh.num_devices,
-            place.tensor or 1,
-            place.pipeline or 1,
-        )
-        for name, place in where.items()
+        name: (mesh.first_rank, mesh.num_devices, mesh.tensor, mesh.pipeline)
+        for name, mesh in meshes.items()
     }
 
 

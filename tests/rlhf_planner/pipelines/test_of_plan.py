@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.plan_estimate import PipelineFusion
-from rlhf_planner.cost.calls import models_of_plan
 from rlhf_planner.cost.hardware import HARDWARE
+from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.evaluate import evaluate, with_estimate
 from rlhf_planner.memory.megatron import activation_bytes, micro_batch_bytes
 from rlhf_planner.pipelines.of_plan import MAX_MICRO_BATCHES, pipeline_fusions

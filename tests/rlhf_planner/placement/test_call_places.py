@@ -13,7 +13,7 @@ from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, InvalidPlacement, NotOffered
-from rlhf_planner.placement.placement import CallPlacement, RolePlacement
+from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.placement.validation import check_engines
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB
@@ -283,11 +283,7 @@ def test_a_cut_of_a_group_must_divide_the_model(job: Any) -> None:
 
 def test_engines_on_the_same_devices_have_one_size(job: Any) -> None:
     """vLLM has one set of groups in a process."""
-    places = {
-        name: RolePlacement(CallPlacement(mesh(0, 4)), CallPlacement(mesh(0, 4), tensor=tensor))
-        for name, tensor in (("actor", 2), ("other", None))
-    }
-    one, other = (place.generation for place in places.values())
+    one, other = (EngineStrategy(mesh(0, 4), tensor=tensor) for tensor in (2, None))
     with pytest.raises(NotOffered, match="got tensor 2 for actor and left out for other, allowed"):
         check_engines("actor", one, "other", other, cpus(4))
     check_engines("actor", one, "other", one, cpus(4))

@@ -26,12 +26,11 @@ from rlhf_flow.errors import (
 )
 from rlhf_planner import plan as plan_module
 from rlhf_planner.placement.placement import (
-    CallPlacement,
-    RolePlacement,
     device_groups,
     manual_placement,
-    meshes_placement,
+    same_devices,
 )
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.problem.devices import (
     GIB,
@@ -77,7 +76,7 @@ def mesh(first_rank: int, data: int, pool: str = "local", tensor: int = 1) -> Me
 @pytest.mark.parametrize("placement", [{}, {"type": "Colocated"}])
 def test_without_groups_every_role_is_everywhere(job: Any, placement: dict[str, Any]) -> None:
     found = manual_placement(job(placement=placement).spec.placement, KINDS, [cpus(3)])
-    assert found == meshes_placement(dict.fromkeys(ROLES, mesh(0, 3)))
+    assert found == same_devices(dict.fromkeys(ROLES, mesh(0, 3)), ["actor"])
 
 
 @pytest.mark.parametrize(
@@ -114,10 +113,10 @@ def test_groups_say_where_roles_are(
     critic: Mesh,
 ) -> None:
     found = manual_placement(placed(job, *given).spec.placement, KINDS, pools)
-    assert all(place.training == place.generation for place in found.values())
-    meshes = {role: place.training.mesh for role, place in found.items()}
+    assert [(role, own.devices) for role, own in found.engines.items()] == [("actor", actor)]
+    meshes = {role: own.devices for role, own in found.roles.items()}
     assert meshes == {"actor": actor, "reference": actor, "critic": critic}
-    assert list(found) == list(ROLES)
+    assert list(found.roles) == list(ROLES)
 
 
 @pytest.mark.parametrize(
@@ -165,42 +164,42 @@ SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[list[Pool], dict[str, RolePlacement]]:
+def placements(draw: st.DrawFn) -> tuple[list[Pool], JobStrategy]:
     """Pools, and any roles in them, each of which may generate elsewhere than it is trained."""
     pools = [cpus(size, f"pool{index}") for index, size in enumerate(draw(SIZES))]
 
-    def place(pool: Pool) -> CallPlacement:
+    def place(pool: Pool) -> Mesh:
         first = draw(st.integers(0, pool.num_devices - 1))
         count = draw(st.integers(1, pool.num_devices - first))
-        return CallPlacement(mesh(first, count, pool.name))
+        return mesh(first, count, pool.name)
 
-    places = {}
+    roles, engines = {}, {}
     for role in range(draw(st.integers(0, 6))):
         pool = draw(st.sampled_from(pools))
-        training = place(pool)
-        places[f"role{role}"] = RolePlacement(
-            training, training if draw(st.booleans()) else place(pool)
-        )
-    return pools, places
+        roles[f"role{role}"] = RoleStrategy(place(pool))
+        if draw(st.booleans()):
+            engines[f"role{role}"] = EngineStrategy(place(pool))
+    return pools, JobStrategy(roles, engines)
 
 
 @given(placements())
 def test_groups_are_all_devices_by_what_they_hold(
-    made: tuple[list[Pool], dict[str, RolePlacement]],
+    made: tuple[list[Pool], JobStrategy],
 ) -> None:
     pools, places = made
     found = device_groups(pools, places)
-    both = [(role, each.training.mesh, each.generation.mesh) for role, each in places.items()]
+    trained = [(role, own.devices) for role, own in places.roles.items()]
+    generating = [(role, own.devices) for role, own in places.engines.items()]
     for pool in pools:
         of_pool = [group for group in found if group.pool == pool]
         assert [rank for each in of_pool for rank in each.ranks] == list(range(pool.num_devices))
         for group in of_pool:
             for rank in group.ranks:
-                here = [each for each in both if each[1].pool == pool.name]
-                assert {r for r, held, _ in here if rank in held.ranks} == set(group.roles)
-                assert {r for r, _, held in here if rank in held.ranks} == set(group.generating)
+                for both, holding in ((trained, group.roles), (generating, group.generating)):
+                    here = {r for r, m in both if m.pool == pool.name and rank in m.ranks}
+                    assert here == set(holding)
         bounds = {group.first_rank for group in of_pool} - {0}
-        edges = {e for _, *ms in both for m in ms for e in (m.ranks.start, m.ranks.stop)}
+        edges = {e for m in places.devices for e in (m.ranks.start, m.ranks.stop)}
         assert bounds <= edges, "as few as can be"
 
 

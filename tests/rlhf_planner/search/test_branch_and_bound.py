@@ -16,12 +16,12 @@ from rlhf_flow.errors import PlanError
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
 from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
+from rlhf_planner.placement.strategy import Cut, JobStrategy
 from rlhf_planner.plan import plan_problem
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.branch_and_bound import INFEASIBLE_FACTOR, SearchResult, find_plan
-from rlhf_planner.strategies.parallelism import Cut, with_layout
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.strategies.placements import placements
 
 from .searched_jobs import gpus, ppo
 
@@ -32,16 +32,19 @@ def search(problem: PlanningProblem, **options: Any) -> SearchResult:
     return find_plan(problem, hardware_of_pools(problem.pools), **options)
 
 
-def layouts(problem: PlanningProblem, placement: Placement) -> Iterator[Placement]:
+def layouts(problem: PlanningProblem, placement: JobStrategy) -> Iterator[JobStrategy]:
     """Every cut of every role, and size of engines, whether it divides anything or not."""
     is_megatron = problem.models["actor"].uses_megatron
     sizes = [1, 2] if is_megatron else [1]
     cuts = [Cut(*each) for each in product(sizes, sizes)]
     for chosen in product(cuts, repeat=len(problem.models)):
+        roles = {
+            role: placement.roles[role].with_cut(cut)
+            for role, cut in zip(problem.models, chosen, strict=True)
+        }
         for tensor in (1, 2, 4):
-            yield with_layout(
-                placement, dict(zip(problem.models, chosen, strict=True)), {"actor": tensor}
-            )
+            actor = replace(placement.engines["actor"], tensor=tensor)
+            yield JobStrategy(roles, {"actor": actor})
 
 
 def min_step_seconds(problem: PlanningProblem) -> float:
@@ -51,9 +54,9 @@ def min_step_seconds(problem: PlanningProblem) -> float:
         for layout in layouts(problem, placement):
             with suppress(PlanError, ManifestError):
                 placed = apply_placement(problem, layout)
-                for choice in memory_choices(problem, placed.groups):
+                for roles in memory_choices(problem, placed.strategy.roles, placed.groups):
                     with suppress(PlanError):
-                        plan = build_plan(check_feasible(placed, choice))
+                        plan = build_plan(check_feasible(placed, roles))
                         fastest = min(fastest, evaluate(problem, plan, hardware).step_seconds)
     return fastest
 
@@ -122,8 +125,11 @@ def test_engines_of_a_fixed_size_fit(job: Any, tensor: int) -> None:
     }
     found = search(ppo(job, gpus(6), rollout=rollout))
     assert found.fitted is not None
-    (engine,) = build_plan(found.fitted).generations
+    plan = build_plan(found.fitted)
+    (engine,) = plan.generations
     assert engine.mesh.tensor == tensor and engine.mesh.num_devices % tensor == 0
+    said = f"a generation engine of actor spans: {tensor}, as rollout.parallelism.tensor says"
+    assert any(reason.endswith(said) for reason in plan.reasons)
 
 
 def test_nodes_of_three_have_cuts_of_two_where_they_lie_within_one(job: Any) -> None:

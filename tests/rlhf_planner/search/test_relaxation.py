@@ -1,33 +1,36 @@
-"""What plans take at fastest, against the plans themselves: of random jobs every layout of some
-placements, computed in every way."""
+"""Lower bounds against plans: random jobs, and random strategies of their placements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import inf
 from random import Random
 
 import pytest
 
+from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import PlanError
 from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.bounds.memory import MemoryBounds
-from rlhf_planner.bounds.step import Order, Seconds
 from rlhf_planner.cost.collectives import Links
-from rlhf_planner.evaluate import evaluate, hardware_of_pools
-from rlhf_planner.feasibility import PlacedJob, apply_placement, check_feasible, requested_placement
-from rlhf_planner.memory.choices import MemoryChoice
+from rlhf_planner.evaluate import Estimate, evaluate, hardware_of_pools
+from rlhf_planner.feasibility import apply_placement, check_feasible, requested_placement
+from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.relaxation import Relaxation
-from rlhf_planner.search.search_space import LayoutSpace
-from rlhf_planner.strategies.placements import Placement, placements
+from rlhf_planner.search.search_space import Candidate, Domains, SearchSpace
+from rlhf_planner.strategies.placements import placements
 
 from ..plan_checker.random_jobs import random_problem
+
+Chosen = tuple[Candidate, ...]
 
 
 class Bounded:
@@ -39,23 +42,29 @@ class Bounded:
         self.times = CallTimeBounds(problem, links)
         self.relaxation = Relaxation(problem, self.times, MemoryBounds(problem))
 
-    def exact(self, placed: PlacedJob, choice: MemoryChoice) -> float | None:
-        """Seconds of a plan. None: it does not fit."""
+    def estimate(self, strategy: JobStrategy) -> Estimate | None:
+        """Times of a plan. None: it does not fit, or no runtime executes it."""
         try:
-            fitted = check_feasible(placed, choice)
-        except PlanError:
+            fitted = check_feasible(apply_placement(self.problem, strategy), strategy.roles)
+        except (PlanError, ManifestError):
             return None
-        return evaluate(self.problem, build_plan(fitted), self.hardware).step_seconds
+        return evaluate(self.problem, build_plan(fitted), self.hardware)
 
-    def step(
-        self, placement: Placement, seconds: Seconds | None, orders: Sequence[Order] = ()
-    ) -> float | None:
-        return (
-            None if seconds is None else self.times.steps.step_seconds(placement, seconds, orders)
-        )
+    def exact(self, space: SearchSpace, chosen: Chosen) -> float:
+        """Seconds of a plan; infinite if there is none."""
+        found = self.estimate(strategy_of(space, chosen))
+        return inf if found is None else found.step_seconds
+
+    def step(self, space: SearchSpace, domains: Domains) -> float | None:
+        """Bound of a node. None: nothing below it fits."""
+        part = replace(space, domains=domains).propagated()
+        if part is None:
+            return None
+        seconds = self.relaxation.space_bounds(part)
+        return self.times.steps.step_seconds(space.placement, seconds, space.orders)
 
 
-def jobs(seed: int, number: int) -> Iterator[tuple[PlanningProblem, Placement]]:
+def jobs(seed: int, number: int) -> Iterator[tuple[PlanningProblem, JobStrategy]]:
     """Random jobs on GPUs, each with one of its placements."""
     random = Random(seed)
     for _ in range(number):
@@ -70,86 +79,106 @@ def jobs(seed: int, number: int) -> Iterator[tuple[PlanningProblem, Placement]]:
         yield problem, random.choice(family)
 
 
-def some_layouts(random: Random, space: LayoutSpace) -> list[tuple[int, ...]]:
-    every = list(product(*(range(len(each.options)) for each in space.dimensions)))
-    return random.sample(every, min(3, len(every)))
+def single(chosen: Chosen) -> Domains:
+    return tuple((candidate,) for candidate in chosen)
+
+
+def strategy_of(space: SearchSpace, chosen: Chosen) -> JobStrategy:
+    return replace(space, domains=single(chosen)).strategy
+
+
+def completed(random: Random, chosen: Chosen) -> Chosen:
+    return tuple(random.choice(candidate.completions or (candidate,)) for candidate in chosen)
+
+
+def some_cuts(random: Random, space: SearchSpace, number: int) -> list[Chosen]:
+    """Some choices of a cut for each role and of a size for each engine."""
+    return [tuple(map(random.choice, space.domains)) for _ in range(number)]
+
+
+def leaves(space: SearchSpace | None) -> Iterator[Chosen]:
+    if space is not None and space.is_complete:
+        yield tuple(candidate for (candidate,) in space.domains)
+    elif space is not None:
+        for part in space.branches():
+            yield from leaves(part)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_plan_is_below_its_bounds_and_no_feasible_plan_is_pruned(
-    seed: int,
-) -> None:
+def test_no_plan_is_below_its_bounds_and_no_feasible_plan_is_pruned(seed: int) -> None:
     random, num_compared = Random(seed), 0
     for problem, placement in jobs(seed, 20):
         bounded = Bounded(problem)
-        of_placement = bounded.step(placement, bounded.relaxation.placement_bounds(placement))
-        for space in bounded.relaxation.feasible_spaces(placement):
-            for assignment in some_layouts(random, space):
-                starts = [assignment[:count] for count in range(len(assignment) + 1)]
-                bounds = [
-                    bounded.step(placement, bounded.relaxation.node_bounds(space, s), space.orders)
-                    for s in starts
-                ]
-                try:
-                    placed = apply_placement(problem, space.placement_of(assignment))
-                except (PlanError, ManifestError):
+        of_roles = bounded.relaxation.placement_bounds(placement)
+        for space in bounded.relaxation.spaces(placement):
+            for cuts in some_cuts(random, space, 9):
+                chosen = completed(random, cuts)
+                exact = bounded.exact(space, chosen)
+                if exact == inf:
                     continue
-                for _ in range(3):
-                    configs = list(
-                        map(random.choice, bounded.relaxation.role_configs(space, assignment))
-                    )
-                    exact = bounded.exact(placed, bounded.relaxation.memory_choice(space, configs))
-                    if exact is None:
-                        continue
-                    found = bounded.relaxation.config_bounds(space, assignment, configs)
-                    bound = bounded.step(placement, found, space.orders)
-                    for each in (of_placement, *bounds, bound):
-                        assert each is not None and each <= exact * (1 + 1e-9)
-                    num_compared += 1
+                assert space.pruned() is not None and of_roles is not None
+                bounds = [bounded.times.steps.step_seconds(placement, of_roles)]
+                for count in range(len(cuts) + 1):
+                    for first, rest in ((cuts, space.domains), (chosen, single(cuts))):
+                        domains = (*single(first[:count]), *rest[count:])
+                        bound = bounded.step(space, domains)
+                        assert bound is not None
+                        bounds.append(bound)
+                assert all(bound <= exact * (1 + 1e-9) for bound in bounds)
+                num_compared += 1
     assert num_compared > 20
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_config_that_is_left_out_is_faster(seed: int) -> None:
+def test_no_strategy_that_is_left_out_is_faster(seed: int) -> None:
     random, num_compared = Random(seed), 0
     for problem, placement in jobs(40 + seed, 12):
         bounded = Bounded(problem)
         for space in bounded.relaxation.feasible_spaces(placement):
-            for assignment in some_layouts(random, space)[:1]:
-                every = list(product(*bounded.relaxation.role_configs(space, assignment)))
-                if len(every) > 100:
-                    continue
-                try:
-                    placed = apply_placement(problem, space.placement_of(assignment))
-                except (PlanError, ManifestError):
-                    continue
-                choices = [bounded.relaxation.memory_choice(space, configs) for configs in every]
-                fastest = min((bounded.exact(placed, each) or inf for each in choices), default=inf)
-                kept = [
-                    choice for _, choice in bounded.relaxation.feasible_choices(space, assignment)
-                ]
-                found = min((bounded.exact(placed, each) or inf for each in kept), default=inf)
-                assert found == pytest.approx(fastest, rel=1e-9)
-                num_compared += fastest < inf
+            (cuts,) = some_cuts(random, space, 1)
+            every = list(product(*(candidate.completions or (candidate,) for candidate in cuts)))
+            if len(every) > 100:
+                continue
+            fastest = min(bounded.exact(space, chosen) for chosen in every)
+            kept = leaves(replace(space, domains=single(cuts)).propagated())
+            found = min((bounded.exact(space, chosen) for chosen in kept), default=inf)
+            assert found == pytest.approx(fastest, rel=1e-9)
+            num_compared += fastest < inf
     assert num_compared > 2
 
 
-def test_pruned_spaces_have_no_feasible_layout() -> None:
-    num_compared = 0
+def test_pruned_spaces_have_no_feasible_strategy() -> None:
+    random, num_compared = Random(0), 0
     for problem, placement in jobs(9, 60):
         bounded = Bounded(problem)
         for wide in bounded.relaxation.spaces(placement):
-            if wide.pruned() is not None:
-                continue
-            for assignment in some_layouts(Random(0), wide)[:1]:
-                try:
-                    placed = apply_placement(problem, wide.placement_of(assignment))
-                except (PlanError, ManifestError):
-                    continue
-                num_compared += 1
-                for configs in zip(
-                    *bounded.relaxation.role_configs(wide, assignment), strict=False
-                ):
-                    choice = bounded.relaxation.memory_choice(wide, configs)
-                    assert bounded.exact(placed, choice) is None
+            if wide.pruned() is None:
+                for cuts in some_cuts(random, wide, 3):
+                    assert bounded.exact(wide, completed(random, cuts)) == inf
+                    num_compared += 1
     assert num_compared > 5
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_bound_of_a_complete_strategy_is_its_price(seed: int) -> None:
+    """To the last bit, of all calls but copies, whose bytes do not count, and of generation, whose
+    cache the other roles decide."""
+    random, num_compared = Random(seed), 0
+    for problem, placement in jobs(70 + seed, 20):
+        bounded, graph = Bounded(problem), problem.graphs[GraphName.STEP]
+        for space in bounded.relaxation.feasible_spaces(placement):
+            for cuts in some_cuts(random, space, 3):
+                chosen = completed(random, cuts)
+                estimate = bounded.estimate(strategy_of(space, chosen))
+                if estimate is None:
+                    continue
+                priced = {
+                    call.id
+                    for call in graph.calls
+                    if call.kind in (CallKind.TRAIN, CallKind.INFER, CallKind.COMPUTE)
+                }
+                bounds = {c: s for candidate in chosen for c, s in candidate.seconds.items()}
+                for call in priced:
+                    assert bounds[call] == estimate.calls[call].total
+                    num_compared += 1
+    assert num_compared > 20

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from rlhf_planner.strategies.placements import MAX_UNITS, Placement, placements
+from rlhf_planner.placement.strategy import JobStrategy
+from rlhf_planner.strategies.placements import MAX_UNITS, placements
 
 from ..search.searched_jobs import gpus, ppo
 
 
-def ranges(placement: Placement, pool: str = "pool") -> set[tuple[int, ...]]:
+def ranges(placement: JobStrategy, pool: str = "pool") -> set[tuple[int, ...]]:
     """The ranks of each role in a pool, and of its generation."""
-    places = [place for role in placement.values() for place in (role.training, role.generation)]
-    return {tuple(place.mesh.ranks) for place in places if place.mesh.pool == pool}
+    return {tuple(mesh.ranks) for mesh in placement.devices if mesh.pool == pool}
 
 
 def test_every_way_to_part_roles_and_devices_is_there(job: Any) -> None:
@@ -23,7 +23,7 @@ def test_every_way_to_part_roles_and_devices_is_there(job: Any) -> None:
     devices. Where sets have equally many devices only their first order counts."""
     found = list(placements(ppo(job, gpus(2))))
     assert len(found) == 1 + 7 + 3
-    assert len({str(sorted(each.items())) for each in found}) == len(found)
+    assert len({str(each) for each in found}) == len(found)
 
 
 @pytest.mark.parametrize(("count", "nodes"), [(1, 1), (4, 1), (8, 2), (6, 1)])
@@ -48,11 +48,11 @@ def test_pools_may_be_left_and_a_role_generates_in_its_own(job: Any) -> None:
     problem = ppo(job, gpus(2, name="a"), gpus(2, gpu="A100-80G", name="b"))
     found = list(placements(problem))
     assert found
-    pools = [{place.training.mesh.pool for place in placement.values()} for placement in found]
+    pools = [{own.devices.pool for own in each.roles.values()} for each in found]
     assert all(names in pools for names in ({"a"}, {"b"}, {"a", "b"}))
     for placement in found:
-        for place in placement.values():
-            assert place.training.mesh.pool == place.generation.mesh.pool
+        for role, engines in placement.engines.items():
+            assert placement.roles[role].devices.pool == engines.devices.pool
 
 
 def test_of_many_roles_the_last_are_together(job: Any) -> None:
@@ -63,6 +63,6 @@ def test_of_many_roles_the_last_are_together(job: Any) -> None:
     found = list(placements(problem))
     assert 500 < len(found) < 10_000
     for placement in found:
-        meshes = {str(placement[role].training.mesh) for role in problem.models}
+        meshes = {placement.roles[role].devices for role in problem.models}
         assert len(meshes) < MAX_UNITS
-    assert any(len({str(p.training.mesh) for p in each.values()}) > 3 for each in found)
+    assert any(len({own.devices for own in each.roles.values()}) > 3 for each in found)

@@ -3,10 +3,9 @@
 
 lend.py PODMAN SOCKET IMAGE...
 
-Both keep a layer as a folder that overlayfs mounts. So each of podman's folders is mounted,
-read-only, where containerd keeps that of the layer, and containerd is told that it has unpacked the
-image: gigabytes take a second and no disk. The mounts lie in the cluster's state folder and go with
-it.
+Both store a layer as a folder that overlayfs mounts. So podman's folders are mounted, read-only, in
+place of containerd's, and the image is marked as unpacked: gigabytes take a second and no disk. The
+mounts lie in the cluster's state folder and are removed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 UNPACKED = "containerd.io/gc.ref.snapshot.overlayfs"
-"""The label of a configuration that names the topmost layer's snapshot."""
+"""Label of a configuration that names the topmost layer's snapshot."""
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
@@ -37,7 +36,7 @@ class Layer:
     diff: str
     """Digest of its files as an archive."""
     chain: str
-    """The name of it and all below it: containerd's name of the snapshot."""
+    """Digest of this layer and all below it: containerd's name of the snapshot."""
     folder: Path
 
 
@@ -46,7 +45,11 @@ def digest_of(content: bytes) -> str:
 
 
 def output_of(command: Sequence[str], stdin: bytes = b"") -> bytes:
-    """What a program prints; it ends this one when it fails, and has said why."""
+    """Run a program; returns its stdout.
+
+    Raises:
+        SystemExit: the program failed; its stderr says why.
+    """
     done = subprocess.run(command, input=stdin, stdout=subprocess.PIPE)
     if done.returncode != 0:
         raise SystemExit(f"error: exit code {done.returncode} of: {' '.join(command)}")
@@ -54,8 +57,9 @@ def output_of(command: Sequence[str], stdin: bytes = b"") -> bytes:
 
 
 def layers_of(image: dict[str, Any]) -> Iterator[Layer]:
-    """The layers, lowest first."""
+    """Yield layers, lowest first."""
     data = image["GraphDriver"]["Data"]
+    # overlayfs lists the topmost layer first.
     folders = [*reversed(data.get("LowerDir", "").split(":")), data["UpperDir"]]
     chain = ""
     for diff, folder in zip(image["RootFS"]["Layers"], filter(None, folders), strict=True):
@@ -64,7 +68,8 @@ def layers_of(image: dict[str, Any]) -> Iterator[Layer]:
 
 
 def config_of(image: dict[str, Any]) -> bytes:
-    """The image's configuration, byte for byte: its digest is the image's id."""
+    """Configuration of an image, byte for byte."""
+    # `podman inspect` formats it anew; the digest of the original is the image's id.
     digest = f"sha256:{image['Id']}"
     store = Path(image["GraphDriver"]["Data"]["UpperDir"]).parents[2]
     name = "=" + base64.b64encode(digest.encode()).decode()  # how podman's store names such files
@@ -74,13 +79,14 @@ def config_of(image: dict[str, Any]) -> bytes:
 
 
 def archive_of(image: dict[str, Any], name: str, layers: Sequence[Layer]) -> bytes:
-    """The image as an archive that says which layers there are and has none of them."""
+    """Archive of an image that names its layers and contains none of them."""
     config = config_of(image)
     manifest = json.dumps(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": descriptor(CONFIG, digest_of(config), len(config)),
+            # Nobody reads the layers, so their size does not matter.
             "layers": [descriptor(LAYER, layer.diff, 1) for layer in layers],
         }
     ).encode()
@@ -105,7 +111,7 @@ def descriptor(media_type: str, digest: str, size: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Containerd:
-    """The node's containerd, as its command line sees it."""
+    """The node's containerd, by its command line."""
 
     socket: str
 
@@ -114,19 +120,20 @@ class Containerd:
         return output_of(command, stdin).decode()
 
     def snapshots(self) -> set[str]:
-        """Names of the layers that it has."""
+        """Names of existing snapshots."""
         return {line.split()[0] for line in self("snapshots", "list").splitlines()[1:]}
 
-    def take(self, layer: Layer, parent: str) -> None:
-        """Make a layer whose files are podman's."""
+    def add_snapshot(self, layer: Layer, parent: str) -> None:
+        """Add a snapshot whose files are podman's."""
         key = f"lend-{layer.chain}"
         (mount,) = json.loads(
             self("snapshots", "prepare", "--mounts", key, *filter(None, [parent]))
         )
         options = dict(option.partition("=")[::2] for option in mount["Options"])
-        place = options.get("upperdir", mount["Source"])  # the lowest layer is a plain mount
-        output_of(["mount", "--bind", str(layer.folder), place])
-        output_of(["mount", "-o", "remount,bind,ro", place])
+        folder = options.get("upperdir", mount["Source"])  # the lowest layer is a plain mount
+        output_of(["mount", "--bind", str(layer.folder), folder])
+        # A bind mount becomes read-only only by a second call.
+        output_of(["mount", "-o", "remount,bind,ro", folder])
         self("snapshots", "commit", layer.chain, key)
 
 
@@ -137,14 +144,15 @@ def lend(podman: str, node: Containerd, name: str) -> None:
     present, parent = node.snapshots(), ""
     for layer in layers:
         if layer.chain not in present:
-            node.take(layer, parent)
+            node.add_snapshot(layer, parent)
         parent = layer.chain
     node("images", "import", "--no-unpack", "-", stdin=archive_of(image, name, layers))
+    # Without a label that refers to them, containerd's garbage collection removes the snapshots.
     node("content", "label", f"sha256:{image['Id']}", f"{UNPACKED}={parent}")
 
 
 def main(podman: str, socket: str, *names: str) -> None:
-    """Give the node every image that is named."""
+    """Give the node all images."""
     for name in names:
         lend(podman, Containerd(socket), name)
         print(f"==> {name}: on the node")

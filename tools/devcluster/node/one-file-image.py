@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An image with one static program, as an archive on standard output.
+"""Writes an image with one static program, as an archive on standard output.
 
 one-file-image.py PROGRAM NAME | ctr images import -
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Put a file into an archive that may not be seekable."""
+    """Add a file to an archive."""
+    # The size goes first: a pipe cannot be rewound to write it later.
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))
@@ -22,6 +23,7 @@ def add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) 
 def main(program: str, name: str) -> None:
     """Write the archive; the image's entry point is the program."""
     file = Path(program)
+    # In memory: the configuration needs the layer's digest.
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
         add(archive, file.name, file.read_bytes(), mode=0o755)
