@@ -74,9 +74,14 @@ def test_a_kind_that_is_not_served_is_not_installed(
     real: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Kind.CLUSTER, "plural", "dreams")
-    for ask in (real.kube.list, lambda kind, space: real.kube.get(kind, space, "one")):
-        with pytest.raises(NotInstalled, match=r"no dreams\.ray\.io"):
-            ask(Kind.CLUSTER, real.namespace)
+    with pytest.raises(NotInstalled, match=r"no dreams\.ray\.io"):
+        real.kube.list(Kind.CLUSTER, real.namespace)
+    # KubeRay may go before the jobs: their clusters went with it, and jobs must be deletable.
+    assert real.kube.get(Kind.CLUSTER, real.namespace, "one") is None
+    assert not real.kube.delete(Kind.CLUSTER, real.namespace, "one")
+    monkeypatch.setattr(Kind.JOB, "plural", "dreams")
+    with pytest.raises(NotInstalled, match="does not know RLHFJobs"):
+        real.kube.get(Kind.JOB, real.namespace, "one")
 
 
 def test_long_lists_come_in_pages(real: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
