@@ -82,7 +82,7 @@ def _checkpoints_in(source: str) -> str:
     # The manifest of a run says where its checkpoints are, be it outside of the folder.
     if text := folder.read_manifest():
         try:
-            (job,) = load_jobs(text, str(folder.manifest))
+            (job,) = load_jobs(text, str(folder.manifest), is_generated=True)
         except ManifestError:
             pass  # of another version
         else:

@@ -17,11 +17,12 @@ import typer
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
+from rlhf_api.reading.manifest import load_file
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.guard import print_error
-from rlhf_cli.manifests import annotate_lines, read_jobs, require_one_job
+from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
@@ -118,7 +119,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     """Run the job from the first report to the last."""
     # Faults and manifest are checked before Ray is touched: mistakes in them cost no start.
     faults = tuple(map(parse_fault, start.inject))
-    job = require_one_job(read_jobs(start.file), start.file)
+    job = require_one_job(load_file(start.file, is_generated=True), start.file)
     board.update(total_steps=job.spec.schedule.steps)
     folder = RunFolder(start.output)
     progress = ProgressGroup(make_progress(sys.stderr), StatusProgress(board))

@@ -29,9 +29,9 @@ def render(graphs: Mapping[GraphName, Graph], plan: Plan, output: str) -> str:
     if output == "json":
         return plan.model_dump_json(by_alias=True, indent=2) + "\n"
     if output == "yaml":
-        import yaml
+        from rlhf_api.yaml_dump import dump_yaml
 
-        return yaml.safe_dump(plan.model_dump(mode="json", by_alias=True), sort_keys=False)
+        return dump_yaml(plan.model_dump(mode="json", by_alias=True))
     from rlhf_flow.trace.picture import draw_mermaid, draw_text
 
     draw = draw_mermaid if output == "mermaid" else draw_text

@@ -260,7 +260,7 @@ def _last_spec(folder: RunFolder) -> Mapping[str, Any] | None:
     if text is None:
         return None
     try:
-        (job,) = load_jobs(text, str(folder.manifest))
+        (job,) = load_jobs(text, str(folder.manifest), is_generated=True)
     except ManifestError:
         return None  # of another version
     return spec_document(job.spec)

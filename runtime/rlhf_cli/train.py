@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import yaml
-
 from rlhf_api.changes import spec_document
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.yaml_dump import dump_yaml
 from rlhf_cli.guard import print_error
 from rlhf_cli.planning import devices_text
 from rlhf_cli.resume import note_checkpoint_mismatch
@@ -152,7 +151,7 @@ def manifest_text(job: RLHFJob) -> str:
     """The manifest in force with overrides, without defaults."""
     # Defaults stay out: a later version may have others, and the file is compared on resume.
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return yaml.safe_dump(document, sort_keys=False)
+    return dump_yaml(document)
 
 
 def classify_ending(error: BaseException) -> tuple[Outcome, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 
@@ -22,33 +23,40 @@ def field_value(row: Mapping[str, Any], name: str) -> Any:
     Raises:
         KeyError: the row has no such field.
     """
-    # A column may have a dot in its own name.
-    if name in row:
-        return row[name]
-    first, dot, rest = name.partition(".")
-    if not dot or not isinstance(row.get(first), Mapping):
-        raise KeyError(name)
-    try:
-        return field_value(row[first], rest)
-    except KeyError:
-        raise KeyError(name) from None
+    # A column may have a dot in its own name: the longest name counts.
+    head, rest = name, ""
+    while head:
+        if head in row and not rest:
+            return row[head]
+        if isinstance(row.get(head), Mapping) and has_field(row[head], rest):
+            return field_value(row[head], rest)
+        head, _, last = head.rpartition(".")
+        rest = f"{last}.{rest}" if rest else last
+    raise KeyError(name)
 
 
 def answer_texts(value: Any) -> list[str]:
     """Return an answer as texts: those of its items if it is a list, of which any is right.
 
     Raises:
-        ValueError: the value is neither a text nor a finite number, nor a list of some.
+        ValueError: the value is neither a text nor a finite number, nor a list of some, or it is
+            blank.
     """
     texts = [_text(item) for item in value] if isinstance(value, list | tuple) else [_text(value)]
-    if not texts:
-        raise ValueError(_refusal(value))
-    return texts
+    # A blank answer would be right for a model that says nothing.
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"an answer is blank: got {value!r}, allowed a text; fill it in")
+    return [text for text in texts if text.strip()]
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value)
+    # A message of the assistant, as data of conversations have it.
+    if isinstance(value, Mapping) and value.get("role") == "assistant":
+        return _text(value.get("content"))
     # bool is a subclass of int, but no number.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(_refusal(value))

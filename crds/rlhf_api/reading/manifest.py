@@ -24,21 +24,27 @@ from rlhf_api.spec.job import RLHFJob
 _MAX_BYTES = 4 * MAX_CHARACTERS
 
 
-def load_file(path: str | Path, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+def load_file(
+    path: str | Path, overrides: Sequence[str] = (), *, is_generated: bool = False
+) -> list[RLHFJob]:
     """Load every job of a file.
 
     Args:
         path: of the file.
         overrides: PATH=VALUE texts, applied to each document before it is checked.
+        is_generated: True if the operator or a run wrote the file, which nobody applies again.
 
     Raises:
         ManifestError: all problems of the file.
         OverrideError: an override cannot be applied.
     """
-    return load_jobs(decode(read_file(Path(path)), str(path)), str(path), overrides)
+    text = decode(read_file(Path(path)), str(path))
+    return load_jobs(text, str(path), overrides, is_generated=is_generated)
 
 
-def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> list[RLHFJob]:
+def load_jobs(
+    text: str, source_name: str, overrides: Sequence[str] = (), *, is_generated: bool = False
+) -> list[RLHFJob]:
     """Load every job of a text, as `load_file`; messages show `source_name` as the file."""
     documents, problems = read_documents(text, source_name)
     if not documents and not problems:
@@ -48,9 +54,10 @@ def load_jobs(text: str, source_name: str, overrides: Sequence[str] = ()) -> lis
     seen: dict[tuple[str | None, str], int] = {}
     for document in documents:
         job, errors = validate_document(apply_overrides(document.value, overrides))
-        problems += _ambiguous_words(document, source_name)
-        # A word that is ambiguous may also be of the wrong type; one message is enough.
-        errors = [error for error in errors if error.location not in document.ambiguous]
+        if not is_generated:
+            problems += _ambiguous_words(document, source_name)
+            # Such a word may also be of the wrong type; one message is enough.
+            errors = [error for error in errors if error.location not in document.ambiguous]
         # Problems that exist without the overrides belong to the file, others to an override.
         before = validate_document(document.value)[1] if errors and overrides else errors
         problems += [

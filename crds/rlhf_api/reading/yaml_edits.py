@@ -18,6 +18,7 @@ from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.reading.overrides import assign
 from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_api.reading.yaml_scalars import plain_scalar
+from rlhf_api.yaml_dump import dump_yaml
 
 # Longest line of written YAML, where it can be broken.
 WIDTH = 96
@@ -226,27 +227,9 @@ def _block(name: str, value: Any, indent: str) -> list[str]:
     return [indent + line for line in text.splitlines()]
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes no aliases, and quotes strings that YAML 1.2 would read as another type."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
-    # PyYAML quotes by YAML 1.1, which reads fewer numbers than 1.2: 1e-6 would stay unquoted.
-    style = None if isinstance(plain_scalar(text), str) else "'"
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
 def _dumped(value: Any, flow: bool | None, indent: int) -> str:
-    text: str = yaml.dump(
+    text = dump_yaml(
         value,
-        Dumper=_Dumper,
-        sort_keys=False,
         default_flow_style=flow,
         width=max(WIDTH - indent, WIDTH // 2),
         allow_unicode=True,

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-import yaml
-
+from rlhf_api.yaml_dump import dump_yaml
 from rlhf_cli.cluster.jobs import Job
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Manifest
@@ -126,5 +125,4 @@ def _plain(document: Manifest) -> Manifest:
 def _dump(document: Manifest, output: str) -> str:
     if output == "json":
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    return text
+    return dump_yaml(document, allow_unicode=True)

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 from rlhf_runtime.unreadable import unreadable_as
 
@@ -107,11 +109,25 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
             file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False
         ) as table:
             for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
+                yield from _rows_of(batch)
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         raise DataUnreadable(
             f"not a readable parquet file: got {file}: {error}; write it again"
         ) from error
+
+
+def _rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a record batch. Maps become dicts."""
+    import pyarrow
+
+    # As Python's floats, 0.1 of a float32 column would be 0.10000000149011612.
+    types = (pyarrow.float16(), pyarrow.float32())
+    narrow = [field.name for field in batch.schema if field.type in types]
+    for row in batch.to_pylist(maps_as_pydicts="lossy"):
+        for name in narrow:
+            if row[name] is not None:
+                row[name] = float(str(np.float32(row[name])))
+        yield row
 
 
 def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:

@@ -13,12 +13,11 @@ from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import (
     MissingField,
 )
+from rlhf_runtime.data.messages import RowProblem, checked_text
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_policy import PromptPolicy, RowCounts, raise_row_errors
 from rlhf_runtime.data.row_text import (
     PromptWriter,
-    RowProblem,
-    checked_text,
     parse_pair,
     prompt_and_answer,
     prompt_value,

@@ -10,20 +10,29 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
+from uuid import UUID
 
 from rlhf_api.spec.data import ChatTemplate as TemplateUse
 from rlhf_api.spec.data import DataSource, PreferenceFields
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
+from rlhf_runtime.data.messages import (
+    RowProblem,
+    answer_of,
+    checked_text,
+    describe,
+    last_answer,
+    parse_messages,
+)
 from rlhf_runtime.data.rows import Row, Split
 from rlhf_runtime.row_values import answer_texts, field_value, has_field
 
 DEFAULT_ANSWER_FIELD = "answer"
 
-
-class RowProblem(Exception):
-    """The row is unusable; the text continues `row N: `."""
+# Stands for an answer where only the text behind it matters; of a private use area.
+ANSWER_MARK = "\ue000answer\ue000"
 
 
 class PromptWriter:
@@ -94,18 +103,31 @@ class PromptWriter:
         """
         begin, text = self.write(prompt), self.write_answered(prompt, answer)
         if not text.startswith(begin):
+            same = len(commonprefix([begin, text]))
             raise RowProblem(
                 f"the chat template renders {self._field} in another way if an answer follows: got "
-                f"{text[: len(begin)][-60:]!r} instead of {begin[-60:]!r}; choose another template"
+                f"{text[same : same + 40]!r} instead of {begin[same : same + 40]!r}; give the "
+                "model another chat_template.jinja, or set chatTemplate: Never"
             )
+        tail = self._tail(prompt)
+        content = text.removesuffix(tail)
         # A template may strip the answer, or write something before it.
-        core = answer.strip()
-        behind = max(text.rfind(core), len(begin)) + len(core)
-        matches = [(at, end) for end in ends if (at := text.find(end, behind)) >= 0]
+        if not text.endswith(tail) or answer.strip() not in content[len(begin) :]:
+            raise RowProblem(
+                "the chat template leaves out a part of the answer: got "
+                f"{content[len(begin) :][:60]!r}, allowed templates that render all of it; give "
+                "the model another chat_template.jinja, or remove that part from the data"
+            )
+        matches = [(at, end) for end in ends if (at := tail.find(end)) >= 0]
         if not matches:
-            return text[:behind] + ends[0]
+            return content + ends[0]
         at, end = min(matches)
-        return text[:at] + end
+        return content + tail[:at] + end
+
+    def _tail(self, prompt: Any) -> str:
+        """Return what the template writes behind an answer."""
+        # The mark is in no template and no prompt.
+        return self.write_answered(prompt, ANSWER_MARK).rpartition(ANSWER_MARK)[2]
 
     def _from_messages(self, messages: list[Message], answer: str | None = None) -> str:
         if self._template is None:
@@ -161,7 +183,7 @@ def answer_text(row: Row, field: str | None) -> str | None:
     value = field_value(row, name) if has_field(row, name) else None
     try:
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            return _last_message(parse_messages(value, name), name)
+            return last_answer(parse_messages(value, name), name)
         return checked_text(answer_texts(value)[0], name)
     except (RowProblem, ValueError) as problem:
         if field is None:
@@ -169,7 +191,7 @@ def answer_text(row: Row, field: str | None) -> str | None:
         if isinstance(problem, RowProblem):
             raise
         raise RowProblem(
-            f"{field} is {_describe(value)}; allowed an answer as text, number, a list of these, "
+            f"{field} is {describe(value)}; allowed an answer as text, number, a list of these, "
             "or a list with one message of the assistant"
         ) from problem
 
@@ -190,7 +212,7 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
     *before, last = parse_messages(prompt, field)
     if last["role"] != "assistant":
         return prompt, answer
-    return before, checked_text(last["content"], field) if answer is None else answer
+    return before, answer_of(last, field) if answer is None else answer
 
 
 def record_json(row: Row) -> str:
@@ -207,84 +229,11 @@ def record_json(row: Row) -> str:
             return json.dumps(row, allow_nan=False, default=_json_value)
         except ValueError:  # a number that is not finite; such rows are rare
             return json.dumps(_without_nan(row), allow_nan=False, default=_json_value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         column = next((name for name, value in row.items() if not _is_json(value)), "a field")
         raise RowProblem(
             f"{column} holds a value that a verifier cannot receive ({error}); write it as text"
         ) from error
-
-
-def checked_text(value: Any, field: str) -> str:
-    """Return a text that is not blank and valid Unicode.
-
-    Raises:
-        RowProblem: the value is no such text.
-    """
-    if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
-        raise RowProblem(f"{field} is {_describe(value)}")
-    return value
-
-
-def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
-    """Return messages without the empty fields that columnar files add.
-
-    Raises:
-        RowProblem: the value is no list of messages.
-    """
-    if not value:
-        raise RowProblem(f"{field} is an empty list of messages")
-    messages: list[Message] = []
-    for item in value:
-        if not isinstance(item, Mapping):
-            raise RowProblem(f"{field} holds {_describe(item)} instead of a message")
-        # Columnar files give every message all fields, most of them null.
-        message = {name: part for name, part in item.items() if part is not None}
-        if isinstance(message.get("content"), list):
-            message["content"] = _joined_parts(message["content"], field)
-        for part in ("role", "content"):
-            if not isinstance(message.get(part), str):
-                calls = " (it calls tools)" if message.get("tool_calls") else ""
-                raise RowProblem(f"{field} has a message whose {part} is not a text{calls}")
-        messages.append(message)
-    return messages
-
-
-def _joined_parts(parts: Sequence[Any], field: str) -> str:
-    """Return the text of a message's parts.
-
-    Raises:
-        RowProblem: a part is no text.
-    """
-    texts = []
-    for part in parts:
-        kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise RowProblem(f"{field} has a message with a part of type {kind}; allowed text")
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _describe(value: Any) -> str:
-    """Describe a value's kind."""
-    if value is None:
-        return "null or missing"
-    if isinstance(value, str):
-        if not value.strip():
-            return "an empty text"
-        return "a text" if _is_unicode(value) else "not valid Unicode"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite"
-    return f"of type {type(value).__name__}"
-
-
-def _is_unicode(text: str) -> bool:
-    """True if a text can be encoded."""
-    # JSON escapes can produce unpaired surrogates.
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _without_nan(value: Any) -> Any:
@@ -301,7 +250,7 @@ def _without_nan(value: Any) -> Any:
 def _is_json(value: Any) -> bool:
     try:
         json.dumps(_without_nan(value), allow_nan=False, default=_json_value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 
@@ -310,7 +259,7 @@ def _json_value(value: Any) -> str:
     """Convert a value that columnar files have and JSON lacks to text."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal | timedelta):
+    if isinstance(value, Decimal | timedelta | UUID):
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -338,11 +287,13 @@ def parse_pair(row: Row, prompt_field: str, fields: PreferenceFields) -> Pair:
         RowProblem: a response is missing, empty or of another form, or both are equal.
     """
     names = (fields.chosen_field, fields.rejected_field)
-    chosen, rejected = (row.get(name) for name in names)
+    chosen, rejected = (field_value(row, name) if has_field(row, name) else None for name in names)
     if isinstance(chosen, list) and isinstance(rejected, list):
         pair = _from_messages(row, prompt_field, names, (chosen, rejected))
     else:
-        texts = [checked_text(row.get(name), name) for name in names]
+        texts = [
+            checked_text(value, name) for value, name in zip((chosen, rejected), names, strict=True)
+        ]
         pair = Pair(prompt_value(row, prompt_field), *texts)
     if pair.chosen == pair.rejected:
         raise RowProblem(f"{names[0]} and {names[1]} are equal")
@@ -358,7 +309,7 @@ def _from_messages(
     pairs = zip(chosen[:-1], rejected[:-1], strict=False)
     shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
     answers = [
-        _last_message(messages[len(shared) :], name)
+        last_answer(messages[len(shared) :], name)
         for messages, name in zip((chosen, rejected), names, strict=True)
     ]
     if any(message["role"] == "user" for message in shared):
@@ -369,13 +320,3 @@ def _from_messages(
     # System messages stay first: templates refuse them elsewhere.
     systems = list(takewhile(lambda message: message["role"] == "system", shared))
     return Pair([*systems, *prompt, *shared[len(systems) :]], *answers)
-
-
-def _last_message(rest: list[Message], field: str) -> str:
-    if len(rest) != 1 or rest[0]["role"] != "assistant":
-        roles = ", ".join(message["role"] for message in rest)
-        raise RowProblem(
-            f"{field} ends with messages of {roles} after the shared ones; allowed one of the "
-            "assistant"
-        )
-    return checked_text(rest[0]["content"], field)

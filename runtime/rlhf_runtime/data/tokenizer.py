@@ -104,10 +104,15 @@ class TextTokenizer:
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
 
     def _end_tokens(self, special_tokens: Mapping[str, str]) -> tuple[int, ...]:
-        listed: list[int | None] = []
+        listed: list[int] = []
         for name in ("generation_config.json", "config.json"):
             ends = _read_object(self.folder / name).get("eos_token_id")
-            listed += ends if isinstance(ends, list) else [ends]
+            # A token that the tokenizer does not have ends nothing.
+            listed += [
+                end
+                for end in (ends if isinstance(ends, list) else [ends])
+                if type(end) is int and 0 <= end < self.vocab_size
+            ]
         end_token = special_tokens.get("eos_token")
         own = None if end_token is None else self._tokenizer.token_to_id(end_token)
         # The tokenizer's own end token first: it closes reference answers.
@@ -155,7 +160,7 @@ def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
     entry = settings.get("chat_template")
     # Some tokenizers have several named templates, for example one for tools.
     if isinstance(entry, list):
-        named = {item["name"]: item["template"] for item in entry}
+        named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
         entry = named.get("default")
     return entry if isinstance(entry, str) else None
 

@@ -18,6 +18,13 @@ GlobalNorm = Callable[[], torch.Tensor]
 """Returns the norm over all gradients of all ranks, equal on all of them."""
 
 
+def decays(name: str, parameter: torch.Tensor) -> bool:
+    """True if weight decay applies to a parameter: to matrices that are no norms or biases."""
+    # Some models have a norm for each head, and experts with biases: matrices by their shape.
+    last = name.rsplit(".", 2)[-2:]
+    return parameter.ndim > 1 and not name.endswith("bias") and not any("norm" in w for w in last)
+
+
 class Optimizer:
     """Steps the parameters of one model, or a rank's parts of them."""
 
@@ -42,14 +49,14 @@ class Optimizer:
         self._settings = settings
         self._global_norm = global_norm or self._norm_of_gradients
         if decayed is None:
-            decayed = [name for name, parameter in parameters.items() if parameter.ndim > 1]
+            decayed = [name for name, parameter in parameters.items() if decays(name, parameter)]
+        decayed = set(decayed)
+        matrices = [p for name, p in self._named.items() if name in decayed]
+        others = [p for name, p in self._named.items() if name not in decayed]
         groups: list[dict[str, Any]] = [
             # A rank may have no part of any parameter: torch refuses an empty optimizer.
-            {"params": [self._named[name] for name in decayed] or [torch.zeros(0)]},
-            {
-                "params": [p for name, p in self._named.items() if name not in decayed],
-                "weight_decay": 0.0,
-            },
+            {"params": matrices or [torch.zeros(0)]},
+            {"params": others, "weight_decay": 0.0},
         ]
         self.adam = torch.optim.AdamW(
             groups,

@@ -191,7 +191,8 @@ def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> It
     """Describe the first row as the model reads it: chat templates and end tokens are visible."""
     first = np.arange(1)
     columns = {"prompt": table.prompts.take(first)}
-    if use.trains_on_answers or table.rejected is not None:
+    is_trained = use.trains_on_answers and table.split is not Split.EVALUATION
+    if is_trained or table.rejected is not None:
         columns["trained answer"] = table.answers.take(first)
     if table.rejected is not None:
         columns["rejected answer"] = table.rejected.take(first)

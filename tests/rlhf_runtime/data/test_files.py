@@ -59,6 +59,26 @@ def test_parquet_files_are_read(tmp_path: Path) -> None:
     assert read(tmp_path / "rows.parquet") == ROWS
 
 
+def test_columns_have_the_values_that_were_written(tmp_path: Path) -> None:
+    text = pyarrow.string()
+    columns = {
+        "narrow": pyarrow.array([0.1, None], pyarrow.float32()),
+        "map": pyarrow.array([[("truth", "2")], []], pyarrow.map_(text, text)),
+        "nested": pyarrow.array([{"truth": 2}, None]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "rows.parquet")
+    first, second = read(tmp_path / "rows.parquet")
+    assert first == {"narrow": 0.1, "map": {"truth": "2"}, "nested": {"truth": 2}}
+    assert second == {"narrow": None, "map": {}, "nested": None}
+
+
+def test_values_that_python_does_not_have_are_named_with_their_file(tmp_path: Path) -> None:
+    column = pyarrow.array([10**18], pyarrow.timestamp("us"))
+    pyarrow.parquet.write_table(pyarrow.table({"time": column}), tmp_path / "rows.parquet")
+    with pytest.raises(DataUnreadable, match="not a readable parquet file: got .*rows.parquet"):
+        read(tmp_path / "rows.parquet")
+
+
 def test_jsonl_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", '{"prompt": "a"}\nbroken\n')
     assert next(iter(read_file(str(file), "data.train.path"))) == {"prompt": "a"}

@@ -36,6 +36,13 @@ def said(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content, "name": None}
 
 
+def test_responses_stand_in_maps(tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": "21=", "pair": {"better": "12", "worse": "21"}}]
+    preferences = {"chosenField": "pair.better", "rejectedField": "pair.worse"}
+    table = build(rows, tokenizer, preferences=preferences)
+    assert texts_of(table, tokenizer) == [("21=", "12", "21")]
+
+
 def test_texts_answer_the_prompt(tokenizer: TextTokenizer) -> None:
     rows = [{"question": "21=", "better": "12", "worse": "21"}]
     preferences = {"chosenField": "better", "rejectedField": "worse"}

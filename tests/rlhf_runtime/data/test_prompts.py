@@ -336,6 +336,39 @@ def test_prompt_and_answer_are_the_rendered_conversation_up_to_its_end_token(
     assert nothing == []
 
 
+@pytest.mark.parametrize("answer", ["e", "o", "s", ">", "eos", "1", "=", "a>", ";", "u>1="])
+def test_answers_may_be_parts_of_the_template(chat_tokenizer: TextTokenizer, answer: str) -> None:
+    (chat_tokenizer.folder / "generation_config.json").write_text('{"eos_token_id": 1}')
+    tokenizer = TextTokenizer(chat_tokenizer.folder)
+    table = build([{"prompt": "1=", "answer": answer}], tokenizer, max_answer=9)
+    (trained,) = table.answers.runs()
+    (expected,) = tokenizer.encode([f"{answer}<eos>"], add_special_tokens=False).runs()
+    assert trained.tolist() == expected.tolist()
+
+
+def test_what_a_template_leaves_out_of_an_answer_is_refused(chat_tokenizer: TextTokenizer) -> None:
+    text = "{{ messages[0].content }}a>{% if messages[1] %}{{ messages[1].content.split(']')[-1] }}"
+    (chat_tokenizer.folder / "chat_template.jinja").write_text(text + "<eos>{% endif %}")
+    tokenizer = TextTokenizer(chat_tokenizer.folder)
+    assert tokenizer.decode(
+        build([{"prompt": "1=", "answer": "12"}], tokenizer, max_answer=9).answers
+    ) == ["12"]
+    with pytest.raises(InvalidRow, match="leaves out a part of the answer: got '12'"):
+        build([{"prompt": "1=", "answer": "[x]12"}], tokenizer, max_answer=9)
+
+
+@pytest.mark.parametrize("part", ["reasoning_content", "tool_calls"])
+def test_parts_of_an_answer_that_are_not_trained_on_are_refused(
+    chat_tokenizer: TextTokenizer, part: str
+) -> None:
+    last = {"role": "assistant", "content": "7", part: ["x"]}
+    rows = [{"prompt": [MESSAGES[0], last]}, {"prompt": "1=", "answer": [last]}]
+    for row in rows:
+        with pytest.raises(InvalidRow, match=f"a message that has {part}, which is not trained"):
+            build([row], chat_tokenizer, answer_field="answer" if "answer" in row else None)
+    build([{"prompt": [{**last, "role": "user"}]}], chat_tokenizer)  # templates may render it
+
+
 def test_a_prompt_that_an_answer_changes_is_refused(chat_tokenizer: TextTokenizer) -> None:
     tokenizer = with_template(chat_tokenizer, "", "[]")
     row = {"prompt": "1=", "answer": "12"}

@@ -93,6 +93,15 @@ def test_end_tokens_of_the_config_count_too(tmp_path: Path) -> None:
     assert TextTokenizer(tmp_path).end_texts() == ["<eos>", "6", ";"]
 
 
+@pytest.mark.parametrize("end", ["2", -1, 64, [[1]], 2.0, True, None])
+def test_end_tokens_that_the_tokenizer_does_not_have_end_nothing(
+    tmp_path: Path, end: object
+) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": end}))
+    assert TextTokenizer(tmp_path).end_token_ids == (1,)
+
+
 def test_special_tokens_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     own = {"eos_token": "=", "bos_token": {"content": "<unk>"}}

@@ -58,6 +58,15 @@ def test_norms_and_biases_do_not_decay() -> None:
     assert values(tensors) == pytest.approx({"matrix": 0.9, "norm": 1, "bias": 1})
 
 
+def test_norms_of_heads_and_biases_of_experts_do_not_decay() -> None:
+    names = ("layers.0.q_norm.weight", "experts.gate_up_proj_bias", "mlp.up.weight")
+    tensors = {name: torch.ones(2, 2, requires_grad=True) for name in names}
+    for tensor in tensors.values():
+        tensor.grad = torch.zeros_like(tensor)
+    Optimizer(tensors, settings(weight_decay=100.0)).step()
+    assert list(values(tensors).values()) == pytest.approx([1, 1, 0.9])
+
+
 def test_shards_decay_as_the_parameters_that_they_are_parts_of() -> None:
     tensors = {name: tensor.detach().flatten() for name, tensor in parameters().items()}
     for tensor in tensors.values():

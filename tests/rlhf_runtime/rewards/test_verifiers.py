@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from rlhf_runtime.rewards import Sample, exact_match, length, math
@@ -34,6 +36,20 @@ def test_an_answer_is_what_training_on_answers_would_write(
     assert exact_match.score([sample(response, answer)]) == [score]
 
 
+@pytest.mark.parametrize("answer", ["", " ", [], [""], None, {"text": "4"}, float("nan")])
+def test_saying_nothing_is_never_right(answer: object) -> None:
+    for verifier in (exact_match.score, math.verify):
+        with pytest.raises(ValueError, match="an answer is"):
+            verifier([sample("", answer)])
+    assert exact_match.score([sample("", ["7", ""])]) == [0]
+
+
+def test_answers_are_decimals_and_messages_too() -> None:
+    message = [{"role": "assistant", "content": "4.20"}]
+    for answer in (Decimal("4.20"), message):
+        assert exact_match.score([sample("4.20", answer)]) == [1]
+
+
 def test_math_takes_any_answer_of_a_list() -> None:
     for answer in (2.0, ["3", "2"], ["so 1 + 1 = 2\n#### 2", 7]):
         assert math.verify([sample("The answer is 2.", answer)]) == [1]
@@ -63,7 +79,7 @@ def test_math_gives_nothing_for_a_response_without_answer() -> None:
 
 @pytest.mark.parametrize("reference", ["", "####", r"\boxed{"])
 def test_math_refuses_a_reference_without_answer(reference: str) -> None:
-    with pytest.raises(ValueError, match="no final answer"):
+    with pytest.raises(ValueError, match="no final answer|an answer is blank"):
         math.verify([sample("42", reference)])
 
 

@@ -14,10 +14,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from rlhf_api.on_cluster import DASHBOARD_PORT, JOB_LABEL, MANIFEST, REPORT_PORT, TOKEN_KEY
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.yaml_dump import dump_yaml
 from rlhf_operator.apply.build.owner import Owner
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}
@@ -40,7 +39,7 @@ def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[s
         "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     # In a fixed order, as the name is a digest of the text.
-    content = yaml.safe_dump(document, sort_keys=False)
+    content = dump_yaml(document)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -130,7 +130,7 @@ class MegatronEngine(EngineBase):
         self.require_loaded()
         assert self._masters is not None, "the model is trained"
         weights, norm = self._masters.weights(), self._masters.gradient_norm
-        self._optimizer = Optimizer(weights, settings, norm, self._masters.matrices())
+        self._optimizer = Optimizer(weights, settings, norm, self._masters.decayed())
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """Packing settings for this model's micro-batches."""

@@ -20,6 +20,7 @@ from rlhf_runtime.engines.megatron.core import (
 )
 from rlhf_runtime.engines.megatron.family import Parameter
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.optimizer import decays
 from rlhf_runtime.reshard.views import FlatShard, Views
 
 
@@ -71,9 +72,9 @@ class MasterWeights:
         """The master weights by Megatron's path."""
         return {path: shard.master for path, shard in self.shards.items()}
 
-    def matrices(self) -> list[str]:
-        """Megatron's paths of the parameters with two or more dimensions."""
-        return [path for path, shard in self.shards.items() if shard.parameter.ndim > 1]
+    def decayed(self) -> list[str]:
+        """Megatron's paths of the parameters that weight decay applies to."""
+        return [path for path, shard in self.shards.items() if decays(path, shard.parameter)]
 
     def views(self, flat: Mapping[str, torch.Tensor]) -> Views:
         """Views of tensors in the shape of shards, by Hugging Face name.

@@ -1,0 +1,113 @@
+"""Texts and messages of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_runtime.data.chat import Message
+
+# Parts of a message that are not trained on.
+_UNTRAINED_PARTS = ("reasoning_content", "reasoning", "thinking", "tool_calls", "function_call")
+
+
+class RowProblem(Exception):
+    """The row is unusable; the text continues `row N: `."""
+
+
+def checked_text(value: Any, field: str) -> str:
+    """Return a text that is not blank and valid Unicode.
+
+    Raises:
+        RowProblem: the value is no such text.
+    """
+    if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
+        raise RowProblem(f"{field} is {describe(value)}")
+    return value
+
+
+def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
+    """Return messages without the empty fields that columnar files add.
+
+    Raises:
+        RowProblem: the value is no list of messages.
+    """
+    if not value:
+        raise RowProblem(f"{field} is an empty list of messages")
+    messages: list[Message] = []
+    for item in value:
+        if not isinstance(item, Mapping):
+            raise RowProblem(f"{field} holds {describe(item)} instead of a message")
+        # Columnar files give every message all fields, most of them null.
+        message = {name: part for name, part in item.items() if part is not None}
+        if isinstance(message.get("content"), list):
+            message["content"] = _joined_parts(message["content"], field)
+        for part in ("role", "content"):
+            if not isinstance(message.get(part), str):
+                calls = " (it calls tools)" if message.get("tool_calls") else ""
+                raise RowProblem(f"{field} has a message whose {part} is not a text{calls}")
+        messages.append(message)
+    return messages
+
+
+def _joined_parts(parts: Sequence[Any], field: str) -> str:
+    """Return the text of a message's parts.
+
+    Raises:
+        RowProblem: a part is no text.
+    """
+    texts = []
+    for part in parts:
+        kind = part.get("type") or "text" if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise RowProblem(f"{field} has a message with a part of type {kind}; allowed text")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def describe(value: Any) -> str:
+    """Describe a value's kind."""
+    if value is None:
+        return "null or missing"
+    if isinstance(value, str):
+        if not value.strip():
+            return "an empty text"
+        return "a text" if _is_unicode(value) else "not valid Unicode"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    return f"of type {type(value).__name__}"
+
+
+def _is_unicode(text: str) -> bool:
+    """True if a text can be encoded."""
+    # JSON escapes can produce unpaired surrogates.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def last_answer(rest: list[Message], field: str) -> str:
+    if len(rest) != 1 or rest[0]["role"] != "assistant":
+        roles = ", ".join(message["role"] for message in rest)
+        raise RowProblem(
+            f"{field} ends with messages of {roles} after the shared ones; allowed one of the "
+            "assistant"
+        )
+    return answer_of(rest[0], field)
+
+
+def answer_of(message: Message, field: str) -> str:
+    """Return the text of an assistant's message that is trained on.
+
+    Raises:
+        RowProblem: the message has no text, or has other parts that training would leave out.
+    """
+    if parts := [name for name in _UNTRAINED_PARTS if message.get(name)]:
+        raise RowProblem(
+            f"{field} ends with a message that has {parts[0]}, which is not trained on; put it "
+            "into the content, or remove it"
+        )
+    return checked_text(message["content"], f"the last message of {field}")
