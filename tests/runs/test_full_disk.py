@@ -18,7 +18,7 @@ OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps
 
 
 @pytest.mark.nightly  # test_saves.py goes on after a full disk, without a run
-def test_training_continues_without_room_for_checkpoints_and_resumes_from_the_last_one(
+def test_training_continues_without_space_for_checkpoints_and_resumes_from_the_last_one(
     scratch: Path,
 ) -> None:
     folder = scratch / "full-storage"
