@@ -19,6 +19,7 @@ from rlhf_kube.errors import (
     Conflict,
     KubeError,
     NotFound,
+    NotInstalled,
     StreamBroken,
     Unreachable,
     WatchExpired,
@@ -68,6 +69,12 @@ class KubeClient:
         try:
             return self._json(_about("GET", "read", (kind, namespace, name)))
         except NotFound:
+            return None
+        except NotInstalled:
+            # KubeRay may be removed before a job that had a cluster. Without our own kind nothing
+            # works, and the error says what to install.
+            if kind is Kind.JOB:
+                raise
             return None
 
     def iterate(
@@ -148,7 +155,7 @@ class KubeClient:
             options["gracePeriodSeconds"] = grace_seconds
         try:
             self._json(_about("DELETE", "delete", (kind, namespace, name), body=options))
-        except (NotFound, Conflict):  # Conflict: another object has the name now
+        except (NotFound, Conflict, NotInstalled):  # Conflict: another object has the name now
             return False
         return True
 

@@ -32,7 +32,11 @@ class Kube(Protocol):
         ...
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object. None: it does not exist."""
+        """Return an object. None: it does not exist, or no API server serves its kind.
+
+        Raises:
+            NotInstalled: the API server does not serve RLHFJobs.
+        """
         ...
 
     def iterate(

@@ -142,6 +142,7 @@ def _train(
                         for section in ignored_sections(job)
                     ),
                     *lint_job(job, graphs, plan.device),
+                    *checked.warnings,
                     *unchecked_notices(checked),
                     *filter(None, [standby_notice]),
                 ],

@@ -51,6 +51,8 @@ class CheckedJob:
     """Folders of the user's own code."""
     facts: Sequence[str]
     """Results of the checks, one sentence each."""
+    warnings: Sequence[str]
+    """Things that are valid and probably not meant, one sentence each."""
     unchecked: Sequence[str]
     """Checks that are left to workers, one sentence each."""
     lines: LineContext
@@ -113,7 +115,12 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
         _with_lines(_without_consequences(gathered.errors), target.lines).raise_all()
         graphs_and_plan = None if graphs is None or plan is None else (graphs, plan)
         yield CheckedJob(
-            graphs_and_plan, path or (), findings.facts, findings.unchecked, target.lines
+            graphs_and_plan,
+            path or (),
+            findings.facts,
+            findings.warnings,
+            findings.unchecked,
+            target.lines,
         )
 
 

@@ -12,7 +12,7 @@ from rlhf_api.plan_memory import MemoryPlan, phase_peaks
 from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.jobs.job_graphs import job_roles
-from rlhf_planner.feasibility import FeasibleJob
+from rlhf_planner.feasibility import FeasibleJob, PlacedJob
 from rlhf_planner.memory.choices import memory_reasons
 from rlhf_planner.memory.engine_groups import grouping_reason
 from rlhf_planner.memory.engine_size import with_groups
@@ -29,6 +29,7 @@ from rlhf_planner.memory.offloading import (
     offload_reasons,
     with_standby,
 )
+from rlhf_planner.placement.parallelism import engine_size_field
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.plan_calls import call_plans
@@ -38,7 +39,7 @@ from rlhf_planner.simulation.step_tasks import passes_ahead
 
 def plan_reasons(
     fixed: Constraints,
-    groups: Sequence[DeviceGroup],
+    placed: PlacedJob,
     choices: Sequence[GenerationChoice],
     loads: Loads,
 ) -> tuple[str, ...]:
@@ -46,15 +47,16 @@ def plan_reasons(
 
     Args:
         fixed: constraints of the manifest.
-        groups: all devices.
+        placed: the job, with the engines that were requested.
         choices: how roles generate on each pool.
         loads: loads of each role's engines.
     """
-    kind = fixed.placement.type
-    reasons = [_placement_reason(group, len(groups), kind, loads) for group in groups]
+    kind, requested = fixed.placement.type, placed.strategy.engines
+    reasons = [_placement_reason(group, len(placed.groups), kind, loads) for group in placed.groups]
     for choice in choices:
         for role, engine in choice.engines.items():
-            reasons += _engine_reasons(fixed, role, engine, loads[role])
+            size_reason = _size_reason(fixed, requested[role])
+            reasons += _engine_reasons(fixed, role, engine, loads[role], size_reason)
         if choice.engines:
             reasons.append(
                 "generation's weights and cache are freed while no call generates: they do not fit "
@@ -101,9 +103,9 @@ def _placement_reason(
 
 
 def _engine_reasons(
-    fixed: Constraints, role: str, engine: EngineStrategy, load: GenerationLoad
+    fixed: Constraints, role: str, engine: EngineStrategy, load: GenerationLoad, size_reason: str
 ) -> Iterator[str]:
-    yield f"ranks that a generation engine of {role} spans: {engine.tensor}, {_size_reason(load)}"
+    yield f"ranks that a generation engine of {role} spans: {engine.tensor}, {size_reason}"
     if engine.mesh.tensor > 1:
         yield grouping_reason(role, load.trained, engine.mesh)
     assert engine.kv_cache_bytes is not None
@@ -113,13 +115,13 @@ def _engine_reasons(
     )
 
 
-def _size_reason(load: GenerationLoad) -> str:
+def _size_reason(fixed: Constraints, requested: EngineStrategy) -> str:
     """Explain the ranks per engine."""
-    if load.is_chosen:
-        return FASTEST
-    if load.tensor:
-        return f"as {load.tensor_field} says"
-    return "the smallest power of two with which everything fits"
+    field = engine_size_field(fixed, requested)
+    if field is not None:
+        return f"as {field} says"
+    # A rule or the search asks for a size; else the first that fits is used.
+    return FASTEST if requested.tensor else "the smallest power of two with which everything fits"
 
 
 def _cache_reason(fixed: Constraints, engine: EngineStrategy, load: GenerationLoad) -> str:
@@ -177,9 +179,7 @@ def build_plan(job: FeasibleJob) -> Plan:
         passes_ahead=passes_ahead(problem.graphs[GraphName.STEP]),
         standby=standby,
         reasons=(
-            *plan_reasons(
-                problem.fixed, placed.groups, job.generations, ChainMap(*map(dict, job.loads))
-            ),
+            *plan_reasons(problem.fixed, placed, job.generations, ChainMap(*map(dict, job.loads))),
             *memory_reasons(problem, strategy.roles, placed.is_chosen),
             *offload_reasons(
                 problem,

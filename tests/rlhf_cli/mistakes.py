@@ -101,6 +101,14 @@ MISTAKES = {
         "data.evaluation.promptField .*got question",
         {"data": {"evaluation": {"path": "DATA", "promptField": "question"}}},
     ),
+    "a system prompt that the template refuses": Mistake(
+        r"InvalidRow: .* has 32 rows .*: got rows 0, 1, 2, 3, 4 and 27 more: the chat template .*"
+        "all have this problem",
+        {"data": {"train": {"systemPrompt": "add"}}},
+        damage=lambda folder: (folder / "chat_template.jinja").write_text(
+            "{{ raise_exception('no system') if messages[0].role == 'system' }}"
+        ),
+    ),
     "a prompt over the limit": Mistake(
         r"PromptTooLong: data\.train \(.*rows\.jsonl\) has 2 prompts over the limit .*row 3 with "
         r"20 tokens, row 5 with 30 tokens, the longest row 5 with 30; allowed "

@@ -144,6 +144,16 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
     assert len(others) == 3 and "a step makes 3 updates of 3 or 2 prompts" in others[2]
 
 
+def test_prompts_that_are_trained_on_and_evaluated_are_counted(place: Path, model: Path) -> None:
+    change = {"data": {"evaluation": {"path": "DATA"}}}
+    result = runner.invoke(
+        app, ["validate", "--deep", str(write(place, model, Mistake("", change)))]
+    )
+    assert result.exit_code == 0, result.output
+    warning = "  warning: 32 of 32 prompts of data.evaluation are also in data.train: "
+    assert warning in result.output
+
+
 PLACED = {
     "no such column": "      promptField: question",
     "fewer rows than a step takes": "    promptsPerStep: 64",

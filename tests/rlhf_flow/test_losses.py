@@ -13,7 +13,7 @@ from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.calls import TrainOptions
-from rlhf_flow.step.operations import LagrangeMultiplier, TokenRewards
+from rlhf_flow.step.operations import LagrangeMultiplier, PenalizedScores, TokenRewards
 
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
@@ -87,6 +87,17 @@ def test_a_coefficient_alone_makes_a_loss_read_the_reference() -> None:
 def test_a_kl_penalty_names_its_estimator(kind: type[ClippedLoss | TokenRewards]) -> None:
     with pytest.raises(FlowError, match="without an estimator: got no kl_estimator, allowed KlEs"):
         kind("reward_scores", kl_coefficient=0.1, reference_log_probs="reference_log_probs")
+
+
+def test_a_correction_of_gradients_is_refused_in_rewards() -> None:
+    for kind in (TokenRewards, PenalizedScores):
+        with pytest.raises(FlowError, match="K3_CORRECTED.*allowed KlEstimator.K1, K2 or K3 in"):
+            kind(
+                "reward_scores",
+                kl_coefficient=0.1,
+                reference_log_probs="reference_log_probs",
+                kl_estimator=KlEstimator.K3_CORRECTED,
+            )
 
 
 def test_an_estimator_without_a_gradient_is_refused_in_a_loss() -> None:

@@ -25,7 +25,13 @@ class KlEstimator(StrEnum):
     K2 = "K2"
     """(lp - ref)^2 / 2: biased, low variance."""
     K3 = "K3"
-    """exp(ref - lp) - (ref - lp) - 1: unbiased, never negative."""
+    """exp(ref - lp) - (ref - lp) - 1: unbiased, never negative. Its gradient in a loss is that of
+    the other divergence, KL(reference, policy)."""
+    K3_CORRECTED = "K3Corrected"
+    """K3 times the probability ratio policy / sampling policy, for the loss only: its gradient is
+    that of KL(policy, reference), also after several updates.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556), section 3.1."""
 
 
 class KlPlacement(StrEnum):
@@ -122,7 +128,9 @@ class PolicyLossSettings(AlgorithmSettings):
     """Target of the KL penalty: Reward, or Loss."""
     kl_estimator: KlEstimator | None = None
     """Estimator of the KL divergence. K1 is not allowed in the loss, where its mean gradient is
-    zero. Default: K1 in rewards, K2 in the loss; for GRPO and DAPO K3 in the loss."""
+    zero. K3 in the loss has the gradient of KL(reference, policy); K3Corrected that of KL(policy,
+    reference), as K2 has for a single update. Default: K1 in rewards, K2 in the loss; for GRPO and
+    DAPO K3 in the loss, as their papers have it."""
     loss_aggregation: LossAggregation | None = None
     """Aggregation of token losses to one number. Default: TokenMean; for GSPO
     SequenceMeanTokenMean."""
@@ -184,11 +192,25 @@ class PolicyLossSettings(AlgorithmSettings):
             "self.klEstimator != 'K1'",
             what="a KL term without effect: the mean gradient of K1 in a loss is zero",
             got="self.klEstimator",
-            allowed="K2 or K3",
+            allowed="K2, K3 or K3Corrected",
             do="choose one, or write klPlacement: Reward",
             field=".klEstimator",
             check=lambda self: violation_if(
                 self.kl_placement is KlPlacement.LOSS and self.kl_estimator is KlEstimator.K1, "K1"
+            ),
+        ),
+        Rule(
+            holds="self.klPlacement != 'Reward' || !has(self.klEstimator) || "
+            "self.klEstimator != 'K3Corrected'",
+            what="a correction of gradients, which rewards do not have",
+            got="self.klEstimator",
+            allowed="K1, K2 or K3",
+            do="write K3, or klPlacement: Loss",
+            field=".klEstimator",
+            check=lambda self: violation_if(
+                self.kl_placement is KlPlacement.REWARD
+                and self.kl_estimator is KlEstimator.K3_CORRECTED,
+                KlEstimator.K3_CORRECTED.value,
             ),
         ),
         Rule(

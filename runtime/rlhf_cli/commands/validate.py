@@ -141,7 +141,7 @@ def _check_deeply(job: RLHFJob, file: Path, overrides: Sequence[str]) -> str:
             "is valid and can start",
             *ready.facts,
             *(f"not checked: {text}" for text in ready.unchecked),
-            *(f"warning: {text}" for text in warnings),
+            *(f"warning: {text}" for text in (*ready.warnings, *warnings)),
         ]
     return "\n  ".join(lines)
 

@@ -105,8 +105,9 @@ class ClippedLoss(_EpochLoss):
         if self.kl_coefficient > 0 and self.kl_estimator is KlEstimator.K1:
             raise FlowError(
                 "a KL term without effect: got the estimator K1, whose gradient is zero on average "
-                "in a loss, allowed K2 (the gradient of KL(policy, reference)) and K3; choose one, "
-                "or put the penalty into the rewards by TokenRewards(kl_coefficient=...)"
+                "in a loss, allowed K2 and K3_CORRECTED (gradient of KL(policy, reference)), K3; "
+                "choose one, or put the penalty into the rewards by "
+                "TokenRewards(kl_coefficient=...)"
             )
 
     def unused(self) -> frozenset[str]:

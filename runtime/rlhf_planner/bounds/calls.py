@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from math import inf
 
 from rlhf_api.calls import CallKind
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.step.calls import ModelCall
@@ -70,6 +71,9 @@ class CallTimeBounds:
         return cache(self._role_seconds)
 
     def _role_seconds(self, role: str, strategy: RoleStrategy) -> Seconds | None:
+        first_node = self._in_first_node(strategy.devices)
+        if first_node is not None:
+            return self.role_seconds(role, replace(strategy, devices=first_node))
         priced = [
             completion
             for cut in self.cuts(role, strategy)
@@ -87,6 +91,16 @@ class CallTimeBounds:
                 # role, which is no faster.
                 fastest = {call: min(s, fastest.get(call, inf)) for call, s in seconds.items()}
         return fastest or None
+
+    def _in_first_node(self, devices: Mesh) -> Mesh | None:
+        """The devices of a pool that begin in its first node and lie in their nodes as others do.
+        None: they begin there themselves."""
+        # Times depend on which devices share a node, not on where a pool has it. So many
+        # placements share them.
+        per_node = self.links[devices.pool].devices_per_node
+        if devices.first_rank < per_node:
+            return None
+        return devices.model_copy(update={"first_rank": devices.first_rank % per_node})
 
     @cached_property
     def cuts(self) -> Callable[[str, RoleStrategy], tuple[RoleStrategy, ...]]:
@@ -109,6 +123,10 @@ class CallTimeBounds:
     def _completions(
         self, role: str, strategy: RoleStrategy, crossing: Calls
     ) -> Mapping[RoleStrategy, Seconds]:
+        first_node = self._in_first_node(strategy.devices)
+        if first_node is not None:
+            same = self.completions(role, replace(strategy, devices=first_node), crossing)
+            return {replace(c, devices=strategy.devices): seconds for c, seconds in same.items()}
         # A profile may lack a cut: such strategies are no candidates.
         with suppress(ProfileUnusable):
             return {
@@ -178,6 +196,9 @@ class CallTimeBounds:
     def _engine_seconds(
         self, role: str, engines: EngineStrategy, crossing: Calls
     ) -> Seconds | None:
+        first_node = self._in_first_node(engines.devices)
+        if first_node is not None:
+            return self.engine_seconds(role, replace(engines, devices=first_node), crossing)
         # Generation has no micro-batches, and no cut but that of its engines.
         model = self.model(role, RoleStrategy(engines.devices))
         calls = [c for c in self.graph.calls_of_kind(CallKind.GENERATE) if c.role == role]

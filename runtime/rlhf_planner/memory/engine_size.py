@@ -15,13 +15,13 @@ from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_planner.memory.engine_groups import TrainedModel, can_group, engine_meshes
 from rlhf_planner.memory.generation import (
     GenerationChoice,
-    GenerationLoad,
     Loads,
     generation_items,
     kv_bytes,
     sending_items,
 )
 from rlhf_planner.memory.items import overflow_message
+from rlhf_planner.placement.parallelism import engine_size_field
 from rlhf_planner.placement.placement import GroupMemory
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import Constraints
@@ -29,35 +29,43 @@ from rlhf_sizing.shape import DecoderShape
 from rlhf_sizing.weights import padded_vocabulary
 
 
-def engine_sizes(pool: Pool, loads: Sequence[GenerationLoad]) -> tuple[int, ...]:
-    """Possible ranks per engine, for all roles with a free size. Ascending.
-
-    Args:
-        pool: the devices.
-        loads: of the roles that generate there.
-
-    Raises:
-        DoesNotDivide: a fixed size that does not divide.
-    """
-    for load in loads:
-        if load.tensor and (
-            obstacle := _obstacle(load.tensor, pool, load.trained.generating, load.shape)
-        ):
-            mesh, shape = load.trained.generating, load.shape
-            sizes = range(1, 1 + pool.devices_per_node)
-            usable = [size for size in sizes if not _obstacle(size, pool, mesh, shape)]
-            raise DoesNotDivide(
-                f"{load.tensor_field} cannot be {load.tensor}: got {obstacle}; choose "
-                f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
-                "planner chooses"
-            ).at("spec", *_location(load.tensor_field))
+def _sized(
+    fixed: Constraints, pool: Pool, loads: Loads, engines: Mapping[str, EngineStrategy]
+) -> list[dict[str, EngineStrategy]]:
+    """The engines of a pool in every possible size, smallest first; arguments and errors as for
+    `choose_generation`."""
+    given = {role: engines[role].tensor or fixed.engine_tensor for role in loads}
+    for role, tensor in given.items():
+        if tensor is not None:
+            _check_size(fixed, pool, loads[role].shape, engines[role], tensor)
     # Roles in one process share its groups, so their free sizes are equal.
-    free = [load for load in loads if load.tensor is None]
-    # Fixed sizes replace the result's, so one value is enough.
-    if loads and not free:
-        return (1,)
-    possible = [possible_sizes(pool, load.trained.generating, load.shape) for load in free]
-    return tuple(size for size in _powers(pool) if all(size in sizes for sizes in possible))
+    free = [
+        possible_sizes(pool, engines[role].devices, loads[role].shape)
+        for role, tensor in given.items()
+        if tensor is None
+    ]
+    sizes = [size for size in _powers(pool) if all(size in of_role for of_role in free)]
+    return [
+        {role: replace(engines[role], tensor=tensor or size) for role, tensor in given.items()}
+        # Without a free size one value is enough.
+        for size in (sizes if free else sizes[:1])
+    ]
+
+
+def _check_size(
+    fixed: Constraints, pool: Pool, shape: DecoderShape, engines: EngineStrategy, tensor: int
+) -> None:
+    """Refuse a size of engines that does not divide their devices, a node or the model."""
+    obstacle = _obstacle(tensor, pool, engines.devices, shape)
+    if obstacle is not None:
+        field = engine_size_field(fixed, engines) or "rollout.parallelism.tensor"
+        sizes = range(1, 1 + pool.devices_per_node)
+        usable = [size for size in sizes if is_possible(size, pool, engines.devices, shape)]
+        raise DoesNotDivide(
+            f"{field} cannot be {tensor}: got {obstacle}; choose "
+            f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
+            "planner chooses"
+        ).at("spec", *_location(field))
 
 
 def _location(field: str) -> list[str | int]:
@@ -134,13 +142,9 @@ def choose_generation(
         KvCacheTooSmall: a fixed cache below one longest sequence.
         DoesNotFit: nothing fits.
     """
-    sizes = engine_sizes(pool, tuple(loads.values()))
+    sizes = _sized(fixed, pool, loads, engines)
     tried: list[GenerationChoice] = []
-    for tensor in sizes:
-        sized = {
-            role: replace(engines[role], tensor=load.tensor or tensor)
-            for role, load in loads.items()
-        }
+    for sized in sizes:
         for choice in _choices(fixed, loads, sized, static):
             if choice.fits:
                 return choice
@@ -148,10 +152,9 @@ def choose_generation(
             tried.append(choice)
     # Without choices the fixed cache was too small for every size of engines.
     if not tried:
+        largest = {role: engine.mesh.tensor for role, engine in sizes[-1].items()}
         min_bytes, tensor = max(
-            (kv_bytes(load, tensor, 1), tensor)
-            for load in loads.values()
-            for tensor in [load.tensor or sizes[-1]]
+            (kv_bytes(loads[role], tensor, 1), tensor) for role, tensor in largest.items()
         )
         raise KvCacheTooSmall(
             f"rollout.kvCacheMemory is below one longest sequence: got "

@@ -13,7 +13,6 @@ from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.items import FLOAT32_BYTES, MIB, RoleModel
-from rlhf_planner.placement.parallelism import fixed_sizes
 from rlhf_planner.placement.placement import GroupMemory
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import PlanningProblem
@@ -113,12 +112,6 @@ class GenerationLoad:
     """Calls that generate, as far as the number of their prompts is bounded."""
     generation_mesh: Mesh | None = None
     """The ranks that generate, if they are not those that hold the model."""
-    tensor: int | None = None
-    """Ranks of an engine, if the manifest fixes them."""
-    tensor_field: str = "rollout.parallelism.tensor"
-    """The field of the manifest that fixes them."""
-    is_chosen: bool = False
-    """True if the planner chose them, by time."""
 
     @property
     def trained(self) -> TrainedModel:
@@ -272,8 +265,6 @@ def generation_load(
 ) -> GenerationLoad:
     """The load on the engines of one role."""
     workload = problem.workload
-    in_group, _ = fixed_sizes(problem, engines)
-    fixed_tensor = in_group or problem.fixed.engine_tensor
     return GenerationLoad(
         shape=model.shape,
         mesh=model.mesh,
@@ -285,11 +276,6 @@ def generation_load(
         calls=_calls_of(problem, model.role),
         engine=model.engine,
         generation_mesh=None if engines.devices.ranks == model.mesh.ranks else engines.devices,
-        tensor=engines.tensor or fixed_tensor,
-        tensor_field="rollout.parallelism.tensor"
-        if in_group is None
-        else f"placement.groups[{engines.group}].tensor",
-        is_chosen=engines.tensor is not None and fixed_tensor is None,
     )
 
 

@@ -20,7 +20,7 @@ from rlhf_api.spec.model_cut import divisors, uneven_pipeline, uneven_tensor
 from rlhf_api.spec.models import CUT_RULES
 from rlhf_flow.errors import DoesNotDivide, InvalidPlacement
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, RoleStrategy
-from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
+from rlhf_planner.problem.problem import Constraints, PlanningProblem, RoleSpec
 from rlhf_sizing.config import MEGATRON_FAMILIES
 
 
@@ -50,7 +50,7 @@ def cut_roles(
     }
     for role, strategy in cut_of.items():
         facts = problem.models[role]
-        in_group = any(fixed_sizes(problem, strategy))
+        in_group = any(fixed_sizes(problem.fixed, strategy))
         field = (
             f"placement.groups[{strategy.group}]"
             if in_group
@@ -65,13 +65,21 @@ def cut_roles(
 
 
 def fixed_sizes(
-    problem: PlanningProblem, strategy: RoleStrategy | EngineStrategy
+    fixed: Constraints, strategy: RoleStrategy | EngineStrategy
 ) -> tuple[int | None, int | None]:
     """Tensor ranks and stages that the group of `placement` fixes for its devices."""
     if strategy.group is None:
         return None, None
-    group = problem.fixed.placement.groups[strategy.group]
+    group = fixed.placement.groups[strategy.group]
     return group.tensor, group.pipeline
+
+
+def engine_size_field(fixed: Constraints, engines: EngineStrategy) -> str | None:
+    """The field of the manifest that fixes the size of engines. None: it is open."""
+    in_group, _ = fixed_sizes(fixed, engines)
+    if in_group is not None:
+        return f"placement.groups[{engines.group}].tensor"
+    return None if fixed.engine_tensor is None else "rollout.parallelism.tensor"
 
 
 def _cut_of(facts: RoleSpec, strategy: RoleStrategy) -> Cut:
@@ -105,7 +113,7 @@ def _problems(
         )
     cut = _cut_of(facts, strategy)
     uneven = (uneven_tensor(facts.shape, cut.tensor), uneven_pipeline(facts.shape, cut.pipeline))
-    in_group = zip(CUT_RULES, uneven, fixed_sizes(problem, strategy), strict=True)
+    in_group = zip(CUT_RULES, uneven, fixed_sizes(problem.fixed, strategy), strict=True)
     for rule, uneven_fields, fixed_size in in_group:
         for uneven_field in uneven_fields:
             # The error names the field that fixed the size: that of the group, if it has one.

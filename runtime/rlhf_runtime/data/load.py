@@ -11,7 +11,8 @@ from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_flow.step.columns import RESPONSE_TOKENS
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
+from rlhf_runtime.data.row_policy import PromptPolicy
 from rlhf_runtime.data.rows import Split, read_rows
 from rlhf_runtime.data.tokenizer import TextTokenizer
 

@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhf_api.gathering import raise_together
-from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import (
-    DataError,
-    EmptyDataset,
-    InvalidRow,
     MissingField,
-    PromptTooLong,
 )
 from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.row_policy import PromptPolicy, RowCounts, raise_row_errors
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     RowProblem,
@@ -39,24 +36,8 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 from rlhf_runtime.row_values import has_field
 
-# Maximum of rows that a message names; of the others it gives the number.
-MAX_NAMED_ROWS = 5
-
 BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
 """Selects the first of some batches, or all."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPolicy:
-    """Limits of rows, and whether a row beyond them is skipped or an error."""
-
-    max_prompt_tokens: int
-    max_answer_tokens: int | None
-    """None: answers may have any length, because no graph trains on them."""
-    on_invalid_row: OnInvalidRow
-    on_long_prompt: OnLongPrompt
-    max_text_tokens: int
-    """Length at which pretraining texts are truncated."""
 
 
 class _Candidate(NamedTuple):
@@ -117,7 +98,12 @@ def build_prompt_table(
         else:
             _tokenize_texts(candidates, tokenizer, policy.max_text_tokens, collected)
         collected.rows_read += len(batch)
-    _raise_errors(collected, source, split, policy)
+    raise_row_errors(
+        RowCounts(collected.rows_read, len(collected.rows), collected.invalid, collected.too_long),
+        source,
+        split,
+        policy,
+    )
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
         split=split,
@@ -303,74 +289,3 @@ def _lengths(column: Column) -> list[int]:
     assert column.lengths is not None
     lengths: list[int] = column.lengths.tolist()
     return lengths
-
-
-def _raise_errors(
-    collected: _Collected, source: DataSource, split: Split, policy: PromptPolicy
-) -> None:
-    """Raise all errors of the policy together."""
-    title, errors = f"data.{split.value}{_file_name(source)}", list[DataError]()
-    if collected.invalid and policy.on_invalid_row is OnInvalidRow.FAIL:
-        named = _first_few(f"row {row}: {why}" for row, why in collected.invalid)
-        errors.append(
-            InvalidRow(
-                f"{title} has {len(collected.invalid)} rows that cannot be used (rows count from "
-                f"0): got {named}; allowed {_allowed(source, policy)}; correct the rows or set "
-                "data.onInvalidRow: Skip"
-            )
-        )
-    if collected.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
-        named = _first_few(f"row {row} with {size} tokens" for row, size in collected.too_long)
-        row, num_tokens = max(collected.too_long, key=lambda long: long[1])
-        longest = (
-            f", the longest row {row} with {num_tokens}" if len(collected.too_long) > 1 else ""
-        )
-        errors.append(
-            PromptTooLong(
-                f"{title} has {len(collected.too_long)} prompts over the limit (rows count from "
-                f"0): got {named}{longest}; allowed rollout.maxPromptTokens = "
-                f"{policy.max_prompt_tokens}; raise it ({num_tokens} takes all), shorten the "
-                "prompts or set data.onLongPrompt: Skip"
-            ).at("spec", "rollout", "maxPromptTokens")
-        )
-    if not collected.rows and not errors:
-        errors.append(
-            EmptyDataset(
-                f"{title} has no usable rows: got {collected.rows_read} rows, "
-                f"{len(collected.invalid)} of them invalid and {len(collected.too_long)} too long; "
-                "add rows"
-            )
-        )
-    raise_together(errors)
-
-
-def _file_name(source: DataSource) -> str:
-    return "" if source.path is None else f" ({source.path})"
-
-
-def _allowed(source: DataSource, policy: PromptPolicy) -> str:
-    """Describe a valid row."""
-    if (texts := text_field(source)) is not None:
-        return f"in {texts} a text, not empty"
-    max_tokens = policy.max_answer_tokens
-    limit = ""
-    if max_tokens is not None:
-        limit = f" of at most rollout.maxResponseTokens = {max_tokens} tokens"
-    preferences = preference_fields(source)
-    if preferences is not None:
-        return (
-            f"in {preferences.chosen_field} and {preferences.rejected_field} two different answers"
-            f"{limit}, as texts or lists of messages, none empty, and finite numbers everywhere"
-        )
-    answer = f", answers{limit}" if limit else ""
-    return (
-        f"in {source.prompt_field} a text or a list of messages, not empty{answer}, and finite "
-        "numbers everywhere"
-    )
-
-
-def _first_few(rows: Iterable[str]) -> str:
-    """List the first few rows, and the number of all others."""
-    names = list(rows)
-    num_more = len(names) - MAX_NAMED_ROWS
-    return ", ".join(names[:MAX_NAMED_ROWS]) + (f" and {num_more} more" if num_more > 0 else "")

@@ -17,6 +17,11 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 METADATA = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000
 """Longest header of a safetensors file. Source: safetensors, MAX_HEADER_SIZE."""
+UNQUANTIZE = (
+    "GGUF files are quantized for inference: take the model's original in Hugging Face format, or "
+    "load the file by transformers (gguf_file=), copy the weights into a new model and save that"
+)
+"""Advice for a model that is a GGUF file."""
 _HEADER_ERRORS = (ValueError, RecursionError, TypeError, LookupError, AttributeError)
 """Exceptions from parsing bytes that are no header."""
 WEIGHT_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -39,10 +44,12 @@ def require_complete(folder: Path, title: str) -> None:
         # A few names only: a wrong path may be a large folder.
         with _os_errors(folder):
             present = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+        do = "copy the complete folder, or save the model again with save_pretrained"
+        if any(name.endswith(".gguf") for name in present.split(", ")):
+            do = UNQUANTIZE
         raise ModelIncomplete(
             f"{title} is not a complete model: got {folder} with {present}, missing "
-            f"{', '.join(missing)}; copy the complete folder, or save the model again with "
-            "save_pretrained"
+            f"{', '.join(missing)}; {do}"
         )
     read_object(folder / CONFIG_FILE)
     _check_weight_files(folder)

@@ -46,10 +46,15 @@ def _local(path: str) -> Path:
     except OSError as error:
         kind = error.strerror or str(error)
     if kind:
+        do = (
+            "correct the path, mount the volume that holds it, or use huggingFace for an id on the "
+            "hub"
+        )
+        if path.endswith(".gguf"):
+            do = f"{folder.UNQUANTIZE}, and name its folder"
         raise ModelNotFound(
             f"the model's path is not a folder: got {path} ({kind}), allowed a folder in Hugging "
-            "Face format that the workers can read; correct the path, mount the volume that holds "
-            "it, or use huggingFace for an id on the hub"
+            f"Face format that the workers can read; {do}"
         )
     folder.require_complete(folder_path, f"the model at {path}")
     return folder_path.resolve()

@@ -31,7 +31,7 @@ def kl_estimate(
 
     With d = log_probs - reference_log_probs: k1 = d (unbiased, may be negative), k2 = d^2 / 2
     (biased, never negative), k3 = exp(-d) + d - 1 (unbiased, never negative). In k3 d is clamped to
-    +-20 against overflow.
+    +-20 against overflow. K3_CORRECTED is k3; see `corrected_kl`.
 
     Args:
         log_probs: the policy's log-probabilities of the sampled tokens, any shape.
@@ -51,6 +51,23 @@ def kl_estimate(
     bounded = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     # expm1 keeps the digits that exp(-d) - 1 loses for small d.
     return torch.expm1(-bounded) + bounded
+
+
+def corrected_kl(
+    estimates: Float[Tensor, "*tokens"], ratios: Float[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
+    """Weight estimates by the ratio of each token's probability, so that their mean gradient is
+    that of KL(policy, reference).
+
+    The mean over samples has a gradient of its own, as the samples depend on the policy. The ratio
+    has that gradient, and it also corrects for samples of an earlier policy.
+
+    Args:
+        estimates: by k3.
+        ratios: log-ratios of the policy to the one that sampled, as `log_ratios` computes them;
+            clamped to +-20 against overflow.
+    """
+    return ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * estimates
 
 
 class TokenPolicyLoss(NamedTuple):

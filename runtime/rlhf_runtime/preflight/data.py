@@ -48,12 +48,16 @@ def check_data(
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return
+    tables: dict[Split, PromptTable] = {}
     for split, source in sources_in_use(spec, use).items():
         with findings.about("spec", "data", split.value):
             if reason := _reason_unchecked(split, source, seconds):
                 findings.unchecked.append(f"data.{split.value}: {reason}")
             else:
-                _check_source(spec, split, source, use, tokenizer, seconds, findings)
+                table = _check_source(spec, split, source, use, tokenizer, seconds, findings)
+                if source.builtin is None and table is not None:
+                    tables[split] = table
+    findings.warnings += _overlap(tables)
 
 
 def _check_source(
@@ -64,8 +68,11 @@ def _check_source(
     tokenizer: TextTokenizer,
     seconds: float | None,
     findings: Findings,
-) -> None:
-    """Check the rows of one source; for arguments see `check_data`.
+) -> PromptTable | None:
+    """Check and return the rows of one source; for arguments see `check_data`.
+
+    Returns:
+        None if the time limit ended before a usable row.
 
     Raises:
         DataError: an error in the rows.
@@ -81,14 +88,30 @@ def _check_source(
             check_fields(spec, table, findings)
         if not limit.is_late:  # all rows are there to be counted
             check_rows(spec, table, use)
+        return table
     except EmptyDataset:
-        if not limit.is_late:  # later rows may be valid
+        if not limit.is_late:
             raise
+        return None  # later rows may be valid
     finally:
         if limit.is_late:
             # Also after an error, which concerns only the rows before the limit.
             text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
+
+
+def _overlap(tables: Mapping[Split, PromptTable]) -> list[str]:
+    """A warning if prompts of the evaluation are also trained on."""
+    if not tables.keys() >= {Split.TRAIN, Split.EVALUATION}:
+        return []
+    trained, evaluated = set(tables[Split.TRAIN].texts), tables[Split.EVALUATION].texts
+    shared = sum(text in trained for text in evaluated)
+    if not shared:
+        return []
+    return [
+        f"{shared:,} of {len(evaluated):,} prompts of data.evaluation are also in data.train: the "
+        "evaluation measures what was learned by heart; take other rows for one of them"
+    ]
 
 
 def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:

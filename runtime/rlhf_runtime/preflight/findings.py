@@ -21,6 +21,8 @@ class Findings:
     """Errors, which prevent a run."""
     facts: list[str] = field(default_factory=list)
     """Results, one sentence each."""
+    warnings: list[str] = field(default_factory=list)
+    """Things that are valid and probably not meant, one sentence each."""
     unchecked: list[str] = field(default_factory=list)
     """Checks that are left to workers, with the reason, one sentence each."""
 

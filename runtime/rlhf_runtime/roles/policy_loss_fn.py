@@ -20,6 +20,7 @@ from rlhf_runtime.numerics.losses import (
     aggregate,
     cispo_loss,
     clipped_policy_loss,
+    corrected_kl,
     importance_weights,
     kl_estimate,
     log_ratios,
@@ -109,6 +110,8 @@ class PolicyLossFn:
         if inputs.reference_log_probs is not None:
             assert self._loss.kl_estimator is not None
             kl = kl_estimate(log_probs, inputs.reference_log_probs, self._loss.kl_estimator)
+            if self._loss.kl_estimator is KlEstimator.K3_CORRECTED:
+                kl = corrected_kl(kl, log_ratios(log_probs, inputs.old_log_probs))
             losses = losses + self._loss.kl_coefficient * kl
             self._record("kl", kl, inputs)
         self._record("entropy", entropy, inputs)

@@ -9,7 +9,8 @@ import pytest
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
 from rlhf_runtime.data.errors import InvalidRow, MissingField
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
+from rlhf_runtime.data.prompts import build_prompt_table
+from rlhf_runtime.data.row_policy import PromptPolicy
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 

@@ -21,7 +21,8 @@ from rlhf_runtime.data.errors import (
     PromptTooLong,
 )
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.prompts import BatchLimit, PromptPolicy, build_prompt_table
+from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
+from rlhf_runtime.data.row_policy import PromptPolicy
 from rlhf_runtime.data.rows import CHUNK_ROWS, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
@@ -138,8 +139,23 @@ def test_unusable_rows_are_named_or_skipped(
 
 
 def test_only_the_first_unusable_rows_are_named(tokenizer: TextTokenizer) -> None:
-    with pytest.raises(InvalidRow, match="has 9 rows.*row 4: .* and 4 more"):
+    with pytest.raises(InvalidRow, match=r"has 9 rows.*rows 0, 1, 2, 3, 4 and 4 more: prompt is"):
         build([{"prompt": None}] * 9, tokenizer)
+    faults = [None, 1, 1.5, True, {}, b"", ""]
+    named = r"got row 0: .*, rows 1, 7: prompt is of type int, .*, row 4: .* and 2 more; allowed"
+    with pytest.raises(InvalidRow, match=named):
+        build([{"prompt": fault} for fault in [*faults, 2]], tokenizer)
+
+
+def test_a_problem_of_all_rows_is_not_sought_in_the_rows(chat_tokenizer: TextTokenizer) -> None:
+    refusing = "{{ raise_exception('no system') if messages[0].role == 'system' }}"
+    (chat_tokenizer.folder / "chat_template.jinja").write_text(refusing)
+    rows, tokenizer = [{"prompt": "1="}] * 7, TextTokenizer(chat_tokenizer.folder)
+    with pytest.raises(InvalidRow) as caught:
+        build(rows, tokenizer, system_prompt="sort")
+    text = str(caught.value)
+    assert "has 7 rows" in text and "no system" in text and "Skip" not in text
+    assert "change the template, the settings of data or the rows" in text
 
 
 def test_long_prompts_are_named_or_skipped(tokenizer: TextTokenizer) -> None:

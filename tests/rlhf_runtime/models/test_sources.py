@@ -42,6 +42,16 @@ def resolve(tmp_path: Path, **source: str) -> Path:
     return resolve_model(ModelSource.model_validate(source), 0, tmp_path / "work")
 
 
+def test_a_gguf_file_is_named_as_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "model.Q4.gguf"
+    file.parent.mkdir()
+    file.write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFound, match="model.Q4.gguf .a file.*quantized for inference"):
+        resolve(tmp_path, path=str(file))
+    with pytest.raises(ModelIncomplete, match="with model.Q4.gguf, missing.*for inference"):
+        resolve(tmp_path, path=str(file.parent))
+
+
 @pytest.fixture
 def model(tmp_path: Path, tiny_llama: Path) -> Path:
     """A copy of the builtin model that a test may damage."""

@@ -107,7 +107,7 @@ class Plain:
             losses = losses - loss.entropy_coefficient * self.entropy(row)
             if with_reference:
                 assert loss.kl_estimator is not None
-                losses = losses + loss.kl_coefficient * self.kl(row, loss.kl_estimator)
+                losses = losses + loss.kl_coefficient * self.kl(row, loss.kl_estimator, old)
             return losses
 
         return of_row
@@ -126,13 +126,16 @@ class Plain:
             return True
         return 1 / threshold <= float(difference.mean().exp()) <= threshold
 
-    def kl(self, row: int, estimator: KlEstimator) -> torch.Tensor:
+    def kl(self, row: int, estimator: KlEstimator, old: str) -> torch.Tensor:
         difference = self.log_probs(row) - self.row("reference_log_probs", row)
         if estimator is KlEstimator.K1:
             return difference
         if estimator is KlEstimator.K2:
             return difference**2 / 2
-        return (-difference).exp() - 1 + difference
+        estimates = (-difference).exp() - 1 + difference
+        if estimator is KlEstimator.K3_CORRECTED:
+            estimates = (self.log_probs(row) - self.row(old, row)).exp() * estimates
+        return estimates
 
     def value_losses(self, loss: ValueLoss) -> RowLosses:
         def of_row(row: int) -> torch.Tensor:

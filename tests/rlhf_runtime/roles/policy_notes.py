@@ -50,7 +50,7 @@ class Notes:
             self._add("actor/log_prob_difference_mean", difference)
             if self._with_reference:
                 assert loss.kl_estimator is not None
-                self._add("actor/kl", at.kl(row, loss.kl_estimator))
+                self._add("actor/kl", at.kl(row, loss.kl_estimator, loss.old_log_probs))
 
     def _add(self, name: str, values: torch.Tensor) -> None:
         self._values.setdefault(name, []).append(values)

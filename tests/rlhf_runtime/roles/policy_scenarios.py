@@ -174,6 +174,7 @@ GRPO_SETTINGS: dict[str, dict[str, Any]] = {
     "sequence mean": {"lossAggregation": "SequenceMeanTokenMean", "klCoefficient": 0.2},
     "fixed length": {"lossAggregation": "SequenceMeanFixedLength", "clipRangeHigh": 0.4},
     "entropy bonus": {"entropyCoefficient": 0.1, "klCoefficient": 0.1, "klEstimator": "K3"},
+    "corrected kl": {"klCoefficient": 0.5, "klEstimator": "K3Corrected"},
     "dual clip, k2": {"dualClip": 1.5, "klCoefficient": 0.5, "klEstimator": "K2"},
     "GSPO": {"objective": "GSPO", "clipRange": 0.05, "epochsPerBatch": 2},
     "CISPO": {"objective": "CISPO", "clipRange": 0.3, "clipRangeHigh": 0.1, "epochsPerBatch": 2},

@@ -68,7 +68,7 @@ LOSSES: tuple[Loss, ...] = (
 )
 SETTINGS: tuple[Loss, ...] = (
     *(clipped(aggregation=mode) for mode in OTHER_MODES),
-    *(clipped(kl_estimator=k, **REFERENCE) for k in (KlEstimator.K2, KlEstimator.K3)),
+    *(clipped(kl_estimator=k, **REFERENCE) for k in KlEstimator if k is not KlEstimator.K1),
     clipped(entropy_coefficient=0.1, dual_clip=1.5),
     clipped(rejection_threshold=1.1, epochs_per_batch=2),
     *(ValueLoss("reward_valid", "critic_values", aggregation=mode) for mode in OTHER_MODES),

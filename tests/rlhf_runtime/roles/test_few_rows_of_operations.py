@@ -58,11 +58,12 @@ from .plain_operations import PLAIN_FORMS, PlainBatch
 
 SCORED = ("reward_scores", "reward_valid")
 REFERENCE = "reference_log_probs"
+IN_REWARDS = [k for k in KlEstimator if k is not KlEstimator.K3_CORRECTED]
 OPERATIONS: tuple[Operation, ...] = (
     TokenRewards("reward_scores"),
     *(
         TokenRewards("reward_scores", 0.1, kl_estimator=k, reference_log_probs=REFERENCE)
-        for k in KlEstimator
+        for k in IN_REWARDS
     ),
     Gae(0.9, 0.8, values="critic_values"),
     RewardsToGo(0.9),
@@ -73,7 +74,7 @@ OPERATIONS: tuple[Operation, ...] = (
         for by_std in (True, False)
     ),
     AboveBaseline(*SCORED),
-    *(PenalizedScores("reward_scores", 0.1, REFERENCE, kl_estimator=k) for k in KlEstimator),
+    *(PenalizedScores("reward_scores", 0.1, REFERENCE, kl_estimator=k) for k in IN_REWARDS),
     OverlongPenalty("reward_scores", longest=MAX_RESPONSE, margin=MAX_RESPONSE),
     OverlongPenalty("reward_scores", longest=1, margin=1),
     MixedGroups(*SCORED),

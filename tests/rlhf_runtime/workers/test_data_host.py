@@ -12,7 +12,8 @@ from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.data.load import DataUse, load_prompts
-from rlhf_runtime.data.prompts import PromptPolicy, build_prompt_table
+from rlhf_runtime.data.prompts import build_prompt_table
+from rlhf_runtime.data.row_policy import PromptPolicy
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.workers.activity import ActivityServer

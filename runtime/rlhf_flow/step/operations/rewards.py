@@ -58,7 +58,7 @@ class TokenRewards(ColumnSettings):
         is_weight = is_number(coefficient)
         check(owner, "kl_coefficient", coefficient, is_weight, "a number of at least 0")
         if self.kl_estimator is not None:
-            check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+            _check_estimator(owner, self.kl_estimator)
         # Before the names of columns, whose check would refuse a missing reference less clearly.
         if coefficient > 0:
             check_kl_penalty(owner, self.reference_log_probs, self.kl_estimator)
@@ -104,7 +104,7 @@ class PenalizedScores(ColumnSettings):
         # Without a penalty the step can read the scores themselves.
         is_weight = is_number(coefficient) and coefficient > 0
         check(owner, "kl_coefficient", coefficient, is_weight, "a number above 0")
-        check_member(owner, "kl_estimator", self.kl_estimator, KlEstimator)
+        _check_estimator(owner, self.kl_estimator)
 
 
 @checked_settings
@@ -185,6 +185,18 @@ class WeightedSum(ColumnSettings):
         for name in self.terms:
             yield ColumnInput(name, Reads(frozenset({Kind.SCORES})), "terms")
         yield from super().inputs()
+
+
+def _check_estimator(owner: str, estimator: KlEstimator) -> None:
+    """Refuse what is no estimator for rewards.
+
+    Raises:
+        FlowError: it is none.
+    """
+    check_member(owner, "kl_estimator", estimator, KlEstimator)
+    # It corrects a gradient, and rewards have none.
+    is_value = estimator is not KlEstimator.K3_CORRECTED
+    check(owner, "kl_estimator", estimator, is_value, "KlEstimator.K1, K2 or K3 in rewards")
 
 
 def check_kl_penalty(
