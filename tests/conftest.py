@@ -1,4 +1,4 @@
-"""Fixtures that tests of several packages share, and what makes tests fit any machine."""
+"""Fixtures of several packages, and settings that fit tests to any machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """How many processes `-n auto`, which is what `make test` says, shares the tests among."""
+    """Number of processes under `-n auto`."""
+    # `make test` says auto.
     return num_processes(config)
 
 

@@ -1,4 +1,4 @@
-"""How thoroughly a session tests: at every save, in every change, or at night.
+"""Depth of a session's tests: at every save, in every change, or at night.
 
 `--quick` leaves out what starts heavy processes or is slow, and draws fewer examples. `--nightly`
 adds the tests marked nightly, and draws more.
@@ -16,11 +16,11 @@ LEFT_OUT_BY_QUICK = ("ray", "cluster", "e2e", "gpu", "slow")
 """Marks of tests that start heavy processes or take long."""
 NIGHTLY = "nightly"
 DEFAULT_EXAMPLES = 100
-"""Examples of a property that does not say how many."""
+"""Examples of a property without a number of its own."""
 
-
+# A variable of the environment: processes that tests start must agree.
 FACTOR = "RLHF_TEST_EXAMPLES_FACTOR"
-"""Variable with the factor on numbers of examples: processes that tests start must agree."""
+"""Variable with the factor on numbers of examples."""
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def choose_depth(config: pytest.Config) -> None:
-    """Set how many examples are drawn."""
+    """Set the number of examples."""
     if config.option.quick and config.option.nightly:
         raise pytest.UsageError("got --quick and --nightly, allowed one of them")
     os.environ[FACTOR] = "0.2" if config.option.quick else "10" if config.option.nightly else "1"
@@ -51,15 +51,12 @@ def choose_depth(config: pytest.Config) -> None:
 
 
 def examples(usual: int) -> int:
-    """Number of examples to draw where a usual session draws so many."""
+    """Scale the number of examples of a usual session."""
     return max(1, round(usual * _factor()))
 
 
 def sample(row: int, columns: Sequence[T], usual: int) -> Sequence[T]:
     """Choose the cells of a matrix's row that this session runs: all of them at night.
-
-    By day `usual` cells at equal distances. They shift from row to row, so that the rows together
-    cover every column.
 
     Args:
         row: number of the row.
@@ -69,6 +66,7 @@ def sample(row: int, columns: Sequence[T], usual: int) -> Sequence[T]:
     number = len(columns)
     if _factor() > 1 or usual >= number:
         return columns
+    # Cells at equal distances, which shift from row to row: together the rows cover every column.
     chosen = {(row + cell * number // usual) % number for cell in range(usual)}
     return [column for index, column in enumerate(columns) if index in chosen]
 

@@ -48,7 +48,7 @@ MARKS = {
     Heavy.OPERATOR: ("cluster", "e2e"),
     Heavy.POD: ("e2e",),
 }
-"""A test that starts one of a kind has one of these marks."""
+"""Marks by kind; a test that starts such a process has one of them."""
 
 
 @dataclass
@@ -66,28 +66,24 @@ _UNREPORTED = Starts()
 
 
 def count_start(kind: Heavy, number: int = 1, *, shared: bool = False) -> None:
-    """Count processes that were started.
-
-    A shared one counts for the session: which suite asks for it first depends on the selection.
-    """
+    """Count started processes; a shared one counts for the session."""
+    # Which suite needs a shared one first depends on the selection of tests.
     if number:
         # A report of pytest-xdist carries plain strings only.
         (_UNREPORTED.shared if shared else _UNREPORTED.own)[kind.value] += number
 
 
-def take_starts() -> Starts:
+def pop_starts() -> Starts:
     """Return the starts since the last call."""
-    taken = Starts(_UNREPORTED.own.copy(), _UNREPORTED.shared.copy())
+    starts = Starts(_UNREPORTED.own.copy(), _UNREPORTED.shared.copy())
     _UNREPORTED.own.clear()
     _UNREPORTED.shared.clear()
-    return taken
+    return starts
 
 
 def check_mark(item: pytest.Item) -> None:
-    """Fail a test that started something heavy without a mark for it.
-
-    `-m` and `--quick` leave out heavy tests by their marks, so marks must be true.
-    """
+    """Fail a test that started a heavy process without a mark for it."""
+    # `-m` and `--quick` leave out heavy tests by their marks, so marks must be true.
     for kind in (*_UNREPORTED.own, *_UNREPORTED.shared):
         marks = MARKS[Heavy(kind)]
         if not any(item.get_closest_marker(mark) for mark in marks):
@@ -98,7 +94,7 @@ def check_mark(item: pytest.Item) -> None:
 
 
 def excesses(name: str, starts: Mapping[str, int], budget: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line for each kind that was started more often than the budget allows."""
+    """Yield a line per kind whose starts exceed the budget."""
     for kind, number in sorted(starts.items()):
         if number > budget.get(kind, 0):
             yield (

@@ -9,7 +9,7 @@ import yaml
 
 
 def config(server: str, namespace: str | None = None, **user: str) -> dict[str, Any]:
-    """A kubeconfig of one context, here."""
+    """Kubeconfig with one context, `here`."""
     context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
     return {
         "apiVersion": "v1",
@@ -22,6 +22,6 @@ def config(server: str, namespace: str | None = None, **user: str) -> dict[str, 
 
 
 def written(path: Path, document: dict[str, Any]) -> Path:
-    """The file that it was written to."""
+    """Write a kubeconfig; returns its file."""
     path.write_text(yaml.safe_dump(document))
     return path

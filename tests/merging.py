@@ -8,7 +8,7 @@ from typing import Any
 
 
 def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
-    """Maps are merged; everything else is replaced."""
+    """Merge maps; everything else is replaced."""
     for key, value in change.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             merge(into[key], value)

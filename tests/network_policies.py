@@ -1,7 +1,7 @@
-"""What NetworkPolicies let through: their semantics, for clusters that enforce none.
+"""Semantics of NetworkPolicies, for clusters that enforce none.
 
-A connection needs the consent of both ends. A pod that no policy selects, in a direction, admits
-everything there; one that is selected admits what any rule of any of these policies names.
+A connection needs the consent of both ends. A pod that no policy selects in a direction admits
+everything there; a selected one admits the connections that a rule of any of these policies names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any, Literal
 
 Policy = Mapping[str, Any]
-"""A NetworkPolicy as the API server has it."""
+"""NetworkPolicy object."""
 Direction = Literal["Ingress", "Egress"]
 
 
@@ -23,9 +23,9 @@ class Pod:
     namespace: str
     labels: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of its named ports."""
+    """Numbers of named ports."""
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
-    """Those of its namespace besides kubernetes.io/metadata.name."""
+    """Labels of the namespace besides kubernetes.io/metadata.name."""
 
     @property
     def labels_of_namespace(self) -> Mapping[str, str]:
@@ -49,10 +49,10 @@ def admitted(
     port: int,
     protocol: str = "TCP",
 ) -> bool:
-    """Whether a connection from source to a port of target comes about."""
-    known = list(policies)
-    leaves = _consents(known, "Egress", source, target, target, port, protocol)
-    return leaves and _consents(known, "Ingress", target, source, target, port, protocol)
+    """True if a connection from source to a port of target is admitted."""
+    all_policies = list(policies)
+    leaves = _consents(all_policies, "Egress", source, target, target, port, protocol)
+    return leaves and _consents(all_policies, "Ingress", target, source, target, port, protocol)
 
 
 def _consents(
@@ -64,10 +64,10 @@ def _consents(
     port: int,
     protocol: str,
 ) -> bool:
-    """Whether the policies of one end let the other one through."""
+    """True if the policies of one end admit the other one."""
     if isinstance(pod, Outside):
         return True
-    own = [each for each in policies if _selects(each, pod) and direction in _directions(each)]
+    own = [p for p in policies if _selects(p, pod) and direction in _directions(p)]
     word, peers = ("ingress", "from") if direction == "Ingress" else ("egress", "to")
     return not own or any(
         _some_peer(rule.get(peers), policy, peer)
@@ -84,13 +84,14 @@ def _selects(policy: Policy, pod: Pod) -> bool:
 
 
 def _directions(policy: Policy) -> list[str]:
-    """Without policyTypes: always Ingress, and Egress where there are such rules."""
+    """Directions that a policy restricts."""
+    # Without policyTypes: always Ingress, and Egress if there are egress rules.
     stated: list[str] | None = policy["spec"].get("policyTypes")
     return stated or ["Ingress", *(["Egress"] if policy["spec"].get("egress") else [])]
 
 
 def _some_peer(peers: list[Any] | None, policy: Policy, end: End) -> bool:
-    """No peers are all of them."""
+    # Without peers a rule admits all.
     return not peers or any(_is_peer(peer, policy, end) for peer in peers)
 
 
@@ -113,7 +114,7 @@ def _in_block(block: Mapping[str, Any], address: str) -> bool:
 
 
 def _some_port(ports: list[Any] | None, target: End, number: int, protocol: str) -> bool:
-    """No ports are all of them."""
+    # Without ports a rule admits all.
     return not ports or any(_is_port(port, target, number, protocol) for port in ports)
 
 
@@ -127,14 +128,14 @@ def _is_port(port: Mapping[str, Any], target: End, number: int, protocol: str) -
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """An empty selector matches everything."""
+    # An empty selector matches everything.
     equal = all(labels.get(key) == value for key, value in _items(selector, "matchLabels"))
-    return equal and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+    return equal and all(_holds(e, labels) for e in selector.get("matchExpressions") or ())
 
 
 def _items(selector: Mapping[str, Any], key: str) -> Iterable[tuple[str, str]]:
-    found: Mapping[str, str] = selector.get(key) or {}
-    return found.items()
+    pairs: Mapping[str, str] = selector.get(key) or {}
+    return pairs.items()
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""A real server of S3's protocol on this machine, for tests of what is kept in object stores."""
+"""A real server of S3's protocol on this machine, for tests of object stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from s3fs import S3FileSystem
 
 @contextmanager
 def s3_bucket() -> Iterator[str]:
-    """The address of an empty bucket; the environment says where its server is."""
+    """Run a server with an empty bucket; yields its address and sets the environment."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

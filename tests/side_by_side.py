@@ -1,7 +1,7 @@
-"""Two processes that share a session's tests: what waits runs beside what computes.
+"""Two processes that share a session's tests: tests that wait run beside tests that compute.
 
-pytest-xdist starts the processes and collects what they report. Here is which test goes where, by
-the workers of the suites; how progress is shown; and that an interrupted session cleans up.
+pytest-xdist starts the processes and collects their reports. This module assigns tests by the
+workers of suites, shows progress, and cleans up after an interrupted session.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from xdist.workermanage import WorkerController
 
 from .suites import WORKERS, Suite, suite_of, workers_of
 
+# A process begins a test when it knows the next one: fixtures end by it.
 AHEAD = 2
-"""Tests that a process has been sent: it begins one when it knows the next, for fixtures' ends."""
+"""Tests that are sent to a process ahead."""
 QUICK_PROCESSES = 2
 END_SECONDS = 120.0
-"""How long the fixtures of an interrupted process may take to end what they started."""
+"""Limit of the time in which fixtures of an interrupted process end."""
 
 
 def num_processes(config: pytest.Config) -> int:
-    """One for each worker that the arguments lead to, if there are several; two for quick tests.
-
-    So a few tests run as ever: in one process, in order, with output and debugger.
-    """
+    """Number of workers of the selected suites, if there are several; two for quick tests."""
+    # A few tests run in one process, in order, with output and debugger.
     if config.option.capture == "no":
         return 0
     if config.option.quick:
@@ -39,28 +38,28 @@ def num_processes(config: pytest.Config) -> int:
 
 
 class SuiteScheduling(LoadScheduling):
-    """Gives each process the tests of its own worker, in order; then those that any may run.
+    """Gives a process the tests of its own worker, in order; then tests without a worker.
 
-    The latter by whole files, whose fixtures then start once, the longest suites first.
+    The latter by files, so that fixtures start once, and the longest suites first.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
         self._numbers: dict[WorkerController, int] = {}
         self._suites: list[Suite] = []
-        """The suite of each test of the collection."""
+        """Suites of the collected tests."""
         self._present: list[str] = []
-        """Workers that have tests in the collection."""
+        """Workers with collected tests."""
         self._begun: dict[str, int] = {}
-        """Number of the process that has begun a file."""
+        """Number of the process that began a file."""
 
     def add_node(self, node: WorkerController) -> None:
         super().add_node(node)
-        taken = self._numbers.values()
-        self._numbers[node] = min(set(range(len(taken) + 1)) - set(taken))
+        used = self._numbers.values()
+        self._numbers[node] = min(set(range(len(used) + 1)) - set(used))
 
     def remove_node(self, node: WorkerController) -> str | None:
-        del self._numbers[node]  # the one that replaces it takes its number, and so its tests
+        del self._numbers[node]  # its replacement gets its number, and so its tests
         return super().remove_node(node)
 
     def schedule(self) -> None:
@@ -81,19 +80,19 @@ class SuiteScheduling(LoadScheduling):
         while len(self.node2pending[node]) < AHEAD:
             test = self._next(node)
             if test is None:
-                node.shutdown()  # once it has run what it was sent
+                node.shutdown()  # after its pending tests
                 return
             self.pending.remove(test)
             self.node2pending[node].append(test)
             node.send_runtest_some([test])
 
     def _turn(self, test: int) -> tuple[bool, float]:
-        """The key that pending tests are sorted by: those of workers, then the longest suites."""
+        """Sort key of pending tests: those of workers, then the longest suites."""
         suite = self._suites[test]
         return (True, -suite.seconds) if suite.worker is None else (False, 0.0)
 
     def _next(self, node: WorkerController) -> int | None:
-        """The first test of the process's own worker, else the first that any process may run."""
+        """First test of the process's own worker, else the first without a worker."""
         assert self.collection is not None
         number = self._numbers[node]
         own = self._present[number % self.numnodes :: self.numnodes]
@@ -109,7 +108,7 @@ class SuiteScheduling(LoadScheduling):
 
 
 class SideBySide:
-    """The hooks of a session whose tests run in several processes, in the one that shows them."""
+    """Hooks of a session with several processes, in the one that shows results."""
 
     def __init__(self, config: pytest.Config) -> None:
         terminal = config.pluginmanager.getplugin("terminalreporter")
@@ -128,7 +127,7 @@ class SideBySide:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, Any, tuple[str, Any, Any]]:
-        """No letter for each test: letters of several files would be mixed."""
+        # No letter per test: letters of several files would be mixed.
         category, letter, word = yield
         return (category, "" if self._files else letter, word)
 
@@ -138,7 +137,7 @@ class SideBySide:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Let each process end what its fixtures have started, also after Ctrl-C reached it."""
+        """Let fixtures of all processes end, also after Ctrl-C."""
         for node in self._nodes:
             node.shutdown()
         for node in self._nodes:
@@ -148,17 +147,17 @@ class SideBySide:
 
 @dataclass
 class FileLines:
-    """A line for each test that fails, at once, and one for each file whose tests have ended."""
+    """Prints a line per failed test at once, and a line per finished file."""
 
     terminal: pytest.TerminalReporter
     tests: Counter[str] = field(default_factory=Counter)
-    """Tests of each file."""
+    """Numbers of tests by file."""
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     seconds: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Note what one phase of a test came to."""
+        """Record the report of one phase of a test."""
         file = file_of(report.nodeid)
         self.seconds[file] += report.duration  # type: ignore[assignment]
         if report.when == "call" or not report.passed:
@@ -180,5 +179,5 @@ class FileLines:
 
 
 def file_of(nodeid: str) -> str:
-    """The file that a test is in."""
+    """File of a test."""
     return nodeid.partition("::")[0]

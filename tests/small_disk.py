@@ -1,4 +1,4 @@
-"""A file system that is soon full: mounted where only some processes see it."""
+"""A small file system, mounted where only some processes see it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class SmallDisk:
 
     folder: Path
     inside: tuple[str, ...]
-    """Words before a command that is to see it."""
+    """Words before a command that sees the folder."""
     root: Path
-    """Where this process sees what is in it."""
+    """Root of the other mount namespace, for this process."""
 
     @property
     def seen(self) -> Path:
-        """The folder, as this process sees it."""
+        """Path of the folder for this process."""
         return self.root / self.folder.relative_to("/")
 
     def resize(self, mebibytes: int) -> None:
-        """Give it another size."""
+        """Change the size."""
         words = ["mount", "-o", f"remount,size={mebibytes}m", str(self.folder)]
         subprocess.run([*self.inside, *words], check=True)
 
     def fill(self) -> bool:
-        """Take all that is free at the moment; returns that nothing is."""
+        """Fill all free space; returns True."""
         with (self.seen / FILLER).open("ab", buffering=0) as file:
             try:
                 while True:
@@ -46,13 +46,13 @@ class SmallDisk:
                 return True
 
     def empty(self) -> None:
-        """Give back what `fill` took."""
+        """Free the space that `fill` took."""
         (self.seen / FILLER).unlink()
 
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: int) -> Iterator[SmallDisk]:
-    """A new one, for processes that are started inside of it."""
+    """Mount a small disk for processes that are started inside."""
     folder.mkdir()
     script = 'mount -t tmpfs -o size="$1"m tmpfs "$2" && echo mounted && read -r _'
     holder = subprocess.Popen(

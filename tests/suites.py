@@ -1,7 +1,7 @@
 """Suites of tests: the folders and files that `[tool.suites]` in pyproject.toml names.
 
-Each has a budget of seconds, and one of heavy starts. Those that name a worker share its fixtures:
-the one control plane of a session (`cluster`), or Ray and a standing fork server (`ray`).
+A suite has a budget of seconds, and one of heavy starts. Suites with a worker share its fixtures:
+the control plane of a session (`cluster`), or Ray and a fork server (`ray`).
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from typing import Any
 
 import pytest
 
-from .heavy_starts import Starts, check_mark, excesses, take_starts
+from .heavy_starts import Starts, check_mark, excesses, pop_starts
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = ("ray", "cluster")
-"""Whose tests stay in one process, and in their order."""
+"""Workers: tests of one run in one process, and in order."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What is run, how long it may take, and where."""
+    """Tests below a path, with budgets and worker."""
 
     path: PurePosixPath
     seconds: float
-    """What all of its tests may take, on two idle cores, beside the other worker's."""
+    """Budget of seconds for all tests, on two idle cores, beside the other worker's."""
     worker: str | None = None
-    """The process that runs it; without one any process that has nothing else to do runs whole
-    files of it."""
+    """Process that runs the suite. None: any idle process runs its files."""
     starts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """The most heavy starts of each kind."""
+    """Limits of heavy starts, by kind."""
 
-    def holds(self, path: PurePosixPath) -> bool:
-        """Whether a file or folder is of this suite, if no other suite says so more exactly."""
+    def contains(self, path: PurePosixPath) -> bool:
+        """True if a file or folder is at or below the suite's path."""
         return path == self.path or self.path in path.parents
 
 
@@ -50,44 +49,45 @@ def _tables() -> dict[str, Any]:
 
 @cache
 def suites() -> tuple[Suite, ...]:
-    """All of them; a suite within another one comes before it."""
+    """All suites; a suite within another one comes first."""
     table = _tables()["suites"]
-    found = [Suite(PurePosixPath(path), **settings) for path, settings in table.items()]
-    return tuple(sorted(found, key=lambda suite: -len(suite.path.parts)))
+    unsorted = [Suite(PurePosixPath(path), **settings) for path, settings in table.items()]
+    return tuple(sorted(unsorted, key=lambda suite: -len(suite.path.parts)))
 
 
 @cache
 def shared_starts() -> Mapping[str, int]:
-    """The most heavy starts of a session that serve several suites."""
+    """Limits of a session's heavy starts that serve several suites, by kind."""
     starts: dict[str, int] = _tables()["shared-starts"]
     return starts
 
 
 def suite_of(nodeid: str) -> Suite:
-    """The suite of a test, a file or a folder."""
+    """Suite of a test, a file or a folder."""
     path = PurePosixPath(nodeid.partition("::")[0])
     for suite in suites():
-        if suite.holds(path):
+        if suite.contains(path):
             return suite
     raise pytest.UsageError(f"{path}: of no suite: name it in pyproject.toml, [tool.suites]")
 
 
 def workers_of(arguments: Iterable[str], folder: Path) -> set[str]:
-    """Workers that have a suite at or below what pytest was told to run, from that folder."""
-    found = set()
+    """Workers of suites at or below pytest's arguments, which are relative to `folder`."""
+    workers = set()
     for argument in arguments:
-        place = (folder / argument.partition("::")[0]).resolve()
-        path = PurePosixPath(os.path.relpath(place, ROOT))
+        absolute = (folder / argument.partition("::")[0]).resolve()
+        path = PurePosixPath(os.path.relpath(absolute, ROOT))
         for suite in suites():
-            if path == PurePosixPath(".") or path in suite.path.parents or suite.holds(path):
-                found.add(suite.worker)
-                if suite.holds(path):
+            if path == PurePosixPath(".") or path in suite.path.parents or suite.contains(path):
+                workers.add(suite.worker)
+                if suite.contains(path):
                     break
-    return {worker for worker in found if worker}
+    return {worker for worker in workers if worker}
 
 
 def check_marks(items: Sequence[pytest.Item]) -> None:
-    """Refuse tests marked cluster whose suite runs elsewhere: one process has the control plane."""
+    """Refuse tests marked cluster whose suite has another worker."""
+    # Only one process has the control plane.
     for item in items:
         if item.get_closest_marker("cluster") and suite_of(item.nodeid).worker != "cluster":
             raise pytest.UsageError(
@@ -98,13 +98,13 @@ def check_marks(items: Sequence[pytest.Item]) -> None:
 
 @dataclass
 class Spent:
-    """What tests took."""
+    """Consumption of tests."""
 
     tests: int = 0
     wall: float = 0.0
     """Seconds."""
     cpu: float = 0.0
-    """Seconds of the process that runs them, and of all whose end it has waited for."""
+    """Seconds of the process that runs them, and of its ended children."""
     starts: Starts = field(default_factory=Starts)
 
 
@@ -115,7 +115,7 @@ def cpu_seconds() -> float:
 
 
 class SuiteBudgets:
-    """A plugin that sums seconds and heavy starts of each suite, prints and checks them."""
+    """A plugin that sums seconds and heavy starts by suite, prints and checks them."""
 
     def __init__(self, in_ci: bool, is_nightly: bool = False) -> None:
         self._in_ci = in_ci
@@ -125,11 +125,11 @@ class SuiteBudgets:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, pytest.TestReport]:
-        """Note CPU time and heavy starts since the last report, in the process that runs tests."""
+        """Add CPU time and heavy starts since the last report, in the process that runs tests."""
         report: pytest.TestReport = yield
         before, self._cpu = self._cpu, cpu_seconds()
         vars(report)["cpu_seconds"] = self._cpu - before
-        starts = take_starts()  # a report travels between processes: plain types only
+        starts = pop_starts()  # a report travels between processes: plain types only
         vars(report)["own_starts"] = dict(starts.own)
         vars(report)["shared_starts"] = dict(starts.shared)
         return report
@@ -172,7 +172,7 @@ class SuiteBudgets:
 
 
 def table(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """Yield a line for each suite, the longest first, and one for all of them."""
+    """Yield a line per suite, the longest first, and one for all."""
     yield f"{'tests':>6} {'seconds':>8} {'of CPUs':>8} {'budget':>8}  suite"
     rows = sorted(spent.items(), key=lambda row: -row[1].wall)
     for suite, sums in rows:
@@ -185,7 +185,7 @@ def table(spent: dict[Suite, Spent]) -> Iterator[str]:
 
 
 def warnings(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """Yield a line for each suite that took more than its budget."""
+    """Yield a line per suite that exceeds its budget of seconds."""
     for suite, sums in spent.items():
         if sums.wall > suite.seconds:
             yield (
@@ -195,7 +195,7 @@ def warnings(spent: dict[Suite, Spent]) -> Iterator[str]:
 
 
 def starts_table(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """Yield a line for each suite with heavy starts: their kinds, numbers and budgets."""
+    """Yield a line per suite with heavy starts: kinds, numbers and budgets."""
     yield ""
     for suite, sums in spent.items():
         if sums.starts.own:
@@ -212,7 +212,7 @@ def _numbers(starts: Mapping[str, int], budget: Mapping[str, int]) -> str:
 
 
 def start_errors(spent: dict[Suite, Spent]) -> Iterator[str]:
-    """Yield a line for each kind that a suite, or the session, started too often."""
+    """Yield a line per kind that a suite, or the session, started too often."""
     for suite, sums in spent.items():
         yield from excesses(str(suite.path), sums.starts.own, suite.starts)
     yield from excesses("the session", _shared(spent), shared_starts())

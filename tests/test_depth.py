@@ -1,4 +1,4 @@
-"""`--quick` leaves out what is heavy, `--nightly` adds, and both change how many examples count."""
+"""`--quick` leaves out heavy tests, `--nightly` adds tests, and both scale numbers of examples."""
 
 from __future__ import annotations
 

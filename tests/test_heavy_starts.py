@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from . import heavy_starts
-from .heavy_starts import Heavy, Starts, count_start, take_starts
+from .heavy_starts import Heavy, Starts, count_start, pop_starts
 from .suites import ROOT, Spent, Suite, start_errors, starts_table
 
 SUITE = Suite(PurePosixPath("tests/some"), seconds=10, starts={"world": 1})
@@ -20,16 +20,16 @@ def own_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heavy_starts, "_UNREPORTED", Starts())
 
 
-def test_starts_are_counted_until_they_are_taken() -> None:
+def test_starts_are_counted_until_they_are_popped() -> None:
     count_start(Heavy.ENGINE, 3)
     count_start(Heavy.WORLD)
     count_start(Heavy.WORLD, 0)
     count_start(Heavy.CONTROL_PLANE, shared=True)
     own, shared = Counter(engine=3, world=1), Counter({"control-plane": 1})
-    starts = take_starts()
+    starts = pop_starts()
     assert starts == Starts(own, shared)
     assert {type(kind) for kind in (*starts.own, *starts.shared)} == {str}
-    assert take_starts() == Starts()
+    assert pop_starts() == Starts()
 
 
 def test_as_many_as_the_budget_allows_are_no_error() -> None:
@@ -85,7 +85,7 @@ def test_a_session_fails_where_marks_or_numbers_are_wrong(
     code: int,
     message: str,
 ) -> None:
-    """The real plugin, in a session of its own with one suite."""
+    # The real plugin, in a session of its own with one suite.
     pytester.makeini("[pytest]\nmarkers = ray\nconsider_namespace_packages = true")
     pytester.makeconftest(
         "from pathlib import PurePosixPath\n"

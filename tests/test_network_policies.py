@@ -16,7 +16,7 @@ INTERNET = Outside("203.0.113.7")
 
 
 def policy(**spec: Any) -> dict[str, Any]:
-    """One on the database."""
+    """Policy that selects the database."""
     selected = {"podSelector": {"matchLabels": {"app": "database"}}}
     return {"metadata": {"name": "p", "namespace": "shop"}, "spec": {**selected, **spec}}
 
@@ -70,7 +70,7 @@ def test_an_empty_list_of_egress_rules_needs_its_type_to_be_stated() -> None:
         ({"ipBlock": {"cidr": "203.0.113.0/24", "except": ["203.0.113.0/28"]}}, set()),
     ],
 )
-def test_who_a_peer_is(peer: dict[str, Any], admits: set[str]) -> None:
+def test_peers_match_as_documented(peer: dict[str, Any], admits: set[str]) -> None:
     ends = {"shop": WEB, "blog": FOREIGN_WEB, "watch": MONITOR, "outside": INTERNET}
     assert {n for n, end in ends.items() if admitted([ingress(peer)], end, DATABASE, 1)} == admits
 
@@ -85,7 +85,7 @@ def test_who_a_peer_is(peer: dict[str, Any], admits: set[str]) -> None:
         ({"protocol": "TCP"}, {22, 5000, 5432}),
     ],
 )
-def test_what_a_port_is(port: dict[str, Any], admits: set[int]) -> None:
+def test_ports_match_as_documented(port: dict[str, Any], admits: set[int]) -> None:
     rules = [ingress(ports=[port])]
     assert {n for n in (22, 5000, 5432) if admitted(rules, INTERNET, DATABASE, n)} == admits
 

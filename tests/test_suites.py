@@ -1,4 +1,4 @@
-"""Suites: every test is of one, each has its budget and its worker, and what they took is told."""
+"""Suites: every test has one, and consumption is compared with budgets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_every_file_of_tests_is_of_a_suite_and_every_suite_has_tests() -> None:
     assert {suite_of(file) for file in files} == set(suites())
 
 
-def test_what_is_of_no_suite_is_refused_with_what_to_do() -> None:
+def test_a_file_without_a_suite_is_refused_with_advice() -> None:
     with pytest.raises(pytest.UsageError, match=r"tests/new/test_it.py: of no suite: name it in"):
         suite_of("tests/new/test_it.py::test_it")
 
 
-def test_the_most_exact_name_of_a_suite_counts() -> None:
+def test_the_longest_path_of_a_suite_counts() -> None:
     assert suite_of("tests/repository/test_guides.py::test_a_guide_works[x]").worker == "cluster"
     assert suite_of("tests/repository/test_pins.py").worker is None
 
@@ -45,7 +45,7 @@ def test_the_most_exact_name_of_a_suite_counts() -> None:
         (["tests/rlhf_flow", "tests/tools/test_generate.py"], set()),
     ],
 )
-def test_arguments_tell_whose_tests_are_run(arguments: list[str], workers: set[str]) -> None:
+def test_arguments_determine_workers(arguments: list[str], workers: set[str]) -> None:
     assert workers_of(arguments, ROOT) == workers
 
 
@@ -62,13 +62,13 @@ def test_the_table_has_the_longest_first_and_the_sum_last() -> None:
     ]
 
 
-def test_only_what_took_longer_than_it_may_is_warned_of() -> None:
+def test_only_suites_above_their_budget_get_a_warning() -> None:
     (line,) = warnings({QUICK: Spent(20, 4.9), SLOW: Spent(3, 10.6)})
     assert line.startswith("warning: tests/slow took 11 s, allowed 10 s: make it faster")
 
 
-@pytest.mark.parametrize(("in_ci", "told"), [(True, True), (False, False)])
-def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bool) -> None:
+@pytest.mark.parametrize("in_ci", [True, False])
+def test_times_of_all_phases_are_added_and_printed_at_the_end(in_ci: bool) -> None:
     times, terminal = SuiteBudgets(in_ci), Terminal()
     for nodeid, seconds in {
         "tests/tools/test_a.py::b": 500.0,
@@ -79,7 +79,7 @@ def test_times_of_all_phases_are_added_and_told_at_the_end(in_ci: bool, told: bo
     times.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
     assert "1     1500        3" in terminal.lines[1] and "tests/tools" in terminal.lines[1]
     assert (
-        any(line.startswith("warning: tests/tools took 1500 s") for line in terminal.lines) is told
+        any(line.startswith("warning: tests/tools took 1500 s") for line in terminal.lines) is in_ci
     )
     assert not any("warning: tests/images" in line for line in terminal.lines)
 
@@ -103,7 +103,7 @@ def test_at_night_more_may_be_started_than_in_every_change(is_nightly: bool) -> 
 
 
 class Terminal:
-    """Keeps what is written."""
+    """Records written lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

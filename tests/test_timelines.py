@@ -1,4 +1,4 @@
-"""Calls that ran at the same time are found in a timeline."""
+"""Overlapping calls of a timeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Times = tuple[float, float]
 
 
 def write(folder: Path, *steps: tuple[Times, Times], process: str = "rank 1") -> Path:
-    """A run of steps in which an actor and a critic train."""
+    """Write a run of steps in which an actor and a critic train."""
     with RunFolder(folder) as run:
         for number, (actor, critic) in enumerate(steps, start=1):
             spans = (
@@ -39,6 +39,6 @@ def test_calls_of_one_process_or_none_are_no_answer(tmp_path: Path) -> None:
     together = write(tmp_path / "together", ((1.0, 2.0), (1.0, 2.0)), process="rank 0")
     with pytest.raises(AssertionError, match="critic.train"):
         overlapping_steps(together, "actor.train", "critic.train")
-    apart = write(tmp_path / "apart", ((1.0, 2.0), (1.0, 2.0)))
+    separate = write(tmp_path / "separate", ((1.0, 2.0), (1.0, 2.0)))
     with pytest.raises(AssertionError, match=r"step 1 has no actor.train or no critic.values"):
-        overlapping_steps(apart, "actor.train", "critic.values")
+        overlapping_steps(separate, "actor.train", "critic.values")

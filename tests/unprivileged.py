@@ -1,4 +1,4 @@
-"""Permissions that hold for root, too, as they do for whoever else runs the tests."""
+"""Permissions that hold for root, too, as for other users who run the tests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 VERSION = 0x20080522
-"""Of the structures. Source: capget(2), _LINUX_CAPABILITY_VERSION_3."""
+"""Version of the structures. Source: capget(2), _LINUX_CAPABILITY_VERSION_3."""
 OVERRIDES = 1 << 1 | 1 << 2
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH. Source: linux/capability.h."""
 
 
 @contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Inside, this thread reads only what the permissions of its files allow."""
+    """Drop root's right to ignore permissions of files, in this thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable ones, twice 32

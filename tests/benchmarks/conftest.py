@@ -1,4 +1,4 @@
-"""The benchmarks are programs of a folder of their own; their modules import each other by name."""
+"""Imports for tests of benchmarks, whose modules import each other by name."""
 
 from __future__ import annotations
 

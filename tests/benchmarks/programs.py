@@ -1,4 +1,4 @@
-"""The benchmarks as programs: each in its smallest size, and what it prints."""
+"""Benchmarks as programs: runs of the smallest size, and their output."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from ..heavy_starts import Heavy, count_start
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+# A program named operator would stand before Python's own module.
 PROGRAMS = {
     "step": "step",
     "dispatch": "dispatch",
@@ -29,7 +30,7 @@ PROGRAMS = {
     "estimator": "estimator",
     "papers": "papers",
 }
-"""Each target's program; one named operator would stand before Python's own module."""
+"""Programs by target."""
 ERROR_LINES = 40
 NO_VARIABLES: Mapping[str, str] = {}
 NO_STARTS: Mapping[Heavy, int] = {}
@@ -42,20 +43,20 @@ class Printed:
     text: str
 
     def json(self, benchmark: str) -> dict[str, Any]:
-        """The line of JSON with this name; of the smallest size."""
+        """Parse the line of JSON of a benchmark in the smallest size."""
         lines = [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
-        (found,) = (line for line in lines if line["benchmark"] == benchmark)
-        assert found["smallest"] and found["cores"] >= 1
-        return dict(found)
+        (answer,) = (line for line in lines if line["benchmark"] == benchmark)
+        assert answer["smallest"] and answer["cores"] >= 1
+        return dict(answer)
 
     def rows(self, *header: str) -> list[list[str]]:
-        """Cells of the rows of the table whose header begins with these."""
+        """Cells of the table whose header begins with `header`."""
         lines = (re.split(r"\s{2,}", line.strip()) for line in self.text.splitlines())
         names = next(cells for cells in lines if tuple(cells[: len(header)]) == header)
         return list(takewhile(lambda cells: len(cells) == len(names), lines))
 
     def names(self, *header: str) -> list[str]:
-        """The first cells of these rows."""
+        """First cells of the rows of this table."""
         return [name for name, *_ in self.rows(*header)]
 
 
@@ -68,10 +69,10 @@ def run_smallest(
     """Run a benchmark in its smallest size to its end, as `make bench-NAME` does.
 
     Args:
-        name: of the target, without `bench-`.
+        name: the target's, without `bench-`.
         options: besides `--smallest`.
-        variables: of its environment, besides this process's own.
-        starts: heavy processes that it starts.
+        variables: added to this process's environment.
+        starts: heavy processes of the benchmark.
     """
     for kind, number in starts.items():
         count_start(kind, number)

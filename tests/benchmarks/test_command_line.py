@@ -1,4 +1,4 @@
-"""The option that every benchmark has: its own defaults, unless an option is given."""
+"""`--smallest` changes defaults of options, not options on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_smallest_size_has_defaults_of_its_own(monkeypatch: pytest.MonkeyPat
     assert (small.smallest, small.rounds, small.steps) == (True, 1, 5)
 
 
-def test_an_option_that_is_given_has_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_on_the_command_line_has_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     small = parsed(monkeypatch, "--smallest", "--rounds=300", rounds=1, steps=1)
     assert (small.rounds, small.steps) == (300, 1)
 

@@ -1,4 +1,4 @@
-"""What the benchmarks ask of our runtime are valid jobs, equal to what their baselines do."""
+"""Jobs of benchmarks are valid, and equal to those of their baselines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_trials_are_valid_jobs_that_start_from_models_of_others(
         earlier = {trial.starts_from, trial.scored_by} - {""}
         assert set(jobs) == {*earlier, number}, "each is run before"
         job = jobs[number]
-        folders = {each: str(learning.run_folder(each, 0, tmp_path) / "model") for each in earlier}
+        folders = {name: str(learning.run_folder(name, 0, tmp_path) / "model") for name in earlier}
         if trial.starts_from:
             (source, *_) = (model.source for model in job.spec.models.values())
             assert source.path == folders[trial.starts_from]

@@ -1,4 +1,4 @@
-"""The papers' job is theirs, and what is compared with them is counted as they do."""
+"""The papers' job and placements are as published, and results are counted as in the papers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_schemes_receive_the_bytes_of_table_2(model: str) -> None:
         MODELS[model].num_parameters * 2,
         (8, STAGES[model], ENGINE_TENSOR[model]),
     )
-    gathering, replicas, ours = (each.received_bytes / size for each in transitions(model, 128))
+    gathering, replicas, ours = (
+        transition.received_bytes / size for transition in transitions(model, 128)
+    )
     assert gathering == pytest.approx(127 / 128)
     assert replicas == pytest.approx((t * p - 1) / (t * p))
     # The table has equal stages; embedding and output projection are at the ends of a pipeline.
@@ -73,7 +75,7 @@ def test_a_choice_agrees_if_it_is_the_same_and_is_near_within_five_per_cent() ->
     from papers_verdict import same_choice
 
     seconds = {"a": 100.0, "b": 104.0, "c": 106.0}
-    assert [same_choice(each, seconds) for each in "abcd"] == [
+    assert [same_choice(choice, seconds) for choice in "abcd"] == [
         "agrees",
         "near",
         "disagrees",
@@ -88,7 +90,7 @@ def test_shares_agree_within_ten_points() -> None:
     assert same_share(0.6, 0.12) == "disagrees"
 
 
-def test_a_gain_is_what_the_heuristic_takes_more() -> None:
+def test_a_gain_is_the_heuristics_extra_time() -> None:
     from papers_placements import Comparison
     from papers_search import gain
 

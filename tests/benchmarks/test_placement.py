@@ -21,14 +21,14 @@ STEP = StepRecord(
 )
 
 
-def test_idle_is_what_no_call_covers() -> None:
+def test_time_without_a_call_is_idle() -> None:
     from placement import idle_share
 
     assert idle_share(STEP, "rank 0") == pytest.approx(0.5 / 4)
     assert idle_share(STEP, "rank 1") == pytest.approx(2 / 4), "overlapping calls count once"
 
 
-def test_a_timeline_has_a_line_for_each_process() -> None:
+def test_a_timeline_has_a_line_per_process() -> None:
     from placement import WIDTH, timeline
 
     first, second = (line.split(maxsplit=2)[2] for line in timeline(STEP))

@@ -16,13 +16,14 @@ from .programs import BENCHMARKS, PROGRAMS, Printed, run_smallest
 
 @pytest.fixture(scope="module")
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """Variables by which runs fork their workers from one process, where no start is measured."""
+    """Variables with which runs fork workers from one process."""
+    # Not for benchmarks that measure starts.
     with standing_by_for_others(tmp_path_factory.mktemp("standby")) as variables:
         yield variables
 
 
 def assert_positive(numbers: Iterable[float]) -> None:
-    """Fail unless there are numbers, all of them finite and above 0."""
+    """Check that there are numbers, all finite and above 0."""
     values = list(numbers)
     assert values and all(isfinite(value) and value > 0 for value in values), values
 
@@ -72,7 +73,7 @@ def test_dispatch_prints_ratios_and_how_references_grow() -> None:
 
 
 @pytest.mark.ray
-def test_startup_prints_phases_alone_beside_a_standby_and_of_bare_vllm() -> None:
+def test_startup_prints_phases_alone_with_a_standby_and_of_bare_vllm() -> None:
     printed = run_smallest("startup", starts={Heavy.RUN: 2, Heavy.FORK_SERVER: 1, Heavy.ENGINE: 1})
     answer = printed.json("startup")
     assert_positive([answer["ratio"], answer["standby_ratio"]])
@@ -143,7 +144,7 @@ def test_peers_prints_our_part_and_that_the_peer_is_left_out(standby: Mapping[st
 @pytest.mark.ray
 @pytest.mark.nightly  # the test above runs our side
 @pytest.mark.timeout(1200)  # TRL is installed
-def test_peers_prints_ratios_beside_trl(standby: Mapping[str, str]) -> None:
+def test_peers_prints_ratios_to_trl(standby: Mapping[str, str]) -> None:
     names = ["sort", "long"]
     starts = {Heavy.RUN: len(names)}
     printed = run_smallest("peers", "--scenarios", *names, variables=standby, starts=starts)
@@ -152,7 +153,7 @@ def test_peers_prints_ratios_beside_trl(standby: Mapping[str, str]) -> None:
     for scenario in scenarios.values():
         systems = scenario["systems"]
         assert list(systems) == ["TRL", "ours, 1 rank(s)"]
-        assert_positive([scenario["ratio"], *(each["step_seconds"] for each in systems.values())])
+        assert_positive([scenario["ratio"], *(run["step_seconds"] for run in systems.values())])
     for system in scenarios["sort"]["systems"].values():
         (accuracy,) = system["exact_match"]
         assert 0 <= accuracy <= 1

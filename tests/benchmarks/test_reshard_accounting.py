@@ -12,7 +12,7 @@ def test_rows_that_tensor_parallelism_cuts_cost_what_table_2_says(
 ) -> None:
     import_module("reshard_accounting").print_accounting()
     printed = capsys.readouterr().out
-    found = {
+    costs = {
         (scheme, cut): [float(value) for value in values.split()]
         for line in printed.splitlines()
         for scheme in ("DeepSpeed-Chat", "vanilla", "HybridFlow")
@@ -29,6 +29,6 @@ def test_rows_that_tensor_parallelism_cuts_cost_what_table_2_says(
         ("HybridFlow", "rows in 8 -> rows in 2"): ((t - t_g) / (t_g * t), 1 / t_g, 0),
         ("HybridFlow", "columns in 8 -> columns in 2"): ((t - t_g) / (t_g * t), 1 / t_g, 0),
     }.items():
-        values = found[scheme, cut]
+        values = costs[scheme, cut]
         assert (values[received], values[peak], values[redundant]) == expected
     assert "1-8-16 -> 1-2-64 on 128 ranks" in printed

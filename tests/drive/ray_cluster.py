@@ -29,7 +29,7 @@ from rlhf_api.on_cluster import FINAL_REPORT, pool_resource
 from rlhf_api.report import StatusReport
 
 from ..heavy_starts import Heavy, count_start
-from ..runs.cli import GONE_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
+from ..runs.cli import LEFTOVER_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 from ..waiting import wait_until
 
 RAY = Path(sys.executable).with_name("ray")
@@ -74,13 +74,13 @@ class Node:
             names = [shown for _, shown in self.processes() if shown.startswith("ray::")]
             return [name for name in names if not name.endswith("Agent")]
 
-        none_left(actors, GONE_SECONDS)
+        none_left(actors, LEFTOVER_SECONDS)
 
     def end(self) -> None:
         kill(self.processes())
 
     def assert_gone(self) -> None:
-        none_left(lambda: [shown for _, shown in self.processes()], GONE_SECONDS)
+        none_left(lambda: [shown for _, shown in self.processes()], LEFTOVER_SECONDS)
 
 
 @dataclass

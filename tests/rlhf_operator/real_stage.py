@@ -135,7 +135,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
             yield stage
             command.process.terminate()
             command.wait(READY_SECONDS)
-            command.assert_gone()
+            command.assert_no_leftovers()
         finally:
             now(stage.client.close())
             command.end()

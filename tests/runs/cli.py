@@ -1,8 +1,7 @@
-"""The real `rlhf` command in a process of its own, and what it leaves behind.
+"""The real `rlhf` command in a process of its own, and its leftovers.
 
-Every process that a command starts inherits its session and a mark in its environment: leftovers
-are found by them. Workers of `rlhf run` are forked by `rlhf standby`, which serves one command at a
-time here, unless a test says otherwise.
+Workers of `rlhf run` are forked by `rlhf standby`, which serves one command at a time here,
+unless a test says otherwise.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ EXAMPLES = ROOT / "examples"
 USER_CODE = Path(__file__).parent / "user_code"
 RLHF = Path(sys.executable).with_name("rlhf")
 SHARED_MEMORY = Path("/dev/shm")
+# Podman may build an image meanwhile. Killed operators of other tests leave semaphores of pools.
 FOREIGN = ("libpod", "sem.mp-")
-"""How names begin there that are never ours: podman's, which may build an image meanwhile, and
-those of multiprocessing's pools, which operators leave that are killed by tests beside these."""
+"""Prefixes of shared memory that is never ours."""
 MARK = "RLHF_TEST_COMMAND"
 STANDBY = {"RLHF_STANDBY": uuid.uuid4().hex}
-"""Environment of the commands of this session, which share a fork server with nobody else."""
+"""Environment of this session's commands, which share a fork server."""
 SHARED: list[psutil.Process] = []
-"""The fork servers that stand by."""
+"""Running fork servers of `rlhf standby`."""
 BY_ITSELF = {"RLHF_STANDBY": uuid.uuid4().hex}
-"""Environment of a command that shares none: it starts its own."""
+"""Environment of a command that starts its own fork server."""
 STARTED_BY = {"run": Heavy.RUN, "standby": Heavy.FORK_SERVER, "export": Heavy.EXPORT}
 """Heavy process of a command, by its first word."""
+# A run takes 20 to 30 s on two idle cores, and several times as long on a busy machine.
 LIMIT_SECONDS = 540.0
-"""A run takes 20 to 30 s on two idle cores; a busy machine takes several times as long."""
-LONGEST_SHOWN = 160
-"""Characters of a process's command line."""
-GONE_SECONDS = 30.0
-"""How long processes and shared memory may take to vanish after the command's end."""
+MAX_SHOWN = 160
+"""Limit of characters of a process's command line."""
+LEFTOVER_SECONDS = 30.0
+"""Limit of the time in which processes and shared memory vanish after the command's end."""
 
 
 @dataclass
@@ -54,10 +53,10 @@ class Command:
 
     process: subprocess.Popen[str]
     log: Path
-    """Everything it wrote to stdout and stderr."""
+    """Output on stdout and stderr."""
     mark: str
     shared_memory: frozenset[str]
-    """What /dev/shm held before."""
+    """Entries of /dev/shm before the start."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -65,14 +64,14 @@ class Command:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, seconds: float = LIMIT_SECONDS) -> int:
-        """The exit code."""
+        """Wait for the end; returns the exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
 
     def wait_for_text(self, text: str, after: str = "") -> None:
-        """Until it has written something, after another text; fails if it ends before that."""
+        """Wait for output, after another text; fails if the command ends before."""
 
         def written() -> bool:
             ended = self.process.poll() is not None
@@ -84,7 +83,7 @@ class Command:
         wait_until(written, LIMIT_SECONDS, f"{text!r} in\n{self.output}")
 
     def wait_for_file(self, file: Path) -> None:
-        """Until a file exists; fails if the command ends before that."""
+        """Wait for a file; fails if the command ends before."""
 
         def exists() -> bool:
             ended = self.process.poll() is not None
@@ -94,18 +93,18 @@ class Command:
         wait_until(exists, LIMIT_SECONDS, f"{file}\n{self.output}")
 
     def send(self, number: signal.Signals, to_group: bool = False) -> None:
-        """Signal the process, or, as a terminal does, its whole group."""
+        """Signal the process, or its group, as a terminal does."""
         if to_group:
             os.killpg(self.process.pid, number)
         else:
             os.kill(self.process.pid, number)
 
     def leftovers(self) -> list[str]:
-        """Processes that the command started and that still live, itself included."""
+        """Command lines of living processes of the command, itself included."""
         return [shown for _, shown in self.processes()]
 
     def processes(self) -> list[tuple[psutil.Process, str]]:
-        """What lives of the command, itself included, and the command lines."""
+        """Living processes of the command, itself included, with their command lines."""
         forked = []
         for server in SHARED:
             with suppress(psutil.NoSuchProcess):
@@ -113,28 +112,26 @@ class Command:
         return started_by(self.process.pid, self.mark) + list(_living(forked))
 
     def orphaned_shared_memory(self) -> list[str]:
-        """New entries of /dev/shm that no process has mapped or open any more."""
+        """New entries of /dev/shm that no process has mapped."""
         names = (entry.name for entry in SHARED_MEMORY.iterdir())
         new = {name for name in names if not name.startswith(FOREIGN)} - self.shared_memory
-        return sorted(new - _held_by_somebody()) if new else []
+        return sorted(new - _mapped_memory()) if new else []
 
-    def assert_gone(self, seconds: float = GONE_SECONDS) -> None:
-        """Nothing of the command is left."""
+    def assert_no_leftovers(self, seconds: float = LEFTOVER_SECONDS) -> None:
+        """Check that processes and shared memory of the command vanish."""
         none_left(self.leftovers, seconds)
         none_left(self.orphaned_shared_memory, seconds)
 
     def end(self) -> None:
-        """End whatever is left, for tests that failed."""
+        """End leftovers, for tests that failed."""
         kill(self.processes())
         self.process.wait()
 
 
 def started_by(session: int, mark: str) -> list[tuple[psutil.Process, str]]:
-    """Living processes of a session or with a mark in their environment, and their command lines.
-
-    Most have both. One that begins a session of its own keeps the mark; one that changes its title
-    may write over its environment, and keeps the session.
-    """
+    """Living processes of a session or with a mark in their environment, with command lines."""
+    # All processes of a command inherit both. One that begins a session of its own keeps the mark;
+    # one that changes its title may write over its environment, and keeps the session.
 
     def is_meant(process: psutil.Process) -> bool:
         with suppress(ProcessLookupError, psutil.Error):
@@ -149,12 +146,12 @@ def _living(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Proces
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
                 shown = " ".join(process.cmdline()).strip() or process.name()
-                yield process, shown[:LONGEST_SHOWN]
+                yield process, shown[:MAX_SHOWN]
 
 
 @contextmanager
 def standing_by(log: Path, **environment: str) -> Iterator[Command]:
-    """`rlhf standby`, whose libraries are imported when this begins."""
+    """Run `rlhf standby`; enters when it has imported its libraries."""
     command = start(["standby"], log, **environment)
     servers = []
     try:
@@ -165,7 +162,7 @@ def standing_by(log: Path, **environment: str) -> Iterator[Command]:
         if command.process.poll() is None:
             command.send(signal.SIGINT)
             assert command.wait() == 0, command.output
-        command.assert_gone()
+        command.assert_no_leftovers()
     finally:
         command.end()
         for server in servers:
@@ -174,36 +171,37 @@ def standing_by(log: Path, **environment: str) -> Iterator[Command]:
 
 @contextmanager
 def standing_by_for_others(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Variables with which commands of another folder of tests share one `rlhf standby`."""
+    """Run `rlhf standby` for tests of another folder; yields variables of its commands."""
     variables = {"RLHF_STANDBY": uuid.uuid4().hex}
     with standing_by(folder / "standby.log", **variables):
         yield variables
 
 
 def kill(processes: Iterable[tuple[psutil.Process, str]]) -> None:
-    """End them at once."""
+    """Kill processes."""
     for process, _ in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def none_left(left: Callable[[], list[str]], seconds: float) -> None:
-    """Wait until nothing is left; fails with what is left then."""
+    """Wait until nothing is left; fails with a list of leftovers."""
     try:
         wait_until(lambda: not left(), seconds, "an end")
     except AssertionError:
         raise AssertionError(f"left after {seconds:g} s: {left()}") from None
 
 
-def _held_by_somebody() -> set[str]:
-    held = set()
+def _mapped_memory() -> set[str]:
+    """Names of shared memory that some process has mapped."""
+    names = set()
     for process in psutil.process_iter():
         try:
             paths = [Path(region.path) for region in process.memory_maps()]
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-        held |= {path.name for path in paths if path.parent == SHARED_MEMORY}
-    return held
+        names |= {path.name for path in paths if path.parent == SHARED_MEMORY}
+    return names
 
 
 def start(
@@ -230,18 +228,18 @@ def start(
 
 
 def _as_in_a_terminal() -> None:
-    """Let Ctrl-C arrive: a shell script starts its background commands with SIGINT ignored."""
+    # A shell script starts its background commands with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """An `rlhf` that has ended; nothing of it is left."""
+    """A finished `rlhf` without leftovers."""
 
     code: int
     output: str
     folder: Path
-    """The run's folder."""
+    """Folder of the run."""
 
 
 def run(
@@ -251,14 +249,14 @@ def run(
     inside: Sequence[str] = (),
     **environment: str,
 ) -> Finished:
-    """`rlhf run` to its end. Fails if a process or shared memory stays behind."""
+    """Run `rlhf run` to its end; fails on leftovers."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
     words = ["run", manifest, "--output", folder, *arguments]
     command = start(words, log, inside, **environment)
     try:
         code = command.wait()
-        command.assert_gone()
+        command.assert_no_leftovers()
     finally:
         command.end()
     return Finished(code, command.output, folder)

@@ -1,4 +1,4 @@
-"""`rlhf export` of a run that has ended, whose own model is the oracle."""
+"""`rlhf export` of a finished run, whose own model is the oracle."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from .cli import start
 
 
-def assert_exported_as_left(run: Path, out: Path) -> None:
-    """Its newest checkpoint gives the model that the run has left, bit by bit."""
+def assert_exports_own_model(run: Path, out: Path) -> None:
+    """Check that the newest checkpoint gives the run's own model, bit by bit."""
     command = start(["export", run, out], out.with_suffix(".log"))
     try:
         assert command.wait() == 0, command.output
@@ -26,6 +26,6 @@ def assert_exported_as_left(run: Path, out: Path) -> None:
     for folder in (out, run / "model"):
         assert AutoModelForCausalLM.from_pretrained(folder).config.use_cache
         assert AutoTokenizer.from_pretrained(folder)("402991=")["input_ids"]
-    assert {each.name for each in out.iterdir()} == {
-        each.name for each in (run / "model").iterdir()
+    assert {file.name for file in out.iterdir()} == {
+        file.name for file in (run / "model").iterdir()
     }

@@ -27,9 +27,10 @@ PPO = {
 
 
 def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
-    """GRPO with a reference on two ranks, in epochs of two steps; PPO with a critic on one."""
+    """Write GRPO with a reference for two ranks, or PPO with a critic for one."""
     if devices == 1:
         return example("02", file, OFTEN, PPO, *changes)
+    # Two steps are an epoch, so that a resumed run crosses epochs.
     train = write_rows(file.parent / "two-steps.jsonl", digit_rows(16))
     evaluation = write_rows(file.parent / "held-out.jsonl", digit_rows(20)[16:])
     rows = {

@@ -1,4 +1,4 @@
-"""Manifests of small runs: sorting digits, a reward that a random model gets some of."""
+"""Manifests of small runs: sorting digits, with a reward that a random model can get."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import yaml
 from ..merging import merge
 from .cli import EXAMPLES, USER_CODE
 
+# The examples' exact-match reward is 0 for an untrained model.
 SMALL = {
     "schedule": {
         "steps": 2,
@@ -23,11 +24,11 @@ SMALL = {
     "rewards": [{"name": "digits", "function": {"entrypoint": "verifiers:digits"}}],
     "code": {"local": str(USER_CODE)},
 }
-"""What makes an example small; its exact-match reward is 0 for a model that is not trained."""
+"""Changes that make an example small."""
 
 
 def example(name: str, file: Path, *changes: Mapping[str, Any]) -> Path:
-    """A small copy of an example with further changes, written to a file."""
+    """Write a small copy of an example with further changes."""
     (source,) = EXAMPLES.glob(f"{name}-*.yaml")
     manifest = yaml.safe_load(source.read_text())
     for change in (SMALL, *changes):
@@ -37,7 +38,7 @@ def example(name: str, file: Path, *changes: Mapping[str, Any]) -> Path:
 
 
 def without_rewards(file: Path, algorithm: str, role: str, **sections: Any) -> Path:
-    """A job that trains one role, neither an actor nor by rewards, written to a file."""
+    """Write a job that trains one role, without actor and rewards."""
     spec = {
         "algorithm": {"type": "Custom", "custom": {"entrypoint": f"algorithms:{algorithm}"}},
         "models": {
@@ -65,7 +66,7 @@ def digit_rows(count: int) -> list[Mapping[str, Any]]:
 
 
 def digit_pairs(count: int) -> list[Mapping[str, Any]]:
-    """The sorted digits are chosen, the same backwards rejected."""
+    """Pairs: sorted digits are chosen, the same backwards rejected."""
     rows = [row for row in digit_rows(2 * count) if len(set(row["answer"])) > 1][:count]
     return [
         {"prompt": row["prompt"], "chosen": row["answer"], "rejected": row["answer"][::-1]}

@@ -1,4 +1,4 @@
-"""What a run wrote down, read back."""
+"""Records of a run, read from its files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def records(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def step_metrics(folder: Path) -> list[dict[str, float]]:
-    """The metrics of every training step."""
+    """Metrics of training steps."""
     return [record["metrics"] for record in records(folder, "step")]
 
 
 def reproducible(folder: Path) -> list[tuple[str, int, dict[str, float]]]:
-    """Every metric that does not depend on the machine's pace, with record and step."""
+    """Metrics that do not depend on the machine's pace, with kind of record and step."""
     return [
         (kind, record["step"], without_pace(record["metrics"]))
         for kind in ("warm_start", "evaluation", "step")
@@ -36,6 +36,6 @@ def without_pace(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def end(folder: Path) -> dict[str, Any]:
-    """The last record."""
+    """The only record of kind `end`."""
     (record,) = records(folder, "end")
     return record

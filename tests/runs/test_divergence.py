@@ -24,9 +24,9 @@ ENORMOUS = {
 }
 
 
-def test_updates_that_are_not_finite_are_left_out_until_it_is_enough(place: Path) -> None:
-    manifest = example("01", place / "enormous.yaml", ENORMOUS)
-    ended = run(manifest, place / "enormous", "--devices", 2)
+def test_updates_that_are_not_finite_are_left_out_until_it_is_enough(scratch: Path) -> None:
+    manifest = example("01", scratch / "enormous.yaml", ENORMOUS)
+    ended = run(manifest, scratch / "enormous", "--devices", 2)
     assert ended.code == 3, ended.output
     steps = step_metrics(ended.folder)
     assert [metrics["actor/skipped_updates"] for metrics in steps] == [1.0] * 3

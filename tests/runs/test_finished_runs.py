@@ -1,7 +1,6 @@
-"""Runs of the examples, made small: what they write and what they measure.
+"""Small runs of the examples: files and metrics.
 
-That a seed repeats every bit is proved by test_resume: a run that was killed everywhere equals one
-that was not.
+Reproducibility is proved by test_resume: a run that was killed everywhere equals one that was not.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ RUNS = {"grpo": (3, [0, 3]), "grpo_on_two": (7, [0, 3, 6, 7]), "ppo": (7, [0, 3,
 
 @pytest.fixture(params=RUNS)
 def name(request: pytest.FixtureRequest) -> str:
-    """A run's name."""
+    """Name of a run."""
     return str(request.param)
 
 
 @pytest.fixture
 def finished(name: str, request: pytest.FixtureRequest) -> Finished:
-    """The run of that name."""
-    made: Finished = request.getfixturevalue(name)
-    return made
+    """Run of that name."""
+    result: Finished = request.getfixturevalue(name)
+    return result
 
 
 def test_a_run_ends_well_and_writes_everything(name: str, finished: Finished) -> None:
@@ -72,7 +71,8 @@ def test_metrics_are_finite_and_the_weights_move(finished: Finished) -> None:
 def test_kl_is_measured_where_there_is_a_penalty(
     grpo: Finished, grpo_on_two: Finished, ppo: Finished
 ) -> None:
-    assert not any({"actor/kl", "reward/kl"} & set(each) for each in step_metrics(grpo.folder))
+    penalties = {"actor/kl", "reward/kl"}
+    assert not any(penalties & set(metrics) for metrics in step_metrics(grpo.folder))
     (loss_first, *_), (reward_first, reward_second, *_) = map(
         step_metrics, (grpo_on_two.folder, ppo.folder)
     )
@@ -86,18 +86,16 @@ def test_critics_are_trained(ppo: Finished) -> None:
         assert metrics["critic/loss"] > 0 and metrics["critic/gradient_norm"] > 0
 
 
-def test_a_finished_run_is_left_alone_until_it_is_told_to_start_over(
-    place: Path, grpo: Finished
-) -> None:
+def test_a_finished_run_is_not_repeated_without_fresh(scratch: Path, grpo: Finished) -> None:
     before = (grpo.folder / "metrics.jsonl").read_bytes()
     manifest = grpo.folder.with_suffix(".yaml")
     again = run(manifest, grpo.folder)
     assert again.code == 0 and "already finished" in again.output and "--fresh" in again.output
     assert (grpo.folder / "metrics.jsonl").read_bytes() == before
-    moved = grpo.folder.rename(place / "moved")
+    moved = grpo.folder.rename(scratch / "moved")
     fresh = run(manifest, moved, "--fresh", "--seed", 1)
     assert fresh.code == 0, fresh.output
-    aside = place / "moved.1"
+    aside = scratch / "moved.1"
     assert "put aside" in fresh.output and str(aside) in fresh.output
     assert (aside / "metrics.jsonl").read_bytes() == before
     assert reproducible(moved) != reproducible(aside), "another seed gives other numbers"

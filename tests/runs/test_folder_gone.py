@@ -1,4 +1,4 @@
-"""A run whose folder somebody deletes: it stops, and what was saved elsewhere is gone on from."""
+"""A run whose folder is deleted: it stops, and resumes from checkpoints in other storage."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ pytestmark = pytest.mark.ray
 STOPPED_SECONDS = 60.0
 
 
-def test_a_run_whose_folder_is_deleted_stops_and_goes_on_from_what_is_kept_elsewhere(
-    place: Path,
+def test_a_run_whose_folder_is_deleted_stops_and_resumes_from_other_storage(
+    scratch: Path,
 ) -> None:
-    folder, kept = place / "deleted", place / "kept"
+    folder, kept = scratch / "deleted", scratch / "kept"
     changes = {
         "schedule": {"warmStart": None},
         "checkpoint": {"everySteps": 1, "storage": {"uri": f"file://{kept}"}},
     }
-    manifest = example("01", place / "deleted.yaml", changes)
+    manifest = example("01", scratch / "deleted.yaml", changes)
     words = ["run", manifest, "--output", folder, "--devices", 1, "--steps", 5000]
     command = start(words, folder.with_suffix(".log"))
     try:
         command.wait_for_text("checkpoint step=1")
-        # in one step: else one of its files may be missed first
-        shutil.rmtree(folder.rename(place / "thrown-away"))
+        # Renamed first, so that all files vanish at once: the run would notice a single one
+        # earlier.
+        shutil.rmtree(folder.rename(scratch / "thrown-away"))
         assert command.wait(STOPPED_SECONDS) == 4, command.output
-        command.assert_gone()
+        command.assert_no_leftovers()
     finally:
         command.end()
     last = command.output.splitlines()[-1]
     assert last.startswith("RunFolderGone: ") and f"got no {folder} any more" in last, last
     assert f"are in file://{kept}: the same command resumes there" in last, last
     assert "outcome=succeeded" not in command.output and not folder.exists()
-    steps = sorted(int(each.name.removeprefix("step-")) for each in kept.glob("step-*"))
+    steps = sorted(int(entry.name.removeprefix("step-")) for entry in kept.glob("step-*"))
 
     again = run(manifest, folder, "--devices", 1, "--steps", steps[-1])
     assert again.code == 0, again.output

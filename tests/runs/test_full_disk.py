@@ -1,4 +1,4 @@
-"""A disk that is full: what was saved stays, and the job goes on or ends with the reason."""
+"""A full disk: checkpoints remain, and the job continues or ends with the reason."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps
 
 
 @pytest.mark.nightly  # test_saves.py goes on after a full disk, without a run
-def test_training_goes_on_when_checkpoints_do_not_fit_and_from_the_one_that_did(
-    place: Path,
+def test_training_continues_without_space_for_checkpoints_and_resumes_from_the_last_one(
+    scratch: Path,
 ) -> None:
-    folder = place / "full-storage"
-    with small_disk(place / "small-storage", mebibytes=10) as disk:
+    folder = scratch / "full-storage"
+    with small_disk(scratch / "small-storage", mebibytes=10) as disk:
         storage = {"checkpoint": {"storage": {"uri": f"file://{disk.folder}/job"}}}
-        manifest = example("01", place / "full-storage.yaml", OFTEN, storage)
+        manifest = example("01", scratch / "full-storage.yaml", OFTEN, storage)
         ended = run(manifest, folder, "--devices", 1, inside=disk.inside)
         assert ended.code == 0, ended.output
         for step in (2, 3):
@@ -40,18 +40,18 @@ def test_training_goes_on_when_checkpoints_do_not_fit_and_from_the_one_that_did(
 
 
 def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_loses_nothing(
-    place: Path,
+    scratch: Path,
 ) -> None:
-    with small_disk(place / "small-folder", mebibytes=64) as disk:
+    with small_disk(scratch / "small-folder", mebibytes=64) as disk:
         folder, seen = disk.folder / "run", disk.seen / "run"
-        manifest = example("01", place / "full-folder.yaml", OFTEN)
+        manifest = example("01", scratch / "full-folder.yaml", OFTEN)
         words = ["run", manifest, "--output", folder, "--devices", 1]
-        command = start([*words, "--steps", 2000], place / "full-folder.log", disk.inside)
+        command = start([*words, "--steps", 2000], scratch / "full-folder.log", disk.inside)
         try:
             command.wait_for_text("checkpoint step=1")
             wait_until(lambda: disk.fill() and command.process.poll() is not None, 300, "its end")
             assert command.process.returncode == 4, command.output
-            command.assert_gone()
+            command.assert_no_leftovers()
         finally:
             command.end()
         assert "CannotRecord: the run's folder cannot be written" in command.output

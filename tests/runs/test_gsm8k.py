@@ -43,7 +43,7 @@ def problems(count: int, first: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hub cache that holds a tiny model under the id that the example names."""
+    """Hub cache with a tiny model under the example's id."""
     cache = tmp_path_factory.mktemp("hub")
     repository = cache / "models--Qwen--Qwen2.5-0.5B-Instruct"
     (repository / "refs").mkdir(parents=True)
@@ -69,12 +69,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(place: Path, hub: Path) -> Finished:
-    """The example itself; only sizes, data and its pool are changed on the command line."""
-    train = write_rows(place / "gsm8k-train.jsonl", problems(12, first=2))
-    evaluation = place / "gsm8k-test.parquet"
+def finished(scratch: Path, hub: Path) -> Finished:
+    """Run the example; only sizes, data and its pool are changed on the command line."""
+    train = write_rows(scratch / "gsm8k-train.jsonl", problems(12, first=2))
+    evaluation = scratch / "gsm8k-test.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(problems(3, first=50)), evaluation)
-    manifest = Path(shutil.copy(next(EXAMPLES.glob("03-*.yaml")), place / "gsm8k.yaml"))
+    manifest = Path(shutil.copy(next(EXAMPLES.glob("03-*.yaml")), scratch / "gsm8k.yaml"))
     overrides = {
         "data.train.path": train,
         "data.train.huggingFace": "null",
@@ -90,7 +90,7 @@ def finished(place: Path, hub: Path) -> Finished:
     changes = [f"--set=spec.{path}={value}" for path, value in overrides.items()]
     return run(
         manifest,
-        place / "gsm8k",
+        scratch / "gsm8k",
         *("--steps", STEPS, "--devices", 1),
         *changes,
         HF_HUB_CACHE=str(hub),
@@ -106,8 +106,8 @@ def test_it_trains_on_rows_and_a_model_of_that_form(finished: Finished) -> None:
         assert metrics["score/invalid"] == 0, "the verifier finds every reference's answer"
         assert metrics["actor/log_prob_difference_max"] < 1e-3
         assert abs(metrics["actor/kl"]) < 1
-    held_out = records(finished.folder, "evaluation")
-    assert [record["step"] for record in held_out] == [0, STEPS]
+    evaluations = records(finished.folder, "evaluation")
+    assert [record["step"] for record in evaluations] == [0, STEPS]
 
 
 def test_what_means_nothing_here_is_named(finished: Finished) -> None:

@@ -20,9 +20,10 @@ from .records import end, step_metrics
 pytestmark = pytest.mark.ray
 
 ENDED_SECONDS = 20.0
-"""From the signal to the end of the command."""
+"""Limit from the signal to the end of the command."""
+# The command cannot act on SIGKILL: its processes notice and end themselves.
 KILLED_SECONDS = 30.0
-"""From SIGKILL, which the command cannot act on, until all of its processes are gone."""
+"""Limit from SIGKILL to the end of all processes of the command."""
 
 MANY_TOKENS = {
     "rollout": {"maxResponseTokens": 1500, "maxConcurrentSequences": 8},
@@ -41,7 +42,7 @@ class Interrupted:
     command: Command
     folder: Path
     marks: Path
-    """Where the verifier leaves a file for every batch that it has scored."""
+    """Folder in which the verifier leaves a file per scored batch."""
 
     @property
     def num_scored(self) -> int:
@@ -50,17 +51,19 @@ class Interrupted:
 
 @contextmanager
 def running(
-    place: Path, name: str, change: Mapping[str, Any], devices: int
+    scratch: Path, name: str, change: Mapping[str, Any], devices: int
 ) -> Iterator[Interrupted]:
-    """A run in the background; whatever is left of it is ended at the end."""
-    folder, marks = place / name, place / f"{name}-marks"
+    """Start a run; ends its leftovers."""
+    folder, marks = scratch / name, scratch / f"{name}-marks"
     marks.mkdir()
     verifier = {
         "entrypoint": "verifiers:leaves_marks",
         "parameters": {"folder": str(marks)},
         "batchSize": 4096,
     }
-    manifest = example("01", place / f"{name}.yaml", {"rewards": [{"function": verifier}]}, change)
+    manifest = example(
+        "01", scratch / f"{name}.yaml", {"rewards": [{"function": verifier}]}, change
+    )
     arguments = ["run", manifest, "--output", folder, "--devices", devices]
     command = start(arguments, folder.with_suffix(".log"))
     try:
@@ -78,12 +81,12 @@ def models_are_built(run: Interrupted) -> None:
 
 
 def tokens_are_generated(run: Interrupted) -> None:
-    """256 held-out prompts, eight at a time, up to 1500 tokens each: many seconds."""
+    # 256 held-out prompts, eight at a time, up to 1500 tokens each: many seconds.
     run.command.wait_for_text("phase=models_and_engines")
 
 
 def policies_are_trained(run: Interrupted) -> None:
-    """Held-out prompts and the first step are scored; what follows is a thousand updates."""
+    # Held-out prompts and the first step are scored; a thousand updates follow.
     wait_until(
         lambda: run.num_scored >= 2 or run.command.process.poll() is not None,
         300,
@@ -94,14 +97,14 @@ def policies_are_trained(run: Interrupted) -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a signal comes, in which kind of run, and how."""
+    """A signal, the kind of run, and the moment of its arrival."""
 
     arrives: Callable[[Interrupted], None]
     change: Mapping[str, Any]
     devices: int
     signal: signal.Signals = signal.SIGINT
     to_group: bool = True
-    """As a terminal's Ctrl-C does; else only the command itself is told."""
+    """True: as a terminal's Ctrl-C. False: only the command itself gets the signal."""
 
 
 MOMENTS = {
@@ -121,15 +124,15 @@ MOMENTS = {
         "policies-are-trained",
     ],
 )
-def test_an_interrupted_run_ends_soon_and_says_so(place: Path, name: str) -> None:
+def test_an_interrupted_run_ends_soon_and_says_so(scratch: Path, name: str) -> None:
     moment = MOMENTS[name]
-    with running(place, name, moment.change, moment.devices) as run:
+    with running(scratch, name, moment.change, moment.devices) as run:
         moment.arrives(run)
         run.command.send(moment.signal, moment.to_group)
         begin = time.monotonic()
         code = run.command.wait(ENDED_SECONDS)
         assert code == 130, run.command.output
-        run.command.assert_gone(ENDED_SECONDS - (time.monotonic() - begin))
+        run.command.assert_no_leftovers(ENDED_SECONDS - (time.monotonic() - begin))
         last = end(run.folder)
         assert (last["outcome"], last["reason"]) == ("interrupted", "Interrupted")
         assert not step_metrics(run.folder), "the signal was meant to come earlier"
@@ -139,11 +142,11 @@ def test_an_interrupted_run_ends_soon_and_says_so(place: Path, name: str) -> Non
         assert "Traceback" not in output and output.splitlines()[-1] == "interrupted", output
 
 
-def test_what_a_killed_command_started_ends_by_itself_even_if_it_is_frozen(place: Path) -> None:
-    with running(place, "killed", MANY_UPDATES, 2) as run:
+def test_processes_of_a_killed_command_end_by_themselves_even_if_frozen(scratch: Path) -> None:
+    with running(scratch, "killed", MANY_UPDATES, 2) as run:
         policies_are_trained(run)
         frozen, *_ = [process for process, name in run.command.processes() if "ray::Rank" in name]
         frozen.suspend()
         run.command.send(signal.SIGKILL)
         assert run.command.wait(ENDED_SECONDS) == -signal.SIGKILL
-        run.command.assert_gone(KILLED_SECONDS)
+        run.command.assert_no_leftovers(KILLED_SECONDS)

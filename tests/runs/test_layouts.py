@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .layouts import STEPS, Made, run_example
+from .layouts import STEPS, LayoutRun, run_example
 
 pytestmark = pytest.mark.ray
 
@@ -18,13 +18,13 @@ LOSSES = ("actor/loss", "actor/gradient_norm", "actor/entropy", "actor/log_prob_
     # test_placement.py generates on other ranks than it trains on
     ["15", pytest.param("16", marks=pytest.mark.nightly)],
 )
-def test_layouts_of_four_ranks_make_what_one_rank_makes(
-    place: Path, made_on_one_rank: Made, name: str
+def test_layouts_of_four_ranks_give_the_results_of_one_rank(
+    scratch: Path, one_rank_run: LayoutRun, name: str
 ) -> None:
-    made = run_example(place, name, 4)
-    assert len(made.responses) >= STEPS * 8 * 8
-    assert made.responses == made_on_one_rank.responses
-    assert made.steps[-1]["throughput/transition_bytes"] > 0
-    for got, wanted in zip(made.steps, made_on_one_rank.steps, strict=True):
+    layout_run = run_example(scratch, name, 4)
+    assert len(layout_run.responses) >= STEPS * 8 * 8
+    assert layout_run.responses == one_rank_run.responses
+    assert layout_run.steps[-1]["throughput/transition_bytes"] > 0
+    for got, expected in zip(layout_run.steps, one_rank_run.steps, strict=True):
         for loss in LOSSES:
-            assert got[loss] == pytest.approx(wanted[loss], rel=1e-4, abs=1e-5), loss
+            assert got[loss] == pytest.approx(expected[loss], rel=1e-4, abs=1e-5), loss

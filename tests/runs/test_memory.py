@@ -11,8 +11,9 @@ from .manifests import digit_rows, example, write_rows
 from .records import records
 
 MEBIBYTE = 2**20
+# Two checkpoints alone have copies of the state of 6 MiB each.
 GROWTH_BYTES = 8 * MEBIBYTE
-"""Over fifty steps and two checkpoints, whose copies of the state alone are 6 MiB each."""
+"""Limit of growth over fifty steps and two checkpoints."""
 PROCESSES = {"driver", "rank 0", "data", "reward", "object store"}
 LONG = {
     "rollout": {"samplesPerPrompt": 8, "maxConcurrentSequences": 64},
@@ -23,12 +24,12 @@ LONG = {
 
 @pytest.mark.ray
 @pytest.mark.nightly  # test_dispatch.py measures the driver's memory, without ranks
-def test_a_hundred_and_fifty_steps_need_no_more_memory_than_a_hundred(place: Path) -> None:
+def test_a_hundred_and_fifty_steps_need_no_more_memory_than_a_hundred(scratch: Path) -> None:
     notes = {"notes": "x" * 4096}  # verifiers get them: small columns are not in the object store
-    rows = write_rows(place / "long.jsonl", [row | notes for row in digit_rows(40)])
+    rows = write_rows(scratch / "long.jsonl", [row | notes for row in digit_rows(40)])
     data = {"train": {"path": str(rows), "builtin": None}}
-    manifest = example("01", place / "long.yaml", LONG, {"data": data})
-    ended = run(manifest, place / "long", "--devices", 1)
+    manifest = example("01", scratch / "long.yaml", LONG, {"data": data})
+    ended = run(manifest, scratch / "long", "--devices", 1)
     assert ended.code == 0, ended.output
     used = [record["memory"] for record in records(ended.folder, "step")]
     assert len(used) == 150 and used[-1].keys() >= PROCESSES

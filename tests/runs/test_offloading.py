@@ -1,4 +1,4 @@
-"""Roles that leave the devices to each other come to the very numbers of roles that stay."""
+"""Offloaded roles give exactly the numbers of roles that are never offloaded."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ PPO = {
 KILL = ("--inject", "kill:rank=0,phase=train,step=2")
 
 
-def ppo(place: Path, name: str, offload: Mapping[str, str], *words: str) -> Finished:
-    """A run whose roles are offloaded as this says."""
+def ppo(scratch: Path, name: str, offload: Mapping[str, str], *words: str) -> Finished:
+    """Run with roles offloaded as `offload` says."""
     models: dict[str, Any] = {role: {"training": {"offload": offload[role]}} for role in offload}
     models["reference"]["source"] = {"sameAs": "actor"}
-    manifest = example("02", place / f"{name}.yaml", PPO, {"models": models})
-    ended = run(manifest, place / name, "--devices", 1, *words)
+    manifest = example("02", scratch / f"{name}.yaml", PPO, {"models": models})
+    ended = run(manifest, scratch / name, "--devices", 1, *words)
     assert ended.code == 0, ended.output
     return ended
 
 
 def numbers(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """Metrics by kind and step, of the last time that each was made."""
+    """Metrics by kind and step; of repeated steps the last ones."""
     return {
         (kind, record["step"]): without_pace(record["metrics"])
         for kind in ("warm_start", "evaluation", "step")
@@ -49,22 +49,23 @@ def numbers(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def moves(folder: Path, step: int) -> Sequence[str]:
-    """The calls of models in a step, as they ran."""
+    """Calls of models in a step, in the order of their starts."""
     spans = sorted(RunFolder(folder).read_spans([step])[step], key=lambda span: span.start)
     return [f"{span.role}.{span.call}" for span in spans if span.role in ALWAYS]
 
 
-def test_offloaded_roles_come_to_the_same_numbers_be_they_killed(place: Path) -> None:
-    stays = ppo(place, "stays", NEVER)
-    leaves = ppo(place, "leaves", ALWAYS, *KILL)
-    assert leaves.output.count(", after WorkerLost: ") == 1, leaves.output
-    assert numbers(leaves.folder) == numbers(stays.folder)
+def test_offloaded_roles_give_the_same_numbers_even_after_a_kill(scratch: Path) -> None:
+    resident = ppo(scratch, "resident", NEVER)
+    offloaded = ppo(scratch, "offloaded", ALWAYS, *KILL)
+    assert offloaded.output.count(", after WorkerLost: ") == 1, offloaded.output
+    assert numbers(offloaded.folder) == numbers(resident.folder)
     weights = [
-        (each.folder / "model" / "model.safetensors").read_bytes() for each in (stays, leaves)
+        (finished.folder / "model" / "model.safetensors").read_bytes()
+        for finished in (resident, offloaded)
     ]
     assert weights[0] == weights[1]
-    assert not any("load" in move for move in moves(stays.folder, 4))
-    assert moves(leaves.folder, 4) == [
+    assert not any("load" in move for move in moves(resident.folder, 4))
+    assert moves(offloaded.folder, 4) == [
         *("actor.load", "actor.reshard", "actor.offload", "actor.generate"),
         *("actor.load", "actor.log_probs", "actor.offload"),
         *("reference.load", "reference.log_probs", "reference.offload"),

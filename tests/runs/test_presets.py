@@ -24,9 +24,8 @@ from .records import records, step_metrics, without_pace
 pytestmark = pytest.mark.ray
 
 
-def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: Path) -> None:
-    """Safe-RLHF's signals: each is its own, none equals another; the multiplier goes on after an
-    interruption."""
+def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(scratch: Path) -> None:
+    # Safe-RLHF: reward and cost have different signals; the multiplier continues after a kill.
     sections = {
         "algorithm": {
             "type": "SafeRLHF",
@@ -44,12 +43,12 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
             },
         ],
     }
-    manifest = example("01", place / "safe.yaml", sections)
+    manifest = example("01", scratch / "safe.yaml", sections)
     words = ("--devices", 1, "--steps", 3, "--inject", "kill:rank=0,phase=train,step=3")
-    made = run(manifest, place / "safe", *words)
-    assert made.code == 0, made.output
+    finished = run(manifest, scratch / "safe", *words)
+    assert finished.code == 0, finished.output
     multiplier = 1.0
-    last_of = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
+    last_of = {record["step"]: record["metrics"] for record in records(finished.folder, "step")}
     assert list(last_of) == [1, 2, 3]
     for metrics in last_of.values():
         assert metrics["cost/mean"] == pytest.approx(0.1 * metrics["cost/length"])
@@ -64,12 +63,13 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(place: P
 
 @contextmanager
 def serving(score: Callable[[Mapping[str, Any]], float]) -> Iterator[str]:
-    """A service that scores; its address."""
+    """Run a reward service; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps({"scores": [score(each) for each in asked["samples"]]}).encode()
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            scores = [score(sample) for sample in request["samples"]]
+            body = json.dumps({"scores": scores}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -89,21 +89,21 @@ def serving(score: Callable[[Mapping[str, Any]], float]) -> Iterator[str]:
 
 
 @pytest.mark.nightly  # CatchUp generates twice; test_http_scorer.py asks a service
-def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
-    """Scored by a function and a service; held-out prompts are answered twice."""
-    held_out = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
+def test_a_greedy_response_is_the_baseline_of_all_samples(scratch: Path) -> None:
+    # Scored by a function and a service; evaluation samples every prompt twice.
+    evaluation = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
     passing = {"passAtK": [1, 2], "passScore": 0.6}
     digits = {"name": "digits", "function": {"entrypoint": "verifiers:digits"}}
     with serving(lambda sample: float(sample["finished"])) as url:
         served = {"name": "ended", "weight": 0.5, "http": {"url": url, "batchSize": 8}}
-        sections = {"data": {"evaluation": held_out | passing}, "rewards": [digits, served]}
-        manifest = example("08", place / "remax.yaml", sections)
-        made = run(manifest, place / "remax", "--devices", 2, "--steps", 2)
-    assert made.code == 0, made.output
-    for record in records(made.folder, "evaluation"):
+        sections = {"data": {"evaluation": evaluation | passing}, "rewards": [digits, served]}
+        manifest = example("08", scratch / "remax.yaml", sections)
+        finished = run(manifest, scratch / "remax", "--devices", 2, "--steps", 2)
+    assert finished.code == 0, finished.output
+    for record in records(finished.folder, "evaluation"):
         once, twice = (record["metrics"][f"evaluation/pass_at_{k}"] for k in (1, 2))
         assert 0 < once < twice < 1
-    for metrics in step_metrics(made.folder):
+    for metrics in step_metrics(finished.folder):
         assert metrics["actor/gradient_norm"] > 0
         assert metrics["reward/mean"] != metrics["reward/mean.actor.2"], (
             "that of the greedy responses"
@@ -114,35 +114,35 @@ def test_a_greedy_response_is_the_baseline_of_all_samples(place: Path) -> None:
 
 
 @pytest.mark.nightly  # test_user_code.py repeats rounds, with a kill
-def test_dapo_trains_on_prompts_whose_responses_differ(place: Path) -> None:
+def test_dapo_trains_on_prompts_whose_responses_differ(scratch: Path) -> None:
     sections = {"algorithm": {"dapo": {"maxRounds": 3, "overlongTokens": 4}}}
-    manifest = example("04", place / "dapo.yaml", sections)
-    made = run(manifest, place / "dapo", "--devices", 2, "--steps", 2)
-    assert made.code == 0, made.output
-    for metrics in step_metrics(made.folder):
+    manifest = example("04", scratch / "dapo.yaml", sections)
+    finished = run(manifest, scratch / "dapo", "--devices", 2, "--steps", 2)
+    assert finished.code == 0, finished.output
+    for metrics in step_metrics(finished.folder):
         assert 1 <= metrics["repeat/rounds"] <= 3 and metrics["actor/gradient_norm"] > 0
         assert 0 < metrics["reward/overlong_penalty"] <= 1
         if metrics["repeat/rounds"] == 1:
             assert metrics["groups/equal"] == 0, "one round was enough, as all groups were mixed"
 
 
-def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
-    """It takes the actor's weights after steps 2 and 4; the run is killed in step 5, and goes on
-    from the checkpoint of step 3. Steps 3 and 5 begin with equal models: no response has a reward
-    of its own. Step 4 has the same numbers again only if the reference is that of step 2. Without a
-    warm start nothing else has the reference saved."""
+def test_a_refreshed_reference_comes_back_after_a_kill(scratch: Path) -> None:
+    # The reference copies the actor's weights after steps 2 and 4; the run is killed in step 5, and
+    # resumes from the checkpoint of step 3. Steps 3 and 5 begin with equal models, so rewards of
+    # responses are 0. Step 4 has the same numbers again only if the reference is that of step 2.
+    # Without a warm start nothing else saves the reference.
     sections = {
         "algorithm": {"onlineDPO": {"referenceEverySteps": 2}},
         "models": {"actor": {"training": {"warmupSteps": 0}}},
         "schedule": {"steps": 5, "warmStart": None},
         "checkpoint": {"everySteps": 3},
     }
-    manifest = example("13", place / "dpo.yaml", sections)
+    manifest = example("13", scratch / "dpo.yaml", sections)
     words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=5")
-    made = run(manifest, place / "dpo", *words)
-    assert made.code == 0, made.output
-    assert len(records(made.folder, "run")) == 2
-    steps = records(made.folder, "step")
+    finished = run(manifest, scratch / "dpo", *words)
+    assert finished.code == 0, finished.output
+    assert len(records(finished.folder, "run")) == 2
+    steps = records(finished.folder, "step")
     assert [record["step"] for record in steps] == [1, 2, 3, 4, 4, 5]
     first, again = (without_pace(record["metrics"]) for record in steps[3:5])
     assert first == again
@@ -150,17 +150,17 @@ def test_a_refreshed_reference_comes_back_after_a_kill(place: Path) -> None:
     margins = {step: abs(metrics[step]["actor/margin"]) for step in metrics}
     assert margins[1] < 1e-6 and margins[3] < 1e-6 and margins[5] < 1e-6
     assert margins[2] > 1e-5 and margins[4] > 1e-5
-    check_pairs(made.folder, metrics)
+    check_pairs(finished.folder, metrics)
 
 
 def saved_pairs(folder: Path) -> dict[str, bytes]:
-    """The files with a run's pairs."""
+    """Contents of a run's files of pairs, by name."""
     return {file.name: file.read_bytes() for file in (folder / "saved" / "pairs").iterdir()}
 
 
 def check_pairs(folder: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
-    """A file for each step with the pairs that it trained on, as far as data of preferences may
-    have them: none with an empty response."""
+    """Check the files of pairs on which steps trained."""
+    # Preference data cannot have an empty response, so such pairs are missing.
     assert set(saved_pairs(folder)) == {f"step-{step:06d}.jsonl" for step in steps}
     for step, metrics in steps.items():
         file = folder / "saved" / "pairs" / f"step-{step:06d}.jsonl"

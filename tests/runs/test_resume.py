@@ -1,4 +1,4 @@
-"""Killed at any moment, a job goes on and comes to the very numbers of one that was not."""
+"""A job that is killed at any moment resumes with exactly the numbers of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from rlhf_runtime.checkpoint.store import CheckpointStore
 
 from ..object_store import s3_bucket
 from .cli import Command, Finished, run, start
-from .exports import assert_exported_as_left
+from .exports import assert_exports_own_model
 from .long_jobs import STEPS, manifest_of
 from .records import records, without_pace
 
 pytestmark = pytest.mark.ray
 
 MOMENTS = {"start-up": 0, "generate": 2, "score": 3, "train": 4, "transition": 5, "save": 6}
-"""The step in which each phase is struck."""
+"""Step of the kill in a phase; 0: none."""
 KILLED = -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """Where checkpoints cannot be renamed."""
+    """Address of a bucket."""
+    # Checkpoints in a bucket cannot be renamed.
     with s3_bucket() as address:
         yield address
 
 
-def kept_in(address: str) -> Mapping[str, Any]:
-    """The change of a manifest that keeps its checkpoints there."""
+def stored_in(address: str) -> Mapping[str, Any]:
+    """Change of a manifest: checkpoints in a storage."""
     return {"checkpoint": {"storage": {"uri": address}}}
 
 
 def kills(victims: Mapping[str, str]) -> list[str]:
-    """Arguments that inject one kill per phase, each of a victim."""
+    """Arguments that inject one kill per phase."""
     steps = {phase: f",step={step}" if step else "" for phase, step in MOMENTS.items()}
     return [
         word
@@ -50,7 +51,7 @@ def kills(victims: Mapping[str, str]) -> list[str]:
 
 
 def numbers(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """Metrics by kind and step, of the last time that each was made."""
+    """Metrics by kind and step; of repeated steps the last ones."""
     return {
         (kind, record["step"]): without_pace(record["metrics"])
         for kind in ("warm_start", "evaluation", "step")
@@ -64,7 +65,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def assert_same(run: Path, reference: Path) -> None:
-    """Every number that does not depend on pace, and every weight."""
+    """Compare all numbers that do not depend on pace, and all weights."""
     ours, theirs = numbers(run), numbers(reference)
     assert ours.keys() == theirs.keys()
     assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == {}
@@ -73,7 +74,7 @@ def assert_same(run: Path, reference: Path) -> None:
 
 
 def by_turns(*victims: str) -> dict[str, str]:
-    """The victim of each phase."""
+    """Victims in turns, by phase."""
     return dict(zip(MOMENTS, cycle(victims), strict=False))
 
 
@@ -98,9 +99,9 @@ def by_turns(*victims: str) -> dict[str, str]:
         ),
     ],
 )
-def test_a_job_goes_on_when_a_rank_is_killed(
+def test_a_job_continues_when_a_rank_is_killed(
     request: pytest.FixtureRequest,
-    place: Path,
+    scratch: Path,
     undisturbed: Callable[[int], Finished],
     devices: int,
     victims: Mapping[str, str],
@@ -108,8 +109,8 @@ def test_a_job_goes_on_when_a_rank_is_killed(
 ) -> None:
     name = f"kills-{request.node.callspec.id}"
     policy = {"failurePolicy": {"standby": standby}}
-    manifest = manifest_of(devices, place / f"{name}.yaml", policy)
-    ended = run(manifest, place / name, "--devices", devices, *kills(victims))
+    manifest = manifest_of(devices, scratch / f"{name}.yaml", policy)
+    ended = run(manifest, scratch / name, "--devices", devices, *kills(victims))
     assert ended.code == 0, ended.output
     assert ended.output.count(", after WorkerLost: ") == len(victims), ended.output
     assert summary(ended.folder)["restarts"] == len(victims)
@@ -136,8 +137,8 @@ def test_a_job_goes_on_when_a_rank_is_killed(
         ),
     ],
 )
-def test_a_job_goes_on_when_its_command_is_given_again(
-    place: Path,
+def test_a_job_resumes_when_its_command_is_repeated(
+    scratch: Path,
     undisturbed: Callable[[int], Finished],
     devices: int,
     phases: tuple[str, ...],
@@ -145,9 +146,9 @@ def test_a_job_goes_on_when_its_command_is_given_again(
     in_bucket: bool,
 ) -> None:
     name = f"kills-driver-of-{devices}-{phases[0]}"
-    folder = place / name
-    changes = [kept_in(f"{bucket}/driver")] if in_bucket else []
-    manifest = manifest_of(devices, place / f"{name}.yaml", *changes)
+    folder = scratch / name
+    changes = [stored_in(f"{bucket}/driver")] if in_bucket else []
+    manifest = manifest_of(devices, scratch / f"{name}.yaml", *changes)
     kill_options = kills(dict.fromkeys(phases, "driver"))
     words = ["run", manifest, "--output", folder, "--devices", devices, *kill_options]
     codes = []
@@ -155,7 +156,7 @@ def test_a_job_goes_on_when_its_command_is_given_again(
         command = start(words, folder.with_suffix(f".{len(codes)}.log"))
         try:
             codes.append(command.wait())
-            command.assert_gone()
+            command.assert_no_leftovers()
         finally:
             command.end()
     assert codes == [KILLED] * len(phases) + [0], command.output
@@ -172,13 +173,13 @@ FAULTS = {
     "raise:rank=1,phase=transition,step=6": ("WorkerRaised", "ZeroDivisionError"),
     "exhaust:rank=0,phase=transition,step=7": ("OutOfMemory", "rank 0 ran out of memory"),
 }
-"""Faults, and what the notice of the restart says of them."""
+"""Faults, and parts of the notice of their restart."""
 USUAL_FAULTS = [
     "hang:rank=1,phase=train,step=2",
     "freeze:reward,phase=score,step=4",
     "exhaust:rank=0,phase=transition,step=7",
 ]
-"""One of each kind: it stays in a call, it does not answer, it says what is wrong."""
+"""One fault of every kind: a hanging call, a frozen process, an error."""
 
 
 @pytest.mark.parametrize(
@@ -189,14 +190,14 @@ USUAL_FAULTS = [
     ],
 )
 def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
-    place: Path, undisturbed: Callable[[int], Finished], bucket: str, faults: list[str]
+    scratch: Path, undisturbed: Callable[[int], Finished], bucket: str, faults: list[str]
 ) -> None:
     impatient = {"failurePolicy": {"progressDeadlineSeconds": 10}}
     address = f"{bucket}/hangs-{len(faults)}"
     name = f"hangs-{len(faults)}"
-    manifest = manifest_of(2, place / f"{name}.yaml", impatient, kept_in(address))
+    manifest = manifest_of(2, scratch / f"{name}.yaml", impatient, stored_in(address))
     words = [word for fault in faults for word in ("--inject", fault)]
-    ended = run(manifest, place / name, "--devices", 2, *words)
+    ended = run(manifest, scratch / name, "--devices", 2, *words)
     assert ended.code == 0, ended.output
     notices = [line for line in ended.output.splitlines() if " restart " in line]
     for fault, notice in zip(faults, notices, strict=True):
@@ -209,14 +210,14 @@ def test_a_worker_that_hangs_freezes_or_raises_is_replaced(
     assert not (ended.folder / "checkpoints").exists()
 
 
-def test_a_model_is_made_of_the_checkpoint_that_is_the_one_that_the_run_left(
-    place: Path, undisturbed: Callable[[int], Finished]
+def test_the_newest_checkpoint_exports_the_runs_own_model(
+    scratch: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
-    assert_exported_as_left(undisturbed(2).folder, place / "from-two-ranks")
+    assert_exports_own_model(undisturbed(2).folder, scratch / "from-two-ranks")
 
 
 def interrupt_politely(command: Command) -> None:
-    """What a batch system does in the middle of training."""
+    # As a batch system does, in the middle of training.
     command.wait_for_text("checkpoint step=1")
     command.send(signal.SIGTERM, to_group=True)
 
@@ -225,16 +226,16 @@ def last_step(folder: Path) -> int:
     return max(record["step"] for record in records(folder, "step"))
 
 
-def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damaged_one(
-    place: Path, undisturbed: Callable[[int], Finished]
+def test_a_stopped_job_resumes_even_from_the_checkpoint_before_a_damaged_one(
+    scratch: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
-    folder, manifest = place / "stopped", manifest_of(1, place / "stopped.yaml")
+    folder, manifest = scratch / "stopped", manifest_of(1, scratch / "stopped.yaml")
     words = ["run", manifest, "--output", folder, "--devices", 1]
     command = start([*words, "--steps", 500], folder.with_suffix(".log"))
     try:
         interrupt_politely(command)
         assert command.wait() == 130, command.output
-        command.assert_gone()
+        command.assert_no_leftovers()
     finally:
         command.end()
     assert "stopping after this step" in command.output
@@ -264,19 +265,19 @@ def test_a_job_that_was_stopped_goes_on_even_from_the_checkpoint_before_a_damage
     assert f"step {reached} cannot be used" in ended.output and file.name in ended.output
     assert f"going on from the checkpoint of step {reached - 1}" in ended.output
     assert f"spec.schedule.steps is {max(STEPS, reached + 1)}, which is in force" in ended.output
-    came_to = summary(folder)
-    assert (came_to["starts"], came_to["restarts"], came_to["steps_repeated"]) == (2, 0, 1)
-    assert came_to["total_seconds"] > sum(each["seconds"] for each in records(folder, "step"))
+    totals = summary(folder)
+    assert (totals["starts"], totals["restarts"], totals["steps_repeated"]) == (2, 0, 1)
+    assert totals["total_seconds"] > sum(step["seconds"] for step in records(folder, "step"))
     ours, theirs = numbers(folder), numbers(undisturbed(1).folder)
     assert all(ours[key] == theirs[key] for key in theirs if key in ours and key[1] < STEPS)
     assert sum(kind == "step" for kind, _ in ours) == max(STEPS, reached + 1)
 
 
-def test_a_finished_job_goes_on_to_more_steps_with_other_settings_that_change_no_number(
-    place: Path, undisturbed: Callable[[int], Finished]
+def test_a_finished_job_takes_more_steps_with_settings_that_change_no_number(
+    scratch: Path, undisturbed: Callable[[int], Finished]
 ) -> None:
-    """From the checkpoint before the last one, so that a step is made both ways."""
-    folder = place / "frugal"
+    # From the checkpoint before the last one, so that a step runs with both settings.
+    folder = scratch / "frugal"
     shutil.copytree(undisturbed(1).folder, folder)
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:08d}")
     training = {"microBatchTokens": 64, "activationRecompute": True}
@@ -284,7 +285,7 @@ def test_a_finished_job_goes_on_to_more_steps_with_other_settings_that_change_no
         "models": {"actor": {"training": training}},
         "rollout": {"kvCacheMemory": "16Mi", "maxConcurrentSequences": 8},
     }
-    manifest = manifest_of(1, place / "frugal.yaml", frugal)
+    manifest = manifest_of(1, scratch / "frugal.yaml", frugal)
     further = run(manifest, folder, "--devices", 1, "--steps", STEPS + 1)
     assert further.code == 0, further.output
     assert f"going on from the checkpoint of step {STEPS - 1}" in further.output

@@ -1,4 +1,4 @@
-"""From a base model through supervised fine-tuning and a reward model to PPO on what it says."""
+"""The chain from a base model through supervised fine-tuning and a reward model to PPO."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ALONE: dict[str, Any] = {"warmStart": None}
 PAIRS_STEPS = 16
 
 
-def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place: Path) -> None:
-    """The learned reward is scored twice, the second time tokenized anew: to the same number. A
-    verifier is added to it. The last two jobs are killed on the way."""
-    manifest = example("10", place / "chain-sft.yaml", {"schedule": ALONE | {"steps": 12}})
-    tuned = run(manifest, place / "chain-sft")
+def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(scratch: Path) -> None:
+    # The learned reward counts twice, the second time with a tokenizer of its own: the same number.
+    # A verifier is added. The last two jobs are killed on the way.
+    manifest = example("10", scratch / "chain-sft.yaml", {"schedule": ALONE | {"steps": 12}})
+    tuned = run(manifest, scratch / "chain-sft")
     assert tuned.code == 0, tuned.output
     settings = {"source": {"path": str(tuned.folder / "model")}}
     pairs = digit_pairs(96)
-    rows = write_rows(place / "pairs.jsonl", pairs[:80])
+    rows = write_rows(scratch / "pairs.jsonl", pairs[:80])
     sections: dict[str, Any] = {
         "models": {"reward_model": settings},
         "rewards": [],
@@ -37,11 +37,11 @@ def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place
         "checkpoint": {"everySteps": 4},
     }
     words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=7")
-    manifest = example("11", place / "chain-judge.yaml", sections)
-    judge = run(manifest, place / "chain-judge", *words)
-    assert judge.code == 0, judge.output
-    assert_learned(judge.folder, pairs[80:])
-    model = {"path": str(judge.folder / "model")}
+    manifest = example("11", scratch / "chain-judge.yaml", sections)
+    trained = run(manifest, scratch / "chain-judge", *words)
+    assert trained.code == 0, trained.output
+    assert_learned(trained.folder, pairs[80:])
+    model = {"path": str(trained.folder / "model")}
     sections = {
         "models": {"actor": settings},
         "rewards": [
@@ -53,12 +53,12 @@ def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place
         "schedule": ALONE | {"steps": 3, "evaluateEverySteps": 3},
         "checkpoint": {"everySteps": 1},
     }
-    manifest = example("12", place / "chain-ppo.yaml", sections)
+    manifest = example("12", scratch / "chain-ppo.yaml", sections)
     words = ("--devices", 2, "--inject", "kill:rank=1,phase=train,step=3")
-    made = run(manifest, place / "chain-ppo", *words)
-    assert made.code == 0, made.output
-    assert len(records(made.folder, "run")) == 2
-    steps = {record["step"]: record["metrics"] for record in records(made.folder, "step")}
+    finished = run(manifest, scratch / "chain-ppo", *words)
+    assert finished.code == 0, finished.output
+    assert len(records(finished.folder, "run")) == 2
+    steps = {record["step"]: record["metrics"] for record in records(finished.folder, "step")}
     assert list(steps) == [1, 2, 3]
     for metrics in steps.values():
         assert metrics["reward/again"] == pytest.approx(metrics["reward/learned"], abs=1e-5)
@@ -67,12 +67,12 @@ def test_three_manifests_lead_from_a_base_model_to_ppo_on_a_learned_reward(place
         assert metrics["reward/mean"] == pytest.approx(terms, rel=1e-4)
         assert metrics["reward/std"] > 0 and metrics["critic/gradient_norm"] > 0
     assert abs(steps[1]["critic/value_mean"]) > 0.01, "the critic has begun as the reward model"
-    held_out = records(made.folder, "evaluation")[-1]["metrics"]
-    assert held_out["evaluation/reward_mean"] != 0
+    evaluation = records(finished.folder, "evaluation")[-1]["metrics"]
+    assert evaluation["evaluation/reward_mean"] != 0
 
 
 def assert_learned(folder: Path, unseen: Sequence[Mapping[str, str]]) -> None:
-    """From no opinion to the right one, on pairs that it has not seen as well."""
+    """Check that a reward model learned to order pairs, also unseen ones."""
     assert len(records(folder, "run")) == 2
     metrics = {record["step"]: record["metrics"] for record in records(folder, "step")}
     assert list(metrics) == list(range(1, PAIRS_STEPS + 1))
@@ -84,7 +84,7 @@ def assert_learned(folder: Path, unseen: Sequence[Mapping[str, str]]) -> None:
 
 
 def mean_accuracy(folder: Path, pairs: Sequence[Mapping[str, str]]) -> float:
-    """Share of pairs whose chosen response a classifier of the folder scores higher."""
+    """Share of pairs whose chosen response the classifier in a folder scores higher."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""`rlhf standby` seen from outside; the other runs of this folder fork their workers from one."""
+"""A second `rlhf standby`, beside that of the other runs of this folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .cli import SHARED, start
 pytestmark = pytest.mark.ray
 
 
-def test_a_second_one_leaves_it_to_the_first(place: Path) -> None:
-    second = start(["standby"], place / "second.log")
+def test_a_second_one_leaves_it_to_the_first(scratch: Path) -> None:
+    second = start(["standby"], scratch / "second.log")
     try:
         assert second.wait() == 0
     finally:

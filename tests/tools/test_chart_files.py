@@ -1,4 +1,4 @@
-"""What is derived for the chart agrees with the models that it is derived from."""
+"""Generated files of the chart agree with the models."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def test_every_value_is_explained_above_it_and_in_the_table() -> None:
 
 def test_a_right_stands_in_the_template_with_its_reason() -> None:
     template = chart_files.permissions_template()
-    for each in (*permissions.WATCHED, *permissions.OWN):
-        assert f"# {each.why}\n- apiGroups: [{json.dumps(each.group)}]\n" in template
-    named = [each for each in (*permissions.WATCHED, *permissions.OWN) if each.named]
+    rights = (*permissions.WATCHED, *permissions.OWN)
+    for right in rights:
+        assert f"# {right.why}\n- apiGroups: [{json.dumps(right.group)}]\n" in template
+    named = [right for right in rights if right.named]
     assert template.count("resourceNames: ") == len(named)
 
 

@@ -1,4 +1,4 @@
-"""Files that are derived from the contract are up to date, and the check notices when not."""
+"""Generated files are up to date, and the check reports differences."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import inf
 
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
@@ -79,18 +78,16 @@ class CallTimeBounds:
             for cut in self.cuts(role, strategy)
             for completion in self.completions(role, cut, NONE).items()
         ]
-        fastest: dict[str, float] = {}
+        fastest: Seconds | None = None
         for completion, seconds in sorted(priced, key=lambda pair: sum(pair[1].values())):
             # Checking memory costs more than comparing times, so only completions that would
             # improve a call are checked.
-            is_quicker = any(
-                call_seconds < fastest.get(call, inf) for call, call_seconds in seconds.items()
-            )
-            if (is_quicker or not fastest) and self._fits_alone(role, completion):
+            is_quicker = fastest is None or any(s < fastest[call] for call, s in seconds.items())
+            if is_quicker and self._fits_alone(role, completion):
                 # Every call takes its own fastest completion. A plan has one for all calls of a
                 # role, which is no faster.
-                fastest = {call: min(s, fastest.get(call, inf)) for call, s in seconds.items()}
-        return fastest or None
+                fastest = fastest_of([seconds] if fastest is None else [fastest, seconds])
+        return fastest
 
     def _in_first_node(self, devices: Mesh) -> Mesh | None:
         """The devices of a pool that begin in its first node and lie in their nodes as others do.

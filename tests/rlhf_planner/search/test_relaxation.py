@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import product
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
+from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.placement import PlacementType
 from rlhf_api.spec.resources import Device
@@ -21,7 +23,7 @@ from rlhf_planner.bounds.memory import MemoryBounds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.evaluate import Estimate, evaluate, hardware_of_pools
 from rlhf_planner.feasibility import apply_placement, check_feasible, requested_placement
-from rlhf_planner.placement.strategy import JobStrategy
+from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.relaxation import Relaxation
@@ -29,6 +31,7 @@ from rlhf_planner.search.search_space import Candidate, Domains, SearchSpace
 from rlhf_planner.strategies.placements import placements
 
 from ..plan_checker.random_jobs import random_problem
+from .searched_jobs import gpus, ppo
 
 Chosen = tuple[Candidate, ...]
 
@@ -182,3 +185,14 @@ def test_the_bound_of_a_complete_strategy_is_its_price(seed: int) -> None:
                     assert bounds[call] == estimate.calls[call].total
                     num_compared += 1
     assert num_compared > 20
+
+
+def test_a_role_without_calls_in_a_step_takes_no_time_and_still_must_fit(job: Any) -> None:
+    """Such as one that only an evaluation uses."""
+    problem = ppo(job, gpus(2))
+    idle = replace(problem.models["reference"], role="idle")
+    for gibibytes, seconds in ((80, {}), (1, None)):
+        pools = (gpus(2, 1, gibibytes),)
+        with_idle = replace(problem, pools=pools, models={**problem.models, "idle": idle})
+        devices = RoleStrategy(Mesh(pool="pool", data=2))
+        assert Bounded(with_idle).times.role_seconds("idle", devices) == seconds

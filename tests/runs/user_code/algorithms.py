@@ -1,4 +1,4 @@
-"""Algorithms of a user's own, with operations of their own."""
+"""Custom algorithms and operations of a user."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Protocol
 
 ROWS = 64
-"""Of a step: eight samples of eight prompts."""
+"""Rows of a step: eight samples of eight prompts."""
 
 
 class Reinforce(Algorithm):
-    """The score minus a constant as the advantage of every token; computed by one rank, which has
-    all rows, so that its function can count them."""
+    """REINFORCE: the score minus a constant is the advantage of every token."""
+
+    # One rank computes with all rows, so that the operation can count them.
 
     def __init__(self, baseline: float) -> None:
         self.baseline = baseline
@@ -71,8 +72,7 @@ class Rloo(Algorithm):
 
 
 class Refill(Algorithm):
-    """GRPO on so many prompts whose responses differ in their score: DAPO's dynamic sampling. The
-    responses of all rounds are kept."""
+    """DAPO's dynamic sampling: GRPO on `prompts` prompts whose responses differ in score."""
 
     def __init__(self, prompts: int) -> None:
         how = {"parameters": {"prompts": prompts}, "scope": Scope.BATCH}
@@ -98,8 +98,7 @@ class Refill(Algorithm):
 
 
 class CatchUp(Algorithm):
-    """DPO on the best and the worst response, in two epochs; the reference catches up every other
-    step, and both show what they can."""
+    """DPO in two epochs with a reference that copies weights every other step."""
 
     def roles(self) -> Roles:
         models = {"actor": LanguageModel, "reference": LanguageModel}
@@ -118,7 +117,7 @@ class CatchUp(Algorithm):
 
 
 class Distill(Algorithm):
-    """The actor learns what a frozen teacher samples, and shows what it can."""
+    """The actor learns responses of a frozen teacher."""
 
     def roles(self) -> Roles:
         return {"actor": LanguageModel, "teacher": LanguageModel, "reward": RewardSource}
@@ -159,7 +158,7 @@ AVERAGE = Custom(
 
 
 def average(columns: Mapping[str, Column], *, state: dict[str, float]) -> dict[str, Column]:
-    """The mean of all scores so far, and of how many steps."""
+    """Mean of all scores so far, with the number of steps."""
     scores = columns["reward_scores"].values
     state["steps"] += 1
     state["average"] += (float(scores.mean(dtype=float)) - state["average"]) / state["steps"]
@@ -179,7 +178,7 @@ KEPT = Custom(
 
 
 def lines(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """A line of JSON for each response."""
+    """Lines of JSON, one per response."""
     texts = zip(columns["record"].texts(), columns["response_text"].texts(), strict=True)
     scores = columns["reward_scores"].values.tolist()
     rows = [
@@ -198,23 +197,23 @@ def leave_one_out(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def mixed(columns: Mapping[str, Column], *, prompts: int) -> dict[str, Column]:
-    """Whether a row's prompt is among the first so many whose scores differ."""
+    """True for rows of the first `prompts` prompts whose scores differ."""
     _, first, group = np.unique(columns["prompt_id"].values, return_index=True, return_inverse=True)
     scores = columns["reward_scores"].values
     differ = np.array([len(set(scores[group == number])) > 1 for number in range(len(first))])
-    by_place = np.argsort(first)
-    chosen = by_place[differ[by_place]][:prompts]
+    in_order = np.argsort(first)
+    chosen = in_order[differ[in_order]][:prompts]
     return {"mixed": Column(np.isin(group, chosen))}
 
 
 def enough(columns: Mapping[str, Column], *, prompts: int) -> dict[str, Column]:
-    """Whether there are so many of these prompts."""
+    """True if scores differ for `prompts` prompts."""
     rows, ids = mixed(columns, prompts=prompts)["mixed"].values, columns["prompt_id"].values
     return {"enough": Column(np.full(len(ids), len(np.unique(ids[rows])) >= prompts))}
 
 
 def _spread(columns: Mapping[str, Column], advantages: np.ndarray) -> dict[str, Column]:
-    """One number for each response, on all of its tokens."""
+    """Repeat the advantage of a response for its tokens."""
     lengths = columns["response_tokens"].lengths
     assert lengths is not None
     return {"advantages": Column(np.repeat(advantages.astype(np.float32), lengths), lengths)}
@@ -224,7 +223,7 @@ ON_FIRST = Protocol(lambda at: Slice(0, 1), lambda at: at.rank == 0)
 
 
 def centred(columns: Mapping[str, Column], *, baseline: float, rows: int) -> dict[str, Column]:
-    """The operation."""
+    """Score minus baseline."""
     scores = columns["reward_scores"].values
     if len(scores) != rows:
         raise ValueError(f"the protocol gave {len(scores)} rows")

@@ -1,4 +1,4 @@
-"""Verifiers of a user's own."""
+"""Custom verifiers of a user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_runtime.rewards.sample import Sample
 
 
 def digits(samples: Sequence[Sample]) -> list[float]:
-    """The share of the response's first eight characters that are digits."""
+    """Share of digits among a response's first eight characters."""
     return [sum(c.isdigit() for c in sample.response[:8]) / 8 for sample in samples]
 
 
@@ -20,7 +20,7 @@ def length(samples: Sequence[Sample]) -> list[float]:
 
 
 def enormous(samples: Sequence[Sample]) -> list[float]:
-    """Finite, but not what can be computed with."""
+    """Finite scores that overflow in arithmetic."""
     return [3e38 * score for score in digits(samples)]
 
 
@@ -32,15 +32,15 @@ def often_raises(samples: Sequence[Sample]) -> list[float]:
 
 
 def leaves_marks(samples: Sequence[Sample], *, folder: str) -> list[float]:
-    """Leaves a file for every batch that it has scored."""
-    place = Path(folder)
-    number = len(list(place.glob("scored-*")))
-    (place / f"scored-{number}-{os.getpid()}").touch()
+    """Leave a file per scored batch."""
+    marks = Path(folder)
+    number = len(list(marks.glob("scored-*")))
+    (marks / f"scored-{number}-{os.getpid()}").touch()
     return digits(samples)
 
 
 def keeps_responses(samples: Sequence[Sample], *, file: str) -> list[float]:
-    """As `digits`; every response is written into a file."""
+    """Score as `digits`, and append responses to a file."""
     with Path(file).open("a") as lines:
         lines.writelines(f"{sample.prompt}{sample.response}\n" for sample in samples)
     return digits(samples)
