@@ -16,7 +16,7 @@ from rlhf_planner.cost.measured_layers import hardware_for, layers_for
 from rlhf_planner.cost.micro_batches import Batch, Lengths
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_bytes
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.problem.profile import Profile
 from rlhf_runtime.profiling.subjects import Subject
 from rlhf_sizing.limits import MAX_SHARED_TOKENS

@@ -17,9 +17,9 @@ from papers_verdict import same_choice
 
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
-from rlhf_planner.strategies.placements import placements
 
 GPUS = (8, 16, 32, 64, 96, 128)
 MAX_CANDIDATES_OF_KIND, MAX_CANDIDATES = 400, 400

@@ -10,10 +10,10 @@ memory.
     pipelines/       training pipelines of several models in one schedule
     feasibility.py   checks a job's strategy against the devices
     plan_calls.py, plan_builder.py, evaluate.py  from a feasible job to a plan with its times
-    strategies/      the family of strategies that are compared
+    candidates/      the family of strategies that are compared
     bounds/          lower bounds of strategies that are open
     baselines/       plans by published rules
-    overlap/         inference that begins before generation has ended
+    stage_fusion/    inference that begins before generation has ended
     search/          branch and bound over the family
     advice/          changes with which a job would fit
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from rlhf_api.spec.placement import PlacementType, RoleCalls
 from rlhf_flow.errors import DoesNotFit
 from rlhf_planner.memory.choices import chosen_to_recompute, memory_choices, tried
-from rlhf_planner.memory.engine_size import choose_generation
 from rlhf_planner.memory.generation import GenerationChoice, Loads, generation_loads
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.generation_choice import choose_generation
 from rlhf_planner.memory.offloading import offload_depths
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import MODEL_CALLS, role_model, static_memory
 from rlhf_planner.placement.parallelism import cut_roles
 from rlhf_planner.placement.placement import (

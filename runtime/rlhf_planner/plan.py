@@ -25,7 +25,6 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.pool_hardware import require_comparable, require_times
 from rlhf_planner.evaluate import hardware_of_pools, with_estimate
 from rlhf_planner.feasibility import first_feasible
-from rlhf_planner.overlap.choice import apply_requested_fusion
 from rlhf_planner.placement.role_sets import role_sets, set_multiples
 from rlhf_planner.placement.validation import check_served
 from rlhf_planner.plan_builder import build_plan
@@ -46,6 +45,7 @@ from rlhf_planner.problem.profile import Profile
 from rlhf_planner.search.branch_and_bound import MAX_CANDIDATES
 from rlhf_planner.search.pool_search import plan_on_best_size
 from rlhf_planner.search.search import plan_of_search, run_search
+from rlhf_planner.stage_fusion.choice import apply_requested_fusion
 from rlhf_sizing.config import hub_cache
 from rlhf_sizing.machine import machine_memory_bytes
 from rlhf_sizing.shape import DecoderShape

@@ -15,7 +15,6 @@ from rlhf_flow.jobs.job_graphs import job_roles
 from rlhf_planner.feasibility import FeasibleJob, PlacedJob
 from rlhf_planner.memory.choices import memory_reasons
 from rlhf_planner.memory.engine_groups import grouping_reason
-from rlhf_planner.memory.engine_size import with_groups
 from rlhf_planner.memory.generation import (
     KV_BLOCK_TOKENS,
     GenerationChoice,
@@ -23,6 +22,7 @@ from rlhf_planner.memory.generation import (
     Loads,
     kv_bytes,
 )
+from rlhf_planner.memory.generation_choice import with_groups
 from rlhf_planner.memory.offloading import (
     FASTEST,
     offload_depths,

@@ -85,7 +85,12 @@ CREATED: dict[str, Case] = {
     "a penalty in the loss without a gradient": Case(
         ("spec.algorithm.ppo={klPlacement: Loss, klEstimator: K1}",),
         "spec.algorithm.ppo.klEstimator",
-        "got K1, allowed K2 or K3; choose one, or write klPlacement: Reward",
+        "got K1, allowed K2, K3 or K3Corrected; choose one, or write klPlacement: Reward",
+    ),
+    "a corrected penalty in rewards": Case(
+        ("spec.algorithm.ppo={klPlacement: Reward, klEstimator: K3Corrected}",),
+        "spec.algorithm.ppo.klEstimator",
+        "got K3Corrected, allowed K1, K2 or K3; write K3, or klPlacement: Loss",
     ),
     "a long name": Case(
         (f"metadata.name={'a' * 41}",),

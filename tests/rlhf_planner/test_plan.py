@@ -19,7 +19,7 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall, NotOffered, PlanError
 from rlhf_flow.jobs.job_graphs import trace_job
-from rlhf_planner.memory.items import MIB
+from rlhf_planner.memory.role_model import MIB
 from rlhf_planner.plan import make_plan, plan_job, pools_of
 from rlhf_planner.problem.devices import GIB
 from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS

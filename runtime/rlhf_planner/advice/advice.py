@@ -26,11 +26,11 @@ from rlhf_planner.advice.changes import (
     value_at,
     with_field,
 )
+from rlhf_planner.candidates.completions import possible_cuts
 from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.problem.from_manifest import problem_of
 from rlhf_planner.problem.problem import Graphs
-from rlhf_planner.strategies.completions import possible_cuts
 from rlhf_sizing.shape import DecoderShape
 
 # Advice shortens lengths to this fraction at most: beyond that it would be another job.

@@ -15,7 +15,7 @@ from rlhf_api.plan import Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload
 from rlhf_api.spec.resources import Device
-from rlhf_planner.memory.items import GIB
+from rlhf_planner.memory.role_model import GIB
 from rlhf_planner.problem.devices import GPU_MEMORY_BYTES
 
 # Names of fields, indices and keys, starting at a job.

@@ -1,7 +1,7 @@
 """Plans by published rules, to compare with and to start a search from.
 
     rule.py        common parts, placements by roles, and one cut for all calls (ReaL's baseline)
-    real.py        ReaL's rule: devices and a cut for each kind of call
+    realhf.py      ReaL's rule: devices and a cut for each kind of call
     hybridflow.py  HybridFlow's algorithms 1 and 2: sets of roles, their devices and strategies
     all.py         every rule that applies to a job
 

@@ -10,7 +10,7 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.spec.placement import PlacementType
 from rlhf_flow.errors import PlanError
 from rlhf_planner.baselines.hybridflow import hybridflow_mapping
-from rlhf_planner.baselines.real import real_heuristic
+from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.baselines.rule import (
     Baseline,
     evaluated_baseline,

@@ -39,6 +39,13 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.errors import PlanError, ProfileUnusable
 from rlhf_planner.baselines.rule import feasible_placement, fits, symmetric_placements
 from rlhf_planner.bounds.calls import CallTimeBounds
+from rlhf_planner.candidates.completions import cuts, engine_completions
+from rlhf_planner.candidates.placements import (
+    block_sizes,
+    compositions,
+    placement_units,
+    set_partitions,
+)
 from rlhf_planner.cost.calls import generate_call_seconds
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
@@ -47,13 +54,6 @@ from rlhf_planner.placement.parallelism import cut_roles
 from rlhf_planner.placement.placement import device_groups
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.completions import cuts, engine_completions
-from rlhf_planner.strategies.placements import (
-    block_sizes,
-    compositions,
-    placement_units,
-    set_partitions,
-)
 
 # Stages of a step by their calls: generation, preparation, training.
 STAGES = (CallKind.GENERATE, CallKind.INFER, CallKind.TRAIN)

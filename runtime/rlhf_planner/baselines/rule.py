@@ -21,6 +21,7 @@ from rlhf_api.plan import Pool
 from rlhf_api.plan_estimate import Alternative
 from rlhf_api.spec.placement import PlacementSpec
 from rlhf_flow.errors import DoesNotFit, PlanError
+from rlhf_planner.candidates.completions import cuts, engine_tensors, possible_cuts
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import evaluate
 from rlhf_planner.feasibility import (
@@ -35,7 +36,6 @@ from rlhf_planner.memory.choices import memory_choices
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.completions import cuts, engine_tensors, possible_cuts
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,17 @@ from rlhf_flow.errors import ProfileUnusable
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.bounds.step import OFF_RANKS, Seconds, StepTimeBounds
+from rlhf_planner.candidates.completions import completions, cuts, engine_completions
 from rlhf_planner.cost.calls import CallCosts
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.memory.engine_groups import engine_meshes
 from rlhf_planner.memory.generation import generation_load, kv_bytes
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import MODEL_CALLS, role_model, static_memory
 from rlhf_planner.placement.placement import DeviceGroup
 from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.event_graph import PoolRanks
-from rlhf_planner.strategies.completions import completions, cuts, engine_completions
 
 # Sites of calls.
 Calls = frozenset[str]

@@ -15,8 +15,8 @@ from rlhf_api.calls import IDLE, CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.plan_memory import MemoryItem, sum_by_phase
 from rlhf_planner.memory.generation import generation_items, generation_load, sending_items
-from rlhf_planner.memory.items import process_items
 from rlhf_planner.memory.offloading import Depths, required_standby
+from rlhf_planner.memory.role_model import process_items
 from rlhf_planner.memory.roles import job_phases, own_phases, resident_items, role_model
 from rlhf_planner.placement.placement import DeviceGroup
 from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy

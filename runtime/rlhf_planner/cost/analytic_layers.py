@@ -35,7 +35,7 @@ from rlhf_planner.cost.layers import (
     block_counts,
     table_counts,
 )
-from rlhf_planner.memory.items import FLOAT32_BYTES
+from rlhf_planner.memory.role_model import FLOAT32_BYTES
 from rlhf_sizing.shape import DecoderShape
 
 # Products of attention's backward pass for each of its forward pass: 5 for 2.

@@ -43,7 +43,7 @@ from rlhf_planner.cost.transfers import (
     reshard_seconds,
 )
 from rlhf_planner.memory.generation import generation_load
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import PlanningProblem
 

@@ -29,7 +29,7 @@ from rlhf_planner.cost.layers import NOTHING, UNCUT, LayerKind, LayerSeconds, La
 from rlhf_planner.cost.micro_batches import MicroBatches
 from rlhf_planner.cost.seconds import CallSeconds, step_seconds
 from rlhf_planner.memory.fsdp import is_sharded, root_parameters, stored_bytes
-from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel, shard_bytes
+from rlhf_planner.memory.role_model import FLOAT32_BYTES, RoleModel, shard_bytes
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from rlhf_planner.memory.generation import key_value_heads_per_rank
-from rlhf_planner.memory.items import FLOAT32_BYTES
 from rlhf_planner.memory.megatron import vocabulary_rows
+from rlhf_planner.memory.role_model import FLOAT32_BYTES
 from rlhf_sizing.shape import DecoderShape
 
 

@@ -27,8 +27,8 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.layers import NOTHING, LayerCut, LayerKind, LayerSeconds, LayerTime
 from rlhf_planner.cost.micro_batches import MicroBatches
 from rlhf_planner.cost.seconds import CallSeconds, step_seconds, write_seconds
-from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
 from rlhf_planner.memory.megatron import stage_parameters, vocabulary_rows
+from rlhf_planner.memory.role_model import FLOAT32_BYTES, RoleModel
 
 # All-reduces of a layer in a pass: after attention and after the feed-forward layer.
 REDUCTIONS = 2

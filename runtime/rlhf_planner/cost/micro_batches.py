@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 
 # An exponent below which all lengths count as equal: the gamma functions lose their digits.

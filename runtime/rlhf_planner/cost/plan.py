@@ -22,7 +22,7 @@ from rlhf_planner.cost.fusion import Fusion, fusion_of
 from rlhf_planner.cost.generation import SplitGeneration
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import role_model
 from rlhf_planner.placement.strategy import JobStrategy, strategy_of
 from rlhf_planner.problem.problem import PlanningProblem

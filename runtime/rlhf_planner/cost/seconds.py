@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from rlhf_api.mesh import Mesh
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.layers import LayerSeconds
-from rlhf_planner.memory.items import FLOAT32_BYTES
+from rlhf_planner.memory.role_model import FLOAT32_BYTES
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rlhf_planner.cost.layers import LayerSeconds
 from rlhf_planner.cost.megatron import megatron_inference, megatron_update
 from rlhf_planner.cost.micro_batches import Batch, replica_micro_batches
 from rlhf_planner.cost.seconds import CallSeconds
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 
 
 @lru_cache(maxsize=16384)

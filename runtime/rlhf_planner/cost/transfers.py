@@ -35,9 +35,9 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.seconds import CallSeconds, write_seconds
 from rlhf_planner.memory.engine_groups import TrainedModel
-from rlhf_planner.memory.items import FLOAT32_BYTES, RoleModel
 from rlhf_planner.memory.megatron import stage_parameters
 from rlhf_planner.memory.offloading import COPIED
+from rlhf_planner.memory.role_model import FLOAT32_BYTES, RoleModel
 from rlhf_planner.memory.roles import role_items
 from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
 from rlhf_sizing.shape import DecoderShape

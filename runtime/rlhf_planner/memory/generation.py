@@ -12,7 +12,7 @@ from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.engine_groups import TrainedModel
-from rlhf_planner.memory.items import FLOAT32_BYTES, MIB, RoleModel
+from rlhf_planner.memory.role_model import FLOAT32_BYTES, MIB, RoleModel
 from rlhf_planner.placement.placement import GroupMemory
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import PlanningProblem

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rlhf_api.calls import Phase
 from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryUse
-from rlhf_planner.memory.items import (
+from rlhf_planner.memory.role_model import (
     ADAM_BYTES,
     FLOAT32_BYTES,
     Item,

@@ -16,7 +16,7 @@ from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.models import Offload, Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.step.calls import ModelCall
-from rlhf_planner.memory.items import standby_item
+from rlhf_planner.memory.role_model import standby_item
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.strategy import RoleStrategy
 from rlhf_planner.placement.transitions import LIGHT, region_of

@@ -12,7 +12,6 @@ from rlhf_api.plan_memory import MemoryItem, MemoryUse
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.memory.fsdp import fsdp_checkpoint_bytes, fsdp_items
-from rlhf_planner.memory.items import RoleModel, RolePhases, process_items
 from rlhf_planner.memory.megatron import megatron_checkpoint_bytes, megatron_items
 from rlhf_planner.memory.offloading import (
     Depths,
@@ -20,6 +19,7 @@ from rlhf_planner.memory.offloading import (
     required_standby,
     roles_on_device,
 )
+from rlhf_planner.memory.role_model import RoleModel, RolePhases, process_items
 from rlhf_planner.placement.placement import DeviceGroup, GroupMemory
 from rlhf_planner.placement.strategy import RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec, Workload

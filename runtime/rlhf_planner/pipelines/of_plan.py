@@ -25,8 +25,8 @@ from rlhf_planner.cost.measured_layers import layers_of
 from rlhf_planner.cost.megatron import stage_passes
 from rlhf_planner.cost.micro_batches import replica_micro_batches
 from rlhf_planner.cost.plan import models_of_plan
-from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import micro_batch_bytes
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.pipelines.fuse import fuse_pipelines
 from rlhf_planner.pipelines.pipeline import Pipeline, opposite_pipelines
 from rlhf_planner.pipelines.schedule import schedule_alone

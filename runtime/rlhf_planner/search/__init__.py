@@ -1,7 +1,7 @@
 """Best-first branch and bound over placements and strategies.
 
     search_space.py      the strategies of a placement as a tree, and which are still feasible
-    relaxation.py        builds search spaces and bounds them
+    node_bounds.py       builds search spaces and bounds them
     branch_and_bound.py  the search itself: queue, incumbent, result
     search.py            the search of one problem, with its baselines
     pool_size.py         sizes of pools, and the objectives that compare them

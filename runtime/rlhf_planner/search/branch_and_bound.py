@@ -25,6 +25,7 @@ from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import PlanError
 from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.bounds.memory import MemoryBounds
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import evaluate
@@ -32,9 +33,8 @@ from rlhf_planner.feasibility import FeasibleJob, apply_placement, check_feasibl
 from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.relaxation import Relaxation
+from rlhf_planner.search.node_bounds import Relaxation
 from rlhf_planner.search.search_space import SearchSpace
-from rlhf_planner.strategies.placements import placements
 
 # Strategies checked against memory before a search ends without a proof: some seconds.
 MAX_CANDIDATES = 1_000

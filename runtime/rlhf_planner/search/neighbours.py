@@ -9,15 +9,15 @@ from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName, Plan
 from rlhf_flow.errors import PlanError
+from rlhf_planner.candidates.completions import completions, engine_completions
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import Estimate, evaluate
 from rlhf_planner.feasibility import apply_placement, check_feasible
-from rlhf_planner.overlap.choice import best_fusion
 from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy, strategy_of
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.completions import completions, engine_completions
+from rlhf_planner.stage_fusion.choice import best_fusion
 
 # Calls on a role's engines.
 GENERATION = (CallKind.GENERATE, CallKind.RESHARD, CallKind.RELEASE, CallKind.FINISH)

@@ -17,16 +17,16 @@ from math import inf
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
-from rlhf_planner.baselines.real import real_heuristic
+from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.bounds.calls import NONE, CallTimeBounds
 from rlhf_planner.bounds.step import Seconds
+from rlhf_planner.candidates.completions import cuts, engine_tensors
+from rlhf_planner.candidates.placements import mesh_sizes
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
 from rlhf_planner.search.pool_size import num_devices
-from rlhf_planner.strategies.completions import cuts, engine_tensors
-from rlhf_planner.strategies.placements import mesh_sizes
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,23 +12,23 @@ from rlhf_api.plan import Plan
 from rlhf_api.plan_estimate import PlanSearch
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
-from rlhf_planner.baselines.real import real_heuristic
+from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.baselines.rule import Baseline
+from rlhf_planner.candidates.completions import devices_only
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import with_estimate
 from rlhf_planner.feasibility import requested_placement
-from rlhf_planner.overlap.choice import (
-    fastest_fusion,
-    fastest_with_requested_fusion,
-    fusion_reason,
-)
 from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
-from rlhf_planner.strategies.completions import devices_only
-from rlhf_planner.strategies.placements import placements
+from rlhf_planner.stage_fusion.choice import (
+    fastest_fusion,
+    fastest_with_requested_fusion,
+    fusion_reason,
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_flow.step.columns import RESPONSE_TOKENS
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
-from rlhf_runtime.data.row_policy import PromptPolicy
+from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.rows import Split, read_rows
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
@@ -113,7 +113,7 @@ def load_table(
     rollout = spec.rollout
     # Graphs always train on pretraining rows.
     trains_on_answers = {Split.TRAIN: use.trains_on_answers, Split.PRETRAINING: True}
-    policy = PromptPolicy(
+    policy = RowLimits(
         rollout.max_prompt_tokens,
         rollout.max_response_tokens if trains_on_answers.get(split) else None,
         spec.data.on_invalid_row,

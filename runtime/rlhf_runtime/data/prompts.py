@@ -13,9 +13,9 @@ from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import (
     MissingField,
 )
-from rlhf_runtime.data.messages import RowProblem, checked_text
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.row_policy import PromptPolicy, RowCounts, raise_row_errors
+from rlhf_runtime.data.row_checks import RowProblem, checked_text
+from rlhf_runtime.data.row_limits import RowCounts, RowLimits, raise_row_errors
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     parse_pair,
@@ -71,7 +71,7 @@ def build_prompt_table(
     source: DataSource,
     split: Split,
     tokenizer: TextTokenizer,
-    policy: PromptPolicy,
+    policy: RowLimits,
     limit: BatchLimit = iter,
 ) -> PromptTable:
     """Check, render and tokenize the prompts of a source, or its pretraining texts.
@@ -196,7 +196,7 @@ def _tokenize(
     candidates: list[_Candidate],
     writer: PromptWriter,
     tokenizer: TextTokenizer,
-    policy: PromptPolicy,
+    policy: RowLimits,
     collected: _Collected,
 ) -> None:
     # A chat template writes special tokens itself.

@@ -15,7 +15,7 @@ from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardTokenizer
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.load import evaluation_source
-from rlhf_runtime.data.messages import RowProblem
+from rlhf_runtime.data.row_checks import RowProblem
 from rlhf_runtime.data.row_text import PromptWriter, prompt_and_answer
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer

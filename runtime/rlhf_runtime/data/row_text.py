@@ -18,7 +18,7 @@ from rlhf_api.spec.data import ChatTemplate as TemplateUse
 from rlhf_api.spec.data import DataSource, PreferenceFields
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
-from rlhf_runtime.data.messages import (
+from rlhf_runtime.data.row_checks import (
     RowProblem,
     answer_of,
     checked_text,

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
-from rlhf_runtime.dataplane.partition import micro_batches
+from rlhf_runtime.dataplane.micro_batches import cut_micro_batches
 from rlhf_runtime.devices import to_device
 from rlhf_sizing.costs import SequenceCost
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
@@ -124,7 +124,7 @@ def pack_micro_batches(
     units = np.asarray([groups[members[0]] for members in sequences]) if keep_groups else None
     return [
         _lay_out(prompts, responses, [sequences[number] for number in part])
-        for part in micro_batches(lengths, packing.max_padded_tokens, units)
+        for part in cut_micro_batches(lengths, packing.max_padded_tokens, units)
     ]
 
 

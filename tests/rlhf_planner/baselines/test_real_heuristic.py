@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_planner.baselines.real import real_heuristic
+from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.problem.problem import PlanningProblem
 
 from ..search.searched_jobs import gpus, ppo

@@ -13,7 +13,7 @@ from rlhf_planner.cost.analytic_layers import AnalyticLayers, analytic_layers
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.micro_batches import Lengths
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_sizing.shape import DecoderShape
 
 FSDP, MEGATRON = TrainingEngineType.FSDP, TrainingEngineType.MEGATRON

@@ -14,7 +14,7 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 
 from .simple import ENDLESS, IDEAL, a_role, equal, layers_of, links_of
 

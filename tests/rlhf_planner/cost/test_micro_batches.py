@@ -13,7 +13,7 @@ from rlhf_planner.cost.micro_batches import (
     micro_batches,
     responses_per_sequence,
 )
-from rlhf_runtime.dataplane.partition import micro_batches as cut
+from rlhf_runtime.dataplane.micro_batches import cut_micro_batches as cut
 from rlhf_runtime.engines.packing import group_into_sequences
 from rlhf_sizing.costs import MASKED_COST, SequenceCost
 

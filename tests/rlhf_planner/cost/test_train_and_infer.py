@@ -14,7 +14,7 @@ from rlhf_planner.cost.hardware import HARDWARE, RATES, Hardware
 from rlhf_planner.cost.micro_batches import Batch, Lengths
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_sizing.shape import DecoderShape
 
 from .simple import (

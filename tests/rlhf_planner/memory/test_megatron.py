@@ -15,12 +15,12 @@ from rlhf_api.plan import ModelHead
 from rlhf_api.plan_memory import MemoryItem, MemoryUse, sum_by_phase
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import (
     layer_parameters,
     layer_token_bytes,
     stage_parameters,
 )
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import checkpoint_items, role_items
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS
 from rlhf_sizing.shape import DecoderShape

@@ -21,7 +21,7 @@ from rlhf_planner.memory.generation import (
     kv_bytes,
     kv_token_bytes,
 )
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import checkpoint_items, role_items
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS, WELL_KNOWN_MODELS
 from rlhf_sizing.shape import DecoderShape

@@ -9,7 +9,7 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import BuiltinModel, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_planner.memory.items import RoleModel
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.problem.model_shapes import BUILTIN_MODELS
 
 

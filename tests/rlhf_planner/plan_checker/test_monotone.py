@@ -13,13 +13,13 @@ from rlhf_api.spec.models import Offload
 from rlhf_api.spec.placement import PlacementSpec, PlacementType
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import PlanError
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import hardware_of_pools
 from rlhf_planner.feasibility import requested_placement
 from rlhf_planner.plan import plan_problem
 from rlhf_planner.problem.problem import FixedStrategy, PlanningProblem
 from rlhf_planner.search.branch_and_bound import find_plan
-from rlhf_planner.strategies.placements import placements
 
 from .random_jobs import random_problem
 

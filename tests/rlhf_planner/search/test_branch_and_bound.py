@@ -13,6 +13,7 @@ import pytest
 
 from rlhf_api.errors import ManifestError
 from rlhf_flow.errors import PlanError
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
 from rlhf_planner.feasibility import apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
@@ -21,7 +22,6 @@ from rlhf_planner.plan import plan_problem
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.search.branch_and_bound import INFEASIBLE_FACTOR, SearchResult, find_plan
-from rlhf_planner.strategies.placements import placements
 
 from .searched_jobs import gpus, ppo
 

@@ -10,7 +10,7 @@ from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
 from rlhf_runtime.data.errors import InvalidRow, MissingField
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import build_prompt_table
-from rlhf_runtime.data.row_policy import PromptPolicy
+from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
@@ -20,7 +20,7 @@ LIMIT = 8
 def build(
     rows: list[Any], tokenizer: TextTokenizer, on_invalid: str = "Fail", **source: Any
 ) -> PromptTable:
-    policy = PromptPolicy(99, LIMIT, OnInvalidRow(on_invalid), OnLongPrompt.FAIL, 99)
+    policy = RowLimits(99, LIMIT, OnInvalidRow(on_invalid), OnLongPrompt.FAIL, 99)
     given = {"preferences": {}, **source}
     data = TrainingData.model_validate({"path": "rows.jsonl", **given})
     return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy)

@@ -22,7 +22,7 @@ from rlhf_runtime.data.errors import (
 )
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
-from rlhf_runtime.data.row_policy import PromptPolicy
+from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.rows import CHUNK_ROWS, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
@@ -41,9 +41,7 @@ def build(
     max_answer: int | None = None,
     **source: Any,
 ) -> PromptTable:
-    policy = PromptPolicy(
-        max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99
-    )
+    policy = RowLimits(max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
     data = DataSource(path="rows.jsonl", **source)
     return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.dataplane.columns import Rows
+from rlhf_runtime.dataplane.micro_batches import cut_micro_batches
 from rlhf_runtime.dataplane.partition import (
     UNSPLIT_GROUPS_PER_SLICE,
     WINDOW_PARTS,
@@ -13,7 +14,6 @@ from rlhf_runtime.dataplane.partition import (
     balance_tokens,
     balancing_window,
     contiguous_rows,
-    micro_batches,
 )
 from rlhf_runtime.dataplane.shards import ShardIndex
 
@@ -201,7 +201,7 @@ def test_a_part_of_a_batch_keeps_its_row_numbers() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 60))
 def test_micro_batches_hold_every_row_once_within_the_limit(lengths: list[int], limit: int) -> None:
-    batches = micro_batches(np.array(lengths, dtype=np.int32), limit)
+    batches = cut_micro_batches(np.array(lengths, dtype=np.int32), limit)
     assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(lengths)))
     for batch in batches:
         padded = len(batch) * max(lengths[row] for row in batch.tolist())
@@ -212,7 +212,8 @@ def test_micro_batches_hold_every_row_once_within_the_limit(lengths: list[int], 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=40), st.integers(1, 99))
 def test_units_stay_in_one_micro_batch(rows: list[tuple[int, int]], limit: int) -> None:
     lengths, units = ([row[place] for row in rows] for place in (0, 1))
-    batches = micro_batches(np.array(lengths, dtype=np.int32), limit, np.array(units, dtype=int))
+    sizes = np.array(lengths, dtype=np.int32)
+    batches = cut_micro_batches(sizes, limit, np.array(units, dtype=int))
     assert sorted(row for batch in batches for row in batch.tolist()) == list(range(len(rows)))
     held = [{units[row] for row in batch.tolist()} for batch in batches]
     assert sum(map(len, held)) == len(set(units))
@@ -221,10 +222,10 @@ def test_units_stay_in_one_micro_batch(rows: list[tuple[int, int]], limit: int) 
 
 
 def test_a_row_above_the_limit_is_alone() -> None:
-    batches = micro_batches(np.array([50, 2, 60, 3]), 10)
+    batches = cut_micro_batches(np.array([50, 2, 60, 3]), 10)
     assert [batch.tolist() for batch in batches] == [[1, 3], [0], [2]]
 
 
 def test_rows_of_a_micro_batch_are_alike_in_length() -> None:
-    batches = micro_batches(np.array([9, 1, 8, 2, 9, 1]), 27)
+    batches = cut_micro_batches(np.array([9, 1, 8, 2, 9, 1]), 27)
     assert [batch.tolist() for batch in batches] == [[1, 5, 3], [2, 0, 4]]

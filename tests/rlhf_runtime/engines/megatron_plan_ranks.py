@@ -17,8 +17,8 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
-from rlhf_planner.memory.items import RoleModel
 from rlhf_planner.memory.megatron import layer_token_bytes, masks_bytes, stage_parameters
+from rlhf_planner.memory.role_model import RoleModel
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import make_contexts
 from rlhf_runtime.engines.world import World

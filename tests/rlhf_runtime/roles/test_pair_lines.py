@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.data import PreferenceFields
-from rlhf_runtime.data.messages import RowProblem
+from rlhf_runtime.data.row_checks import RowProblem
 from rlhf_runtime.data.row_text import Pair, parse_pair
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.pair_lines import Response, pair_lines

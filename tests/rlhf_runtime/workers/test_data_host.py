@@ -13,13 +13,13 @@ from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.data.load import DataUse, load_prompts
 from rlhf_runtime.data.prompts import build_prompt_table
-from rlhf_runtime.data.row_policy import PromptPolicy
+from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.workers.activity import ActivityServer
 from rlhf_runtime.workers.data_host import DataHost, batch_of
 
-POLICY = PromptPolicy(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
+POLICY = RowLimits(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
 EVERYTHING = ("prompt_id", "prompt_tokens", "record", "response_tokens")
 
 

@@ -30,15 +30,15 @@ from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.evaluate import Estimate, evaluate
 from rlhf_planner.memory.generation import generation_load
-from rlhf_planner.overlap.fusable_calls import (
+from rlhf_planner.placement.strategy import strategy_of
+from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_planner.simulation.step_tasks import simulate_step
+from rlhf_planner.stage_fusion.fusable_calls import (
     finish_meshes,
     fusable_calls,
     fused_generate,
     obstacle,
 )
-from rlhf_planner.placement.strategy import strategy_of
-from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.simulation.step_tasks import simulate_step
 
 # Minimum share of a step that a fusion must save: estimates are no more exact than that.
 MIN_GAIN = 0.01

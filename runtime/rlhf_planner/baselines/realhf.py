@@ -33,10 +33,10 @@ from math import ceil
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead, Pool
+from rlhf_planner.candidates.completions import cuts, engine_tensors
+from rlhf_planner.candidates.placements import placement_units
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.strategies.completions import cuts, engine_tensors
-from rlhf_planner.strategies.placements import placement_units
 
 # Smaller models count as 7B: the rule knows sizes by name, and the next one is 13B.
 SMALL_PARAMETERS = 10 * 10**9

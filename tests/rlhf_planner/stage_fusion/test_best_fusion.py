@@ -11,7 +11,7 @@ from rlhf_api.plan import Plan
 from rlhf_planner.cost.fusion import Fusion, fused_plan, fusion_of
 from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.evaluate import evaluate, with_estimate
-from rlhf_planner.overlap.choice import MIN_GAIN, best_fusion
+from rlhf_planner.stage_fusion.choice import MIN_GAIN, best_fusion
 
 from .fused_jobs import APART, FREED, Unfused, unfused
 

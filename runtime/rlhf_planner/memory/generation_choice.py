@@ -20,7 +20,7 @@ from rlhf_planner.memory.generation import (
     kv_bytes,
     sending_items,
 )
-from rlhf_planner.memory.items import overflow_message
+from rlhf_planner.memory.role_model import overflow_message
 from rlhf_planner.placement.parallelism import engine_size_field
 from rlhf_planner.placement.placement import GroupMemory
 from rlhf_planner.placement.strategy import EngineStrategy

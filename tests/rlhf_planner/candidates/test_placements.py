@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rlhf_planner.candidates.placements import MAX_UNITS, placements
 from rlhf_planner.placement.strategy import JobStrategy
-from rlhf_planner.strategies.placements import MAX_UNITS, placements
 
 from ..search.searched_jobs import gpus, ppo
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.mesh import Mesh
-from rlhf_planner.overlap.fusable_calls import finish_meshes
+from rlhf_planner.stage_fusion.fusable_calls import finish_meshes
 
 from .fused_jobs import mesh_of
 

@@ -9,9 +9,9 @@ import pytest
 from rlhf_api.plan import GraphName
 from rlhf_flow.errors import NotOffered
 from rlhf_planner.cost.fusion import fusion_of
-from rlhf_planner.overlap.choice import apply_requested_fusion
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_planner.stage_fusion.choice import apply_requested_fusion
 
 from ..planned_jobs import QWEN
 from .fused_jobs import APART, FREED, long_ppo, mesh_of, unfused

@@ -11,8 +11,8 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.trace.graph import Graph
-from rlhf_planner.overlap.fusable_calls import fusable_calls, obstacle
 from rlhf_planner.placement.transitions import generation_call
+from rlhf_planner.stage_fusion.fusable_calls import fusable_calls, obstacle
 
 from .fused_jobs import APART, FREED, Unfused, mesh_of, unfused
 

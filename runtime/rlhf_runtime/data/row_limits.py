@@ -15,7 +15,7 @@ MAX_NAMED_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPolicy:
+class RowLimits:
     """Limits of rows, and whether a row beyond them is skipped or an error."""
 
     max_prompt_tokens: int
@@ -40,7 +40,7 @@ class RowCounts:
 
 
 def raise_row_errors(
-    counts: RowCounts, source: DataSource, split: Split, policy: PromptPolicy
+    counts: RowCounts, source: DataSource, split: Split, policy: RowLimits
 ) -> None:
     """Raise all errors of a source's rows together.
 
@@ -104,7 +104,7 @@ def _file_name(source: DataSource) -> str:
     return "" if source.path is None else f" ({source.path})"
 
 
-def _allowed(source: DataSource, policy: PromptPolicy) -> str:
+def _allowed(source: DataSource, policy: RowLimits) -> str:
     """Describe a valid row."""
     if (texts := text_field(source)) is not None:
         return f"in {texts} a text, not empty"

@@ -9,6 +9,7 @@ from rlhf_api.plan import OffloadDepth
 from rlhf_planner.bounds.calls import NONE, Calls, CallTimeBounds, fastest_of
 from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, MemoryBounds, capacity_of
 from rlhf_planner.bounds.step import Seconds
+from rlhf_planner.candidates.completions import engine_completions
 from rlhf_planner.memory.offloading import offload_choices
 from rlhf_planner.placement.placement import device_groups
 from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
@@ -19,7 +20,6 @@ from rlhf_planner.search.search_space import (
     SearchSpace,
     open_candidate,
 )
-from rlhf_planner.strategies.completions import engine_completions
 
 # Cache sizes are rounded up to multiples of this, so that few different ones are priced.
 CACHE_STEP_BYTES = 2**27

@@ -20,15 +20,15 @@ from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import PlanError
 from rlhf_planner.bounds.calls import CallTimeBounds
 from rlhf_planner.bounds.memory import MemoryBounds
+from rlhf_planner.candidates.placements import placements
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.evaluate import Estimate, evaluate, hardware_of_pools
 from rlhf_planner.feasibility import apply_placement, check_feasible, requested_placement
 from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.relaxation import Relaxation
+from rlhf_planner.search.node_bounds import Relaxation
 from rlhf_planner.search.search_space import Candidate, Domains, SearchSpace
-from rlhf_planner.strategies.placements import placements
 
 from ..plan_checker.random_jobs import random_problem
 from .searched_jobs import gpus, ppo

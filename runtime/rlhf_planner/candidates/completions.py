@@ -10,7 +10,7 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 from rlhf_planner.memory.choices import micro_batch_sizes, recompute_choices
-from rlhf_planner.memory.engine_size import is_possible, possible_sizes
+from rlhf_planner.memory.generation_choice import is_possible, possible_sizes
 from rlhf_planner.placement.parallelism import torn_groups
 from rlhf_planner.placement.strategy import Cut, EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from rlhf_planner.strategies.placements import (
+from rlhf_planner.candidates.placements import (
     compositions,
     count_compositions,
     set_partitions,
