@@ -103,7 +103,7 @@ def refusal_error(
         return _conflict(refusal, doing)
     if match := _UNKNOWN_FIELD.search(message):  # an answer with status 500
         return Invalid(
-            f"the cluster refuses to {doing}: it has no field {match[1]}; its RLHFJob CRD is of "
+            f"the API server refuses to {doing}: it has no field {match[1]}; its RLHFJob CRD is of "
             "another version than this program; install the same version of both"
         )
     if status < 400 or status >= 500 or status in _TEMPORARY:
@@ -127,8 +127,8 @@ def refusal_reasons(refusal: Refusal) -> list[str]:
 def _refused(refusal: Refusal, doing: str) -> str:
     reasons = refusal_reasons(refusal) or [refusal.message]
     if len(reasons) == 1:
-        return f"the cluster refuses to {doing}: {reasons[0]}"
-    return f"the cluster refuses to {doing}:\n" + _list(reasons)
+        return f"the API server refuses to {doing}: {reasons[0]}"
+    return f"the API server refuses to {doing}:\n" + _list(reasons)
 
 
 def _is_conflict(refusal: Refusal) -> bool:

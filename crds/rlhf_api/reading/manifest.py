@@ -99,7 +99,11 @@ def load_mixed(
     for number, document in matches:
         job, errors = validate_document(prepared(document.value))
         problems += _ambiguous_words(document, source_name)
-        problems += [_locate(error, document, source_name, ()) for error in errors]
+        problems += [
+            _locate(error, document, source_name, ())
+            for error in errors
+            if error.location not in document.ambiguous
+        ]
         if job is not None:
             jobs.append((number, document, job))
     if problems:

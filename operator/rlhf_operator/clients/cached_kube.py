@@ -192,10 +192,7 @@ class CachedKube:
         grace_seconds: int | None = None,
     ) -> bool:
         """Delete an object; one that did not exist any more is removed from the cache."""
-        try:
-            existed = self.kube.delete(kind, namespace, name, uid, grace_seconds)
-        except NotInstalled:  # it was deleted with its kind
-            existed = False
+        existed = self.kube.delete(kind, namespace, name, uid, grace_seconds)
         # Its deletion was missed: without this, every reconcile would delete it again.
         if not existed and kind in WATCHED:
             self._remove_by_name(kind, namespace, name, uid)

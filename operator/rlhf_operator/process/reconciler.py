@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
-from rlhf_kube.errors import Conflict, KubeError, NotFound, Refused
+from rlhf_kube.errors import Conflict, KubeError, NotFound, NotInstalled, Refused
 from rlhf_kube.kinds import Kind
 from rlhf_operator.apply.performer import Performer
 from rlhf_operator.clients.cached_kube import CachedKube, Key
@@ -71,7 +71,8 @@ class Reconciler:
         """
         try:
             return await self._reconcile(key, on_planned)
-        except (Conflict, NotFound):  # the cached version is stale
+        # The cached version is stale, or its kind was deleted and all jobs with it.
+        except (Conflict, NotFound, NotInstalled):
             self.kube.forget_job(*key)
             raise
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from rlhf_cli.cluster.job_text import age, align_columns
 from rlhf_cli.cluster.jobs import Job
-from rlhf_kube.errors import NotInstalled
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Cluster, Manifest
 
@@ -122,9 +120,7 @@ def ray_cluster_text(cluster: Cluster, job: Job) -> str:
     if job.status.cluster is None:
         return "None: the job uses no devices now.\n"
     name = job.status.cluster.name
-    document: Manifest | None = None
-    with suppress(NotInstalled):
-        document = cluster.get(Kind.CLUSTER, job.namespace, name)
+    document = cluster.get(Kind.CLUSTER, job.namespace, name)
     if document is None:
         return f"RayCluster {name} does not exist; the operator creates it again.\n"
     status = document.get("status") or {}

@@ -27,8 +27,8 @@ def cancel(
       rlhf cancel sort-grpo
       rlhf cancel sort-grpo --yes
     """
-    from rlhf_cli.cluster.errors import NotConfirmed
-    from rlhf_cli.cluster.jobs import find_job, job_not_found
+    from rlhf_cli.cluster.errors import JobNotFound, NotConfirmed
+    from rlhf_cli.cluster.jobs import find_job
     from rlhf_kube.kinds import Kind
 
     cluster = connect_cluster(kubeconfig, context, namespace)
@@ -38,7 +38,10 @@ def cancel(
         raise NotConfirmed(f"{job.name} was not deleted: give --yes, or answer y")
     # The uid keeps a new job of the same name, submitted meanwhile, from being deleted.
     if not cluster.delete(Kind.JOB, job.namespace, job.name, uid=job.uid):
-        raise job_not_found(cluster, job.name)
+        raise JobNotFound(
+            f"{job.name} was replaced by a new job, or deleted, meanwhile: nothing was deleted; "
+            f"look at it with `rlhf status {job.name}`"
+        )
     typer.echo(f"{job.name} is deleted; its cluster follows.")
 
 

@@ -2,11 +2,9 @@
 
 Train, Infer, Generate         see train_and_infer.py and generation.py
 Reshard, Load, Offload, Copy   see transfers.py
-Release, Compute               what every call takes: its dispatch, and the columns that it
-    reads
-Finish                         the end of a Generate that few engines finish, see generation.py;
-                               the Generate is then shorter
-
+Release, Compute               the time of every call: its dispatch, and the columns it reads
+Finish                         the end of a Generate that few engines finish, see
+                               generation.py; the Generate is then shorter
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _steps(problem: PlanningProblem) -> Iterator[tuple[int, Mapping[str, bool]]]
 
 
 def recompute_choices(facts: RoleSpec) -> tuple[bool, ...]:
-    """Whether a role may recompute its activations, the faster choice first."""
+    """Allowed values of `recompute` for a role, the faster one first."""
     if facts.is_trained and facts.fixed.recompute is None:
         return False, True
     # Roles that are not trained have no backward pass.

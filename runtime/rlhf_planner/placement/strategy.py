@@ -32,7 +32,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleStrategy:
-    """How a role is trained and run forward, and where."""
+    """Strategy of a role's training and forward passes: devices, cut and use of memory."""
 
     devices: Mesh
     """The devices that hold its model, cut along `data` only."""
@@ -66,7 +66,7 @@ class RoleStrategy:
 
 @dataclass(frozen=True)
 class EngineStrategy:
-    """How a role generates, and where."""
+    """Strategy of a role's generation: devices, size of its engines and use of memory."""
 
     devices: Mesh
     """The devices that generate, as a mesh along `data` only."""

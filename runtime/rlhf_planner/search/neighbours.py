@@ -14,7 +14,7 @@ from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import Estimate, evaluate
 from rlhf_planner.feasibility import apply_placement, check_feasible
-from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy, strategy_of
+from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy, strategy_of
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.stage_fusion.choice import best_fusion
@@ -93,7 +93,9 @@ def _variants(
     if generates:
         # The other choices belong to calls that train the role or run it forward.
         engines = strategy.engines[role]
-        for sized in engine_completions(problem, role, replace(engines, tensor=None)):
+        # Another size has a stride, a cache and a release of its own.
+        open_engines = EngineStrategy(engines.devices, group=engines.group)
+        for sized in engine_completions(problem, role, open_engines):
             if sized.tensor != engines.tensor:
                 changed = {**strategy.engines, role: sized}
                 yield f"engines of {sized.tensor}", replace(strategy, engines=changed)

@@ -187,7 +187,8 @@ def _pareto_optimal(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     optimal: list[Candidate] = []
     # Sorted by time, so a candidate can only be dominated by one that was kept before.
     for candidate in sorted(
-        candidates, key=lambda each: (sum(each.seconds.values()), sum(each.min_bytes))
+        candidates,
+        key=lambda candidate: (sum(candidate.seconds.values()), sum(candidate.min_bytes)),
     ):
         if not any(_dominates(other, candidate) for other in optimal):
             optimal.append(candidate)

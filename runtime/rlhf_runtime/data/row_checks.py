@@ -90,6 +90,11 @@ def _is_unicode(text: str) -> bool:
 
 
 def last_answer(rest: list[Message], field: str) -> str:
+    """Return the text of the only message, which the assistant must have written.
+
+    Raises:
+        RowProblem: there are several messages or none, or it is not the assistant's.
+    """
     if len(rest) != 1 or rest[0]["role"] != "assistant":
         roles = ", ".join(message["role"] for message in rest)
         raise RowProblem(

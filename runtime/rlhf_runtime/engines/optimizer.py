@@ -41,8 +41,8 @@ class Optimizer:
             parameters: by name; in float32, stepped by their `grad`.
             settings: of the optimizer.
             global_norm: collective. None: torch computes the norm of its own tensors.
-            decayed: names of the parameters that weight decay applies to. None: those of two or
-                more dimensions, which leaves norms and biases out.
+            decayed: names of the parameters that weight decay applies to. None: those for
+                which `decays` is true.
         """
         self._named = dict(parameters)
         self._parameters = list(self._named.values())

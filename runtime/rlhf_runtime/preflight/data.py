@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ SHOWN_CHARACTERS = 200
 def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> Iterator[str]:
     """Describe the first row as the model reads it: chat templates and end tokens are visible."""
     first = np.arange(1)
-    columns = {"prompt": table.prompts.take(first)}
+    columns = {"prompt": table.prompts.take(first)} if any(table.texts[:1]) else {}
     is_trained = use.trains_on_answers and table.split is not Split.EVALUATION
     if is_trained or table.rejected is not None:
         columns["trained answer"] = table.answers.take(first)
@@ -220,26 +220,23 @@ def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> N
     """
     if not table.records:
         return
-    # The first row stands for all: rows of one source usually have equal fields.
-    record = json.loads(table.records[0])
+    records = [json.loads(record) for record in table.records]
     for number, reward in enumerate(spec.rewards):
         function = reward.function
         if function is None or function.entrypoint not in READERS:
             continue
         with findings.about("spec", "rewards", number, "function"):
-            _check(function, record, f"data.{table.split.value}")
+            _check(function, records, table)
 
 
-def _check(function: FunctionReward, record: Mapping[str, Any], source: str) -> None:
-    field, names = str(function.parameters.get("field", "answer")), list(record)
-    if has_field(record, field):
-        try:
-            answer_texts(field_value(record, field))
-        except ValueError as error:
-            raise InvalidReward(
-                f"{function.entrypoint} cannot use {field} of {source}, row 0: {error}"
-            ) from error
+def _check(
+    function: FunctionReward, records: Sequence[Mapping[str, Any]], table: PromptTable
+) -> None:
+    field, source = str(function.parameters.get("field", "answer")), f"data.{table.split.value}"
+    if any(has_field(record, field) for record in records):
+        _check_answers(function, field, records, table)
         return
+    names = list(records[0])
     near = get_close_matches(field, names, n=1)
     raise InvalidReward(
         f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
@@ -247,3 +244,27 @@ def _check(function: FunctionReward, record: Mapping[str, Any], source: str) -> 
         + (f"did you mean {near[0]}? " if near else "")
         + "write parameters: {field: NAME}, or add it to the data"
     )
+
+
+def _check_answers(
+    function: FunctionReward, field: str, records: Sequence[Mapping[str, Any]], table: PromptTable
+) -> None:
+    """Refuse rows whose answer a built-in verifier cannot use: their samples would not be scored.
+
+    Raises:
+        InvalidReward: names the first such row, and how many there are.
+    """
+    problems: list[tuple[int, str]] = []
+    for row, record in zip(table.source_rows.tolist(), records, strict=True):
+        try:
+            answer_texts(field_value(record, field))
+        except KeyError:
+            problems.append((row, f"the row has no {field}"))
+        except ValueError as error:
+            problems.append((row, str(error)))
+    if problems:
+        row, why = problems[0]
+        raise InvalidReward(
+            f"{function.entrypoint} cannot use {field} in {len(problems):,} of {len(records):,} "
+            f"rows of data.{table.split.value}: got row {row:,}: {why}"
+        )

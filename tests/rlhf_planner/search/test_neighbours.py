@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rlhf_planner.evaluate import hardware_of_pools
+from rlhf_planner.placement.strategy import strategy_of
 from rlhf_planner.plan import plan_problem
+from rlhf_planner.search import neighbours as module
 from rlhf_planner.search.neighbours import neighbours
 
 from .searched_jobs import gpus, ppo
@@ -41,3 +44,17 @@ def test_each_choice_that_is_left_open_is_varied(job: Any) -> None:
     assert len(cuts) in (2, 3) and all(name.startswith("tensor ") for name in cuts)
     assert len(names({}, "actor.generate")) == 1
     assert not names(PLAIN | {"parallelism": {"tensor": 1, "pipeline": 1}}, "critic.train")
+
+
+def test_engines_of_another_size_have_a_stride_of_their_own(job: Any) -> None:
+    """A stride that one size has may be too large for another."""
+    problem = ppo(job, gpus(8))
+    strategy = strategy_of(plan_problem(problem, max_candidates=1))
+    engines = replace(strategy.engines["actor"], tensor=4, tensor_stride=2, kv_cache_bytes=1)
+    given = replace(strategy, engines={"actor": engines})
+    variants = dict(module._variants(problem, given, "actor", generates=True))
+    assert {"engines of 1", "engines of 2"} <= variants.keys() and "engines of 4" not in variants
+    for name, variant in variants.items():
+        own = variant.engines["actor"]
+        assert own.mesh.num_devices == engines.devices.num_devices, name
+        assert own.tensor_stride is None and own.kv_cache_bytes is None
