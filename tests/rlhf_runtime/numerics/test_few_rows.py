@@ -216,6 +216,7 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: per_token(p, lambda x, y: [losses.kl_estimate(x, y, k) for k in KlEstimator]),
     ),
+    "corrected_kl": (joined, lambda p: per_token(p, lambda x, y: [losses.corrected_kl(x, y)])),
     "moments": (
         same,
         lambda p: torch.stack(moments.moments(p.padded(p.x), p.mask, p.reduce)),
