@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlhf_planner.simulation.step_tasks import EARLY, LATE, simulate_step, site_of, step_tasks
 
 from ...depth import examples
-from ..overlap.fused_jobs import APART, FREED, Unfused, unfused
+from ..stage_fusion.fused_jobs import APART, FREED, Unfused, unfused
 from .step_bounds import step_lower_bound
 
 READERS = ("reward.score", "reference.log_probs", "critic.values")
