@@ -25,13 +25,10 @@ class KlEstimator(StrEnum):
     K2 = "K2"
     """(lp - ref)^2 / 2: biased, low variance."""
     K3 = "K3"
-    """exp(ref - lp) - (ref - lp) - 1: unbiased, never negative. Its gradient in a loss is that of
-    the other divergence, KL(reference, policy)."""
+    """exp(ref - lp) - (ref - lp) - 1: unbiased; in a loss the gradient of KL(reference, policy)."""
+    # Source: DeepSeek-V3.2 (arXiv 2512.02556), section 3.1.
     K3_CORRECTED = "K3Corrected"
-    """K3 times the probability ratio policy / sampling policy, for the loss only: its gradient is
-    that of KL(policy, reference), also after several updates.
-
-    Source: DeepSeek-V3.2 (arXiv 2512.02556), section 3.1."""
+    """K3 x (policy / sampling policy), in a loss only: the gradient of KL(policy, reference)."""
 
 
 class KlPlacement(StrEnum):
