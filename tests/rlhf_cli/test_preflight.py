@@ -79,6 +79,7 @@ def shifted(columns, *, by):
 """
 ROWS = [{"prompt": f"{number}+1=", "answer": str(number + 1)} for number in range(32)]
 runner = CliRunner()
+EXACT_MATCH = "rlhf_runtime.rewards.exact_match:score"
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,22 @@ def test_prompts_that_are_trained_on_and_evaluated_are_counted(place: Path, mode
     assert result.exit_code == 0, result.output
     warning = "  warning: 32 of 32 prompts of data.evaluation are also in data.train: "
     assert warning in result.output
+
+
+def test_rows_that_a_verifier_cannot_score_are_counted(place: Path, model: Path) -> None:
+    change = {"rewards": [{"function": {"entrypoint": EXACT_MATCH}}]}
+    some = Mistake("", change, {3: {"answer": None}, 5: {"answer": {"is": "5"}}})
+    result = runner.invoke(app, ["validate", "--deep", str(write(place, model, some))])
+    assert result.exit_code == 0, result.output
+    warning = (
+        f"  warning: {EXACT_MATCH} cannot score 2 of 32 rows of data.train, for their answer: "
+    )
+    told = f"  warning: {EXACT_MATCH} {counted}: got row 3: an answer is of type NoneType"
+    assert told in result.output
+    every = Mistake("", change, {row: {"answer": {"is": "5"}} for row in range(32)})
+    result = runner.invoke(app, ["validate", "--deep", str(write(place, model, every))])
+    assert result.exit_code == 3
+    assert "cannot use answer in any row of data.train: got row 0: an answer" in result.output
 
 
 PLACED = {

@@ -71,7 +71,7 @@ def build_prompt_table(
     source: DataSource,
     split: Split,
     tokenizer: TextTokenizer,
-    policy: RowLimits,
+    row_limits: RowLimits,
     limit: BatchLimit = iter,
 ) -> PromptTable:
     """Check, render and tokenize the prompts of a source, or its pretraining texts.
@@ -90,18 +90,18 @@ def build_prompt_table(
     writer = PromptWriter(source, split, tokenizer.chat_template)
     collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
     for batch in limit(_batches(rows, source, split)):
-        ends = tokenizer.end_texts() if policy.max_answer_tokens is not None else []
+        ends = tokenizer.end_texts() if row_limits.max_answer_tokens is not None else []
         candidates = _read_candidates(batch, source, writer, ends, collected)
         if text_field(source) is None:
-            _tokenize(candidates, writer, tokenizer, policy, collected)
+            _tokenize(candidates, writer, tokenizer, row_limits, collected)
         else:
-            _tokenize_texts(candidates, tokenizer, policy.max_text_tokens, collected)
+            _tokenize_texts(candidates, tokenizer, row_limits.max_text_tokens, collected)
         collected.rows_read += len(batch)
     raise_row_errors(
         RowCounts(collected.rows_read, len(collected.rows), collected.invalid, collected.too_long),
         source,
         split,
-        policy,
+        row_limits,
     )
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
@@ -196,7 +196,7 @@ def _tokenize(
     candidates: list[_Candidate],
     writer: PromptWriter,
     tokenizer: TextTokenizer,
-    policy: RowLimits,
+    row_limits: RowLimits,
     collected: _Collected,
 ) -> None:
     # A chat template writes special tokens itself.
@@ -209,10 +209,10 @@ def _tokenize(
     sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
     for index, (row, length, *answer_lengths) in enumerate(zip(candidates, *sizes, strict=True)):
-        longest, limit = max(answer_lengths), policy.max_answer_tokens
+        longest, limit = max(answer_lengths), row_limits.max_answer_tokens
         if length == 0:
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its prompt"))
-        elif length > policy.max_prompt_tokens:
+        elif length > row_limits.max_prompt_tokens:
             collected.too_long.append((row.source_row, length))
         elif limit is not None and longest > limit:
             why = f"an answer of {longest} tokens with the end token, over {limit}"

@@ -40,7 +40,7 @@ class RowCounts:
 
 
 def raise_row_errors(
-    counts: RowCounts, source: DataSource, split: Split, policy: RowLimits
+    counts: RowCounts, source: DataSource, split: Split, limits: RowLimits
 ) -> None:
     """Raise all errors of a source's rows together.
 
@@ -51,7 +51,7 @@ def raise_row_errors(
         SeveralErrors: several of these.
     """
     title, errors = f"data.{split.value}{_file_name(source)}", list[DataError]()
-    if counts.invalid and policy.on_invalid_row is OnInvalidRow.FAIL:
+    if counts.invalid and limits.on_invalid_row is OnInvalidRow.FAIL:
         reasons = _by_reason(counts.invalid)
         # A reason that all rows share is seldom in the rows.
         is_general = len(reasons) == 1 and len(counts.invalid) == counts.num_read > 1
@@ -63,10 +63,10 @@ def raise_row_errors(
         errors.append(
             InvalidRow(
                 f"{title} has {len(counts.invalid)} rows that cannot be used (rows count from "
-                f"0): got {_first_few(reasons)}; allowed {_allowed(source, policy)}; {do}"
+                f"0): got {_first_few(reasons)}; allowed {_allowed(source, limits)}; {do}"
             )
         )
-    if counts.too_long and policy.on_long_prompt is OnLongPrompt.FAIL:
+    if counts.too_long and limits.on_long_prompt is OnLongPrompt.FAIL:
         named = _first_few(f"row {row} with {size} tokens" for row, size in counts.too_long)
         row, num_tokens = max(counts.too_long, key=lambda long: long[1])
         longest = f", the longest row {row} with {num_tokens}" if len(counts.too_long) > 1 else ""
@@ -74,7 +74,7 @@ def raise_row_errors(
             PromptTooLong(
                 f"{title} has {len(counts.too_long)} prompts over the limit (rows count from "
                 f"0): got {named}{longest}; allowed rollout.maxPromptTokens = "
-                f"{policy.max_prompt_tokens}; raise it ({num_tokens} takes all), shorten the "
+                f"{limits.max_prompt_tokens}; raise it ({num_tokens} takes all), shorten the "
                 "prompts or set data.onLongPrompt: Skip"
             ).at("spec", "rollout", "maxPromptTokens")
         )
@@ -104,11 +104,11 @@ def _file_name(source: DataSource) -> str:
     return "" if source.path is None else f" ({source.path})"
 
 
-def _allowed(source: DataSource, policy: RowLimits) -> str:
+def _allowed(source: DataSource, limits: RowLimits) -> str:
     """Describe a valid row."""
     if (texts := text_field(source)) is not None:
         return f"in {texts} a text, not empty"
-    max_tokens = policy.max_answer_tokens
+    max_tokens = limits.max_answer_tokens
     limit = ""
     if max_tokens is not None:
         limit = f" of at most rollout.maxResponseTokens = {max_tokens} tokens"

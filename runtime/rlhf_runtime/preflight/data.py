@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
-from rlhf_runtime.row_values import answer_texts, field_value, has_field
+from rlhf_runtime.row_values import answer_texts, field_value
 
 
 def check_data(
@@ -211,60 +210,58 @@ READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
 
 
 def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
-    """Check the fields that verifiers read in the first row of a source.
+    """Check the answers that built-in verifiers read in the rows of a source.
 
     Args:
         spec: of the job.
         table: of the source.
-        findings: collects errors.
+        findings: collects errors, and warnings of rows that are not scored.
     """
     if not table.records:
         return
-    records = [json.loads(record) for record in table.records]
     for number, reward in enumerate(spec.rewards):
         function = reward.function
         if function is None or function.entrypoint not in READERS:
             continue
         with findings.about("spec", "rewards", number, "function"):
-            _check(function, records, table)
+            findings.warnings += _check_answers(function, table)
 
 
-def _check(
-    function: FunctionReward, records: Sequence[Mapping[str, Any]], table: PromptTable
-) -> None:
-    field, source = str(function.parameters.get("field", "answer")), f"data.{table.split.value}"
-    if any(has_field(record, field) for record in records):
-        _check_answers(function, field, records, table)
-        return
-    names = list(records[0])
-    near = get_close_matches(field, names, n=1)
-    raise InvalidReward(
-        f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
-        f"allowed {', '.join(names)}; "
-        + (f"did you mean {near[0]}? " if near else "")
-        + "write parameters: {field: NAME}, or add it to the data"
-    )
+def _check_answers(function: FunctionReward, table: PromptTable) -> list[str]:
+    """Check the answers that one verifier reads.
 
-
-def _check_answers(
-    function: FunctionReward, field: str, records: Sequence[Mapping[str, Any]], table: PromptTable
-) -> None:
-    """Refuse rows whose answer a built-in verifier cannot use: their samples would not be scored.
+    Returns:
+        A warning if it can use the answers of some rows only.
 
     Raises:
-        InvalidReward: names the first such row, and how many there are.
+        InvalidReward: it can use no answer of the source.
     """
-    problems: list[tuple[int, str]] = []
-    for row, record in zip(table.source_rows.tolist(), records, strict=True):
+    field, source = str(function.parameters.get("field", "answer")), f"data.{table.split.value}"
+    first, num_missing = json.loads(table.records[0]), 0
+    problems: list[str] = []
+    for row, text in zip(table.source_rows.tolist(), table.records, strict=True):
         try:
-            answer_texts(field_value(record, field))
+            answer_texts(field_value(json.loads(text), field))
         except KeyError:
-            problems.append((row, f"the row has no {field}"))
+            num_missing += 1
+            problems.append(f"row {row:,}: no {field}")
         except ValueError as error:
-            problems.append((row, str(error)))
-    if problems:
-        row, why = problems[0]
+            problems.append(f"row {row:,}: {error}")
+    if num_missing == len(table):
+        near = get_close_matches(field, list(first), n=1)
         raise InvalidReward(
-            f"{function.entrypoint} cannot use {field} in {len(problems):,} of {len(records):,} "
-            f"rows of data.{table.split.value}: got row {row:,}: {why}"
+            f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
+            f"allowed {', '.join(first)}; "
+            + (f"did you mean {near[0]}? " if near else "")
+            + "write parameters: {field: NAME}, or add it to the data"
         )
+    if len(problems) == len(table):
+        raise InvalidReward(
+            f"{function.entrypoint} cannot use {field} in any row of {source}: got {problems[0]}"
+        )
+    if not problems:
+        return []
+    return [
+        f"{function.entrypoint} cannot score {len(problems):,} of {len(table):,} rows of {source}, "
+        f"for their {field}: got {problems[0]}"
+    ]
