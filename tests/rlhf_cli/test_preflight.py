@@ -160,9 +160,7 @@ def test_rows_that_a_verifier_cannot_score_are_counted(place: Path, model: Path)
     some = Mistake("", change, {3: {"answer": None}, 5: {"answer": {"is": "5"}}})
     result = runner.invoke(app, ["validate", "--deep", str(write(place, model, some))])
     assert result.exit_code == 0, result.output
-    warning = (
-        f"  warning: {EXACT_MATCH} cannot score 2 of 32 rows of data.train, for their answer: "
-    )
+    counted = "cannot score 2 of 32 rows of data.train, for their answer"
     told = f"  warning: {EXACT_MATCH} {counted}: got row 3: an answer is of type NoneType"
     assert told in result.output
     every = Mistake("", change, {row: {"answer": {"is": "5"}} for row in range(32)})

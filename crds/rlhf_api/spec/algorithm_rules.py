@@ -164,7 +164,8 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     Rule(
         holds=f"!({_is_one_of(_ON_ANSWERS)}) || {_ANSWERS}",
         what="the algorithm takes reference answers, and there are none",
-        do="name their column by answerField, or change the algorithm",
+        do="name their column by answerField (of conversations that of promptField), or change the "
+        "algorithm",
         field=".data.train.answerField",
         check=_has_answers,
     ),

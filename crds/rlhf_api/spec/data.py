@@ -99,8 +99,9 @@ class DataSource(Alternatives):
     the map a."""
     answer_field: Text | None = None
     """Column with the reference answer, the target of a warm start and of steps that train on
-    answers: a text, a number, a list of these, or one message of the assistant. Default: answer,
-    but only for a warm start and builtin data."""
+    answers: a text, a number, a list of these, or one message of the assistant. The column of
+    promptField: the last message of its conversation. Default: answer, but only for a warm start
+    and builtin data."""
     system_prompt: Annotated[str, Field(max_length=16384)] | None = None
     """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO

@@ -200,19 +200,24 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
     """Return a row's prompt, and its reference answer as text or None.
 
     A conversation that ends with a message of the assistant is a prompt with its answer, unless the
-    row has another answer.
+    row has another answer. It must be one if answerField and promptField are the same.
 
     Raises:
         RowProblem: the row has no prompt, or no usable answer in the field that the source names.
     """
     field = source.prompt_field
-    prompt, answer = prompt_value(row, field), answer_text(row, source.answer_field)
-    if not isinstance(prompt, list) or len(prompt) < 2:
-        return prompt, answer
-    *before, last = parse_messages(prompt, field)
-    if last["role"] != "assistant":
-        return prompt, answer
-    return before, answer_of(last, field) if answer is None else answer
+    prompt, is_conversation = prompt_value(row, field), source.answer_field == field
+    answer = None if is_conversation else answer_text(row, source.answer_field)
+    if isinstance(prompt, list) and len(prompt) > 1:
+        *before, last = parse_messages(prompt, field)
+        if last["role"] == "assistant":
+            return before, answer_of(last, field) if answer is None else answer
+    if is_conversation:
+        raise RowProblem(
+            f"{field} is no conversation that ends with the assistant; allowed a list of messages "
+            "whose last one is the answer"
+        )
+    return prompt, answer
 
 
 def record_json(row: Row) -> str:

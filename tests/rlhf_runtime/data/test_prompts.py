@@ -385,6 +385,18 @@ def test_an_answer_without_end_token_in_the_template_is_closed(
     assert tokenizer.decode(table.answers) == ["12"] and trained[-1] == 1
 
 
+def test_the_column_of_conversations_may_be_named_for_their_answers(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    fields = {"prompt_field": "messages", "answer_field": "messages"}
+    user, last = {"role": "user", "content": "1="}, {"role": "assistant", "content": "7"}
+    table = build([{"messages": [user, last], "answer": "8"}], chat_tokenizer, **fields)
+    assert chat_tokenizer.decode(table.answers) == ["7"]
+    for wrong in ([user], [last], "1=", [last, user]):
+        with pytest.raises(InvalidRow, match="is no conversation that ends with the assistant"):
+            build([{"messages": wrong}], chat_tokenizer, **fields)
+
+
 def test_messages_that_the_template_refuses_are_unusable_rows(
     chat_tokenizer: TextTokenizer,
 ) -> None:
