@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.resources import Device
+from rlhf_flow.jobs.registry import build_algorithm
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
-from rlhf_runtime.controller.worker_groups import WorkerGroup
+from rlhf_runtime.controller.steps import PassRunner
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
+from rlhf_runtime.controller.workers import Workers
+from rlhf_runtime.hooks import noop
 
 from .jobs import make_job
 
@@ -69,24 +77,43 @@ def test_a_call_is_told_how_many_before_it_have_changed_the_weights() -> None:
     assert first == [("reshard", 0), ("train", 0), ("reshard", 1)]
 
 
-def test_calls_on_data_are_marked() -> None:
-    """Their log-probabilities have no sampling temperature."""
-    job = make_job(placement=PLACEMENT)
-    graphs, plan = make_plan(job, [local_inventory(4, 16 * GIB)])
-    ranks, data = [Notes() for _ in range(4)], cast(StepData, None)
-    groups: dict[str | None, WorkerGroup] = {"local": WorkerGroup(ranks)}
-    backend = StepBackend(
-        *(plan, groups, data, GraphName.STEP, 1, "one"), calls_on_data=frozenset({"actor.train"})
+class Rows:
+    """A data host that hands out references to nothing."""
+
+    def options(self, num_returns: int) -> Rows:
+        return self
+
+    def remote(self, *_words: object) -> tuple[object, object]:
+        return object(), object()
+
+
+PAIRS: dict[str, Any] = {
+    "data": {"train": {"builtin": "SortDigits", "preferences": {}}},
+    "rewards": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sections", "reads_samples"), [("DPO", PAIRS, False), ("OnlineDPO", {}, True)]
+)
+def test_calls_know_whether_responses_were_sampled(
+    kind: str, sections: dict[str, Any], reads_samples: bool
+) -> None:
+    """Log-probabilities of the data's responses have no sampling temperature."""
+    job = make_job(algorithm={"type": kind}, **sections)
+    graphs, plan = make_plan(job, [local_inventory(1, 16 * GIB)])
+    rank, rewards = Notes(), Notes()
+    workers = SimpleNamespace(
+        plan=plan,
+        job=job,
+        worker_groups={"local": WorkerGroup([rank]), None: HostGroup([rewards])},
+        data=SimpleNamespace(batch=Rows()),
+        incarnation="one",
+        poll=noop,
     )
-    for name in ("compute", "actor.train"):
-        call = graphs[GraphName.STEP].call(name)
-        bare = replace(call, reads=(), writes=(), carries=(), auxiliary_reads=())
-        backend.run(bare, backend.no_rows())
-    (first, *_) = ranks
-    assert [(order.call.method, order.reads_samples) for order in first.orders] == [
-        ("compute", True),
-        ("train", False),
-    ]
+    PassRunner(cast(Workers, workers), graphs).train(build_algorithm(job, Device.CPU), 1)
+    marks = {order.call.id: order.reads_samples for order in rank.orders if order.call.reads}
+    assert {marks[name] for name in ("reference.log_probs", "actor.train")} == {reads_samples}
 
 
 def test_two_generations_share_a_transition() -> None:
