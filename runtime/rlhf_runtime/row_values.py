@@ -28,11 +28,19 @@ def field_value(row: Mapping[str, Any], name: str) -> Any:
     while head:
         if head in row and not rest:
             return row[head]
-        if isinstance(row.get(head), Mapping) and has_field(row[head], rest):
+        if rest and isinstance(row.get(head), Mapping) and has_field(row[head], rest):
             return field_value(row[head], rest)
         head, _, last = head.rpartition(".")
         rest = f"{last}.{rest}" if rest else last
     raise KeyError(name)
+
+
+def value_or_none(row: Mapping[str, Any], name: str) -> Any:
+    """Return a field's value as `field_value` does; None if the row has no such field."""
+    try:
+        return field_value(row, name)
+    except KeyError:
+        return None
 
 
 def answer_texts(value: Any) -> list[str]:

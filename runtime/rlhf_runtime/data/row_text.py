@@ -27,7 +27,7 @@ from rlhf_runtime.data.row_checks import (
     parse_messages,
 )
 from rlhf_runtime.data.rows import Row, Split
-from rlhf_runtime.row_values import answer_texts, field_value, has_field
+from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"
 
@@ -180,7 +180,7 @@ def answer_text(row: Row, field: str | None) -> str | None:
         RowProblem: the named field has no usable answer.
     """
     name = DEFAULT_ANSWER_FIELD if field is None else field
-    value = field_value(row, name) if has_field(row, name) else None
+    value = value_or_none(row, name)
     try:
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
             return last_answer(parse_messages(value, name), name)
@@ -292,7 +292,7 @@ def parse_pair(row: Row, prompt_field: str, fields: PreferenceFields) -> Pair:
         RowProblem: a response is missing, empty or of another form, or both are equal.
     """
     names = (fields.chosen_field, fields.rejected_field)
-    chosen, rejected = (field_value(row, name) if has_field(row, name) else None for name in names)
+    chosen, rejected = (value_or_none(row, name) for name in names)
     if isinstance(chosen, list) and isinstance(rejected, list):
         pair = _from_messages(row, prompt_field, names, (chosen, rejected))
     else:
