@@ -140,6 +140,23 @@ def test_a_module_that_exits_says_so(job: Any, write: Write) -> None:
         build_algorithm(custom_job(job, "exiting_module:X"), Device.CPU)
 
 
+def test_the_line_of_an_error_in_a_library_is_that_of_its_caller(job: Any, write: Write) -> None:
+    write("calling_a_library", "import yaml\nyaml.safe_load('{')")
+    with pytest.raises(InvalidAlgorithm, match=r"library\.py:2: .* raised ParserError"):
+        build_algorithm(custom_job(job, "calling_a_library:X"), Device.CPU)
+
+
+def test_an_installed_algorithm_has_lines_too(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_algorithm.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(InvalidAlgorithm, match=r"site-packages/installed_algorithm\.py:1: "):
+        build_algorithm(custom_job(job, "installed_algorithm:X"), Device.CPU)
+
+
 REFILL = """
     from rlhf_flow import Algorithm, CrossEntropy, Custom, LanguageModel, RewardSource, Scope
 

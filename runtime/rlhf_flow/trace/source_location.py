@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -55,13 +55,7 @@ def calling_location(outermost: CodeType) -> str | None:
     Args:
         outermost: of the function that called the user's code; frames outside of it do not count.
     """
-    # inspect.stack() would read the source of every frame.
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not outermost:
-        if not _is_own(frame.f_globals.get("__name__")):
-            return f"{_short(Path(frame.f_code.co_filename))}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
+    return _users_location(_running_frames(outermost))
 
 
 def prefix_location(error: BaseException, text: str) -> str:
@@ -72,10 +66,33 @@ def prefix_location(error: BaseException, text: str) -> str:
 
 def error_location(error: BaseException) -> str | None:
     """`file:line` of the innermost frame of the user's code in a traceback. None: there is none."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if not _is_own(frame.f_globals.get("__name__")):
-            return f"{_short(Path(frame.f_code.co_filename))}:{line}"
+    return _users_location(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def _running_frames(outermost: CodeType) -> Iterator[tuple[FrameType, int]]:
+    # inspect.stack() would read the source of every frame.
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not outermost:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def _users_location(frames: Iterable[tuple[FrameType, int]]) -> str | None:
+    """`file:line` of the first frame of the user's code; the innermost frame comes first."""
+    others = [
+        (Path(frame.f_code.co_filename), line)
+        for frame, line in frames
+        if not _is_own(frame.f_globals.get("__name__"))
+    ]
+    # A library that the user's code calls is installed; an installed algorithm is the user's, too.
+    written = [(file, line) for file, line in others if not _is_installed(file)]
+    for file, line in written or others:
+        return f"{_short(file)}:{line}"
     return None
+
+
+def _is_installed(file: Path) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
 
 def _is_own(module: object) -> bool:
