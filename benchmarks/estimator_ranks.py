@@ -16,7 +16,7 @@ from typing import Any
 from estimator_plans import GENERATE, INFER, TRAIN, BenchModel, Job, generation_load
 from outcome import note
 
-from rlhf_runtime.fate import end_with
+from rlhf_runtime.end_with_parent import end_with
 
 ROUNDS = 3
 """Rounds of a call; the first one allocates memory and does not count."""

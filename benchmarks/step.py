@@ -38,9 +38,9 @@ from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.simulation.event_graph import PASSES_AHEAD
 from rlhf_runtime.controller.job_run import step_record
 from rlhf_runtime.controller.optimizers import training_settings
-from rlhf_runtime.controller.passes import keep_ahead
-from rlhf_runtime.controller.site import OneMachine, Site
 from rlhf_runtime.controller.steps import PassRunner, SubmittedPass
+from rlhf_runtime.controller.training_passes import keep_ahead
+from rlhf_runtime.controller.worker_sites import OneMachine, Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.telemetry.journal import Journal

@@ -210,7 +210,10 @@ def test_the_end_of_a_session_waits_for_the_fixtures_of_its_processes() -> None:
     assert len(waited) == 2
 
 
-FEW = ["tests/rlhf_runtime/controller/test_passes.py", "tests/rlhf_operator/test_bounds.py"]
+FEW = [
+    "tests/rlhf_runtime/controller/test_training_passes.py",
+    "tests/rlhf_operator/test_bounds.py",
+]
 
 
 def pytest_of(*arguments: str) -> subprocess.CompletedProcess[str]:

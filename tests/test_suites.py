@@ -40,7 +40,7 @@ def test_the_longest_path_of_a_suite_counts() -> None:
         (["tests/repository/test_guides.py"], {"cluster"}),
         (["tests/rlhf_operator/test_queue.py", "tests/cluster"], {"cluster"}),
         (["tests/runs/test_resume.py", "tests/rlhf_runtime"], {"ray"}),
-        (["tests/rlhf_runtime/controller/test_passes.py"], {"ray"}),
+        (["tests/rlhf_runtime/controller/test_training_passes.py"], {"ray"}),
         (["tests/rlhf_runtime/numerics"], set()),
         (["tests/rlhf_flow", "tests/tools/test_generate.py"], set()),
     ],

@@ -17,8 +17,8 @@ import chart_files
 from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import editor_schema
+from rlhf_api.enum_members import member_docstrings
 from rlhf_api.exits import ExitCode
-from rlhf_api.members import member_docstrings
 from rlhf_api.reading.explain import default_text
 from rlhf_api.reading.fields import FieldDoc, all_fields, contract
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
 from rlhf_cli.commands.describe import describe
 from rlhf_cli.commands.drive import drive
@@ -26,7 +27,6 @@ from rlhf_cli.commands.status import status
 from rlhf_cli.commands.submit import submit
 from rlhf_cli.commands.suspend import resume, suspend
 from rlhf_cli.commands.validate import validate
-from rlhf_cli.guard import guarded
 
 HELP = """Train language models by RLHF from one manifest, the RLHFJob.
 

@@ -20,8 +20,8 @@ from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_fr
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
+from rlhf_cli.command_errors import print_error
 from rlhf_cli.driver_log import DriverLog
-from rlhf_cli.guard import print_error
 from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices

@@ -122,7 +122,7 @@ def _train(
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.
         from rlhf_cli.train import TrainingTask, train
-        from rlhf_runtime.controller.site import OneMachine
+        from rlhf_runtime.controller.worker_sites import OneMachine
 
         train(
             TrainingTask(

@@ -19,7 +19,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.yaml_dump import dump_yaml
-from rlhf_cli.guard import print_error
+from rlhf_cli.command_errors import print_error
 from rlhf_cli.planning import devices_text
 from rlhf_cli.resume import note_checkpoint_mismatch
 from rlhf_cli.stopping import install_signal_handlers
@@ -28,9 +28,9 @@ from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.ray_watch import RayWatch
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.controller.saves import CheckpointManager
-from rlhf_runtime.controller.site import Site
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.supervise import supervise
+from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed, StorageFailed
 from rlhf_runtime.faults import DRIVER, Fault, announce, pending_faults

@@ -16,7 +16,7 @@ from rlhf_planner.cost.measured_layers import measured_hardware, require_ranks
 from rlhf_planner.cost.plan import PlanCosts
 from rlhf_planner.cost.pool_hardware import pool_hardware
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
-from rlhf_planner.pipelines.of_plan import pipeline_fusions
+from rlhf_planner.pipelines.plan_fusions import pipeline_fusions
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.problem.profile import Profile
 from rlhf_planner.simulation.simulate import GroupUse, Simulation

@@ -6,7 +6,7 @@ import celpy
 import pytest
 
 from rlhf_api.cel_literals import member, text, texts
-from rlhf_api.exclusive import exactly_one
+from rlhf_api.exclusive_fields import exactly_one
 from rlhf_api.rules import Rule
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 import rlhf_api
 from rlhf_api.base import PATTERN_WORDS, Contract
-from rlhf_api.members import enum_members
+from rlhf_api.enum_members import enum_members
 from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.reading.overrides import apply_overrides

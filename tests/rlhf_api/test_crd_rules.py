@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.base import Contract
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.validation import validate_document
 from rlhf_api.rules import Rule

@@ -10,7 +10,7 @@ from rlhf_api.errors import ManifestError, RlhfError, UnknownFieldError
 from rlhf_api.exits import ExitCode
 from rlhf_api.problems import Problem
 from rlhf_cli.app import app, program_name
-from rlhf_cli.guard import guarded
+from rlhf_cli.command_errors import guarded
 
 runner = CliRunner()
 COMMANDS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_cli.guard import print_error
+from rlhf_cli.command_errors import print_error
 from rlhf_cli.local_run import resume_command, with_resume_hint
 from rlhf_cli.train import remaining_checkpoints_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord

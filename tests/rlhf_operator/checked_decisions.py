@@ -7,7 +7,7 @@ from datetime import datetime
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import RestartStatus, RLHFJobStatus
 from rlhf_operator.decide.actions import AddFinalizer, CreateCluster, RemoveFinalizer, SubmitDriver
-from rlhf_operator.decide.draft import Decision, Draft
+from rlhf_operator.decide.decision import Decision, Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import FINAL_PHASES, remaining_pods
 from rlhf_operator.decide.reconcile import reconcile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_api.status import ConditionType, JobPhase
-from rlhf_operator.decide.draft import phase_conditions
+from rlhf_operator.decide.decision import phase_conditions
 
 
 def true_in(phase: JobPhase, is_stuck: bool = False) -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlhf_api.report import CheckpointReport, StatusReport
 from rlhf_api.status import DriverStatus, ProgressStatus, RestartStatus, RLHFJobStatus
 from rlhf_operator.config import JobDefaults
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.reports import record_report
 from rlhf_operator.decide.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
 from rlhf_operator import decide
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.predicates import Snapshot, always
 from rlhf_operator.decide.reconcile import TRANSITIONS
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from rlhf_api.base import Contract
 from rlhf_api.cel_literals import text
+from rlhf_api.enum_members import enum_members, find_enumeration
 from rlhf_api.limits import Schema, describe_keys, without_null
-from rlhf_api.members import enum_members, find_enumeration
 from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.rules import Rule
 from rlhf_api.spec.resources import NodePool

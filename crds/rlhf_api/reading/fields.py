@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, Literal
 
 from rlhf_api.base import Contract
+from rlhf_api.enum_members import Member, enum_members, find_enumeration
 from rlhf_api.limits import Schema, describe_allowed, describe_keys, without_null
-from rlhf_api.members import Member, enum_members, find_enumeration
 from rlhf_api.problems import FieldPath
 from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.spec.job import RLHFJob

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.errors import OverrideError
-from rlhf_api.gathering import ErrorCollector
 from rlhf_api.problems import FieldPath, path_text
 from rlhf_api.reading.yaml_documents import read_documents
 

@@ -14,7 +14,7 @@ from rlhf_api.base import (
     NonNegativeCount,
     ObjectName,
 )
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 
 
 class PersistentVolumeClaim(Contract):

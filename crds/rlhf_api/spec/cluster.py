@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rlhf_api.base import Contract, ObjectName, Text
 from rlhf_api.cel_literals import text
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
 
 # Git addresses over HTTP with credentials. Over SSH the part before the @ is a user's name, not a

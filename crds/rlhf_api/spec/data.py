@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.alias_generators import to_snake
 
 from rlhf_api.base import Contract, Count, Text
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
 
 

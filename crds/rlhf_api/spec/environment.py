@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import IDENTIFIER_PATTERN, KEY_PATTERN, Contract, ObjectName
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_api.base import Contract, Count, Identifier, NonNegativeCount
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 
 
 class FailureAction(StrEnum):

@@ -18,7 +18,7 @@ from rlhf_api.base import (
     Text,
 )
 from rlhf_api.cel_literals import text
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.model_cut import uneven_pipeline, uneven_tensor
 

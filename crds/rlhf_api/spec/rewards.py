@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier, Text
 from rlhf_api.cel_literals import texts
-from rlhf_api.exclusive import Alternatives
+from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
 from rlhf_api.spec.models import (

@@ -7,7 +7,7 @@ from datetime import datetime
 from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
 from rlhf_kube.errors import Forbidden, Invalid, KubeError, NotAdmitted, Refused, Unreachable
 from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, RemoveFinalizer
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import find_condition
 from rlhf_operator.decide.settings import Settings

@@ -11,7 +11,7 @@ from rlhf_operator.decide.actions import (
     DeletePod,
     RestoreOwnedObjects,
 )
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
 from rlhf_operator.decide.endings import end_driver, fail, restart_or_fail

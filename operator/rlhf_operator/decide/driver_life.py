@@ -7,7 +7,7 @@ from rlhf_api.report import StatusReport
 from rlhf_api.status import DriverStatus, JobPhase
 from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 from rlhf_operator.decide.actions import AcknowledgeReport, StopDriver, SubmitDriver
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.endings import end_driver, restart_or_fail, succeed
 from rlhf_operator.decide.failures import Failure, driver_frozen, head_dead, head_refused
 from rlhf_operator.decide.observed import HeadState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_api.on_cluster import submission_id
 from rlhf_api.status import ClusterStatus, DriverStatus, JobPhase
 from rlhf_operator.decide.actions import StopDriver, SubmitDriver
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.endings import restart_or_fail
 from rlhf_operator.decide.failures import Failure, head_dead, head_refused
 from rlhf_operator.decide.observed import HeadState, ObservedHead

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.status import ConditionType, JobPhase
-from rlhf_operator.decide.draft import Draft, Restart
+from rlhf_operator.decide.decision import Draft, Restart
 from rlhf_operator.decide.failures import Failure, backoff_seconds, decide_restart
 from rlhf_operator.decide.predicates import is_cluster_exhausted
 

@@ -6,7 +6,7 @@ from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.status import ArtifactStatus, ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.acceptance import find_refusal
 from rlhf_operator.decide.actions import AddFinalizer, CreateCluster
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.observed import Refusal
 from rlhf_operator.decide.teardown import delete_clusters, release
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from rlhf_operator.decide.acceptance import is_refused
 from rlhf_operator.decide.api_errors import refresh_stalled
 from rlhf_operator.decide.cluster_life import follow_cluster
-from rlhf_operator.decide.draft import Decision, Draft
+from rlhf_operator.decide.decision import Decision, Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import (
     Snapshot,

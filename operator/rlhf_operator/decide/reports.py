@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlhf_api.report import REWARD_MEAN, StatusReport
 from rlhf_api.status import DriverStatus, ProgressStatus, RLHFJobStatus
-from rlhf_operator.decide.draft import Draft, Restart
+from rlhf_operator.decide.decision import Draft, Restart
 from rlhf_operator.decide.predicates import Snapshot
 
 SHOWN_METRICS = {

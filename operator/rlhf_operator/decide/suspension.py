@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.cluster_life import follow_cluster
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.driver_life import stop_driver
 from rlhf_operator.decide.predicates import has_ended, is_driver_gone
 from rlhf_operator.decide.teardown import delete_clusters, release, reset_cluster

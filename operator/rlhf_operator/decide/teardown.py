@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_api.status import ConditionType
 from rlhf_operator.decide.actions import DeleteCluster, RemoveFinalizer
-from rlhf_operator.decide.draft import Draft
+from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.driver_life import stop_driver
 from rlhf_operator.decide.endings import fail
 from rlhf_operator.decide.predicates import is_cluster_worth_keeping, is_driver_gone

@@ -17,7 +17,7 @@ from rlhf_operator.clients.cached_kube import CachedKube, Key
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
 from rlhf_operator.decide.actions import HeadAction, JobEvent, KubeAction, RestoreOwnedObjects
 from rlhf_operator.decide.api_errors import operator_reason, record_refused_action
-from rlhf_operator.decide.draft import Decision
+from rlhf_operator.decide.decision import Decision
 from rlhf_operator.decide.observed import Observed, ObservedJob
 from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings

@@ -48,7 +48,7 @@ def fill(
     """
     from rlhf_api.exits import ExitCode
     from rlhf_api.reading.manifest import decode, read_file, read_limited
-    from rlhf_cli.filling import fill_text, replace_file
+    from rlhf_cli.manifest_filling import fill_text, replace_file
     from rlhf_cli.manifests import STDIN
 
     shown = "<stdin>" if file == STDIN else str(file)

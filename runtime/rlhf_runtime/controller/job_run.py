@@ -24,7 +24,10 @@ from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
-from rlhf_runtime.controller.passes import (
+from rlhf_runtime.controller.saves import CheckpointManager
+from rlhf_runtime.controller.steps import PassResult, PassRunner
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.controller.training_passes import (
     PassKind,
     ResumePoint,
     SaveSchedule,
@@ -33,10 +36,7 @@ from rlhf_runtime.controller.passes import (
     training_passes,
     until_stopped,
 )
-from rlhf_runtime.controller.saves import CheckpointManager
-from rlhf_runtime.controller.site import Site
-from rlhf_runtime.controller.steps import PassResult, PassRunner
-from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
 from rlhf_runtime.models.folder import copy_tokenizer

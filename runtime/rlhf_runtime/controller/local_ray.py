@@ -19,7 +19,7 @@ from ray._private import parameter, ray_constants, services
 from ray._private import utils as ray_utils
 from ray._private.ray_logging import stdout_deduplicator
 
-from rlhf_runtime import fate
+from rlhf_runtime.end_with_parent import idle_command
 from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.forkserver import launcher
 
@@ -51,7 +51,7 @@ _NO_PORT = 1
 # worker's script.
 _WORKER = re.compile(r"^--python_worker_command=\S+ \S+/setup_worker\.py ")
 _FORKED = f"--python_worker_command={subprocess.list2cmdline(launcher.command())} "
-_IDLE = subprocess.list2cmdline(fate.idle_command())
+_IDLE = subprocess.list2cmdline(idle_command())
 
 
 def check_shared_memory(needed_bytes: int, folder: Path = SHARED_MEMORY) -> None:

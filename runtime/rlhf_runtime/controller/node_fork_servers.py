@@ -7,7 +7,7 @@ import os
 import ray
 
 from rlhf_api.spec.resources import Device
-from rlhf_runtime import fate
+from rlhf_runtime.end_with_parent import RAYLET
 from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.hooks import noop
 
@@ -16,7 +16,7 @@ def start_fork_server(device: Device) -> bool:
     """Start the node's fork server if there is none. Returns True if it has imported its
     libraries."""
     name = launcher.name_for(_raylet_socket())
-    client.start_server(name, device, int(os.environ[fate.RAYLET]))
+    client.start_server(name, device, int(os.environ[RAYLET]))
     return client.wait_until_ready(name, noop)
 
 

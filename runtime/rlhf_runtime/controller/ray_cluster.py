@@ -26,7 +26,7 @@ from rlhf_runtime.controller.node_fork_servers import start_fork_server, unload_
 from rlhf_runtime.controller.nodes import cluster_bundles, missing_nodes
 from rlhf_runtime.controller.reservation import NotReserved, reserve
 from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.controller.site import ReservedPool
+from rlhf_runtime.controller.worker_sites import ReservedPool
 from rlhf_runtime.errors import DirtyCluster, NodesMissing, RayUnreachable
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.hooks import Hook

@@ -22,9 +22,9 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.local_ray import SHARED_MEMORY
 from rlhf_runtime.controller.nodes import rank_nodes, reward_hosts
 from rlhf_runtime.controller.results import iterate_completed, wait_for
-from rlhf_runtime.controller.site import ReservedPool, Site
 from rlhf_runtime.controller.watch import WorkerWatch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
+from rlhf_runtime.controller.worker_sites import ReservedPool, Site
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
-from rlhf_runtime.unreadable import unreadable_as
+from rlhf_runtime.unreadable_files import unreadable_as
 
 PARQUET = ".parquet"
 # Lines after an invalid line of JSON that are checked, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rlhf_api.gathering import ErrorCollector
+from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_api.gathering import raise_together
+from rlhf_api.error_collector import raise_together
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import (
     MissingField,

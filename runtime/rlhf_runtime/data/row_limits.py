@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlhf_api.gathering import raise_together
+from rlhf_api.error_collector import raise_together
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
 from rlhf_runtime.data.errors import DataError, EmptyDataset, InvalidRow, PromptTooLong
 from rlhf_runtime.data.rows import Split, preference_fields, text_field

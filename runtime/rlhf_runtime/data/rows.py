@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any
 
-from rlhf_api.gathering import ErrorCollector
+from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.spec.data import (
     BuiltinData,
     DataSource,

@@ -19,7 +19,7 @@ from tokenizers import Encoding, Tokenizer
 from rlhf_runtime.data.chat import ChatTemplate
 from rlhf_runtime.data.errors import TokenizerUnusable
 from rlhf_runtime.dataplane.columns import Column, pack
-from rlhf_runtime.unreadable import unreadable_as
+from rlhf_runtime.unreadable_files import unreadable_as
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_api.spec.resources import Device
-from rlhf_runtime import fate
+from rlhf_runtime.end_with_parent import RAYLET, end_with
 from rlhf_runtime.forkserver import launcher
 from rlhf_runtime.workers.libraries import import_libraries
 
@@ -224,7 +224,7 @@ class Server:
 
     def _fork(self, worker: Worker, streams: list[int]) -> tuple[dict[str, object], Worker | None]:
         self.load()
-        forked, server = self._workers_of(int(worker.environment[fate.RAYLET])), os.getpid()
+        forked, server = self._workers_of(int(worker.environment[RAYLET])), os.getpid()
         process = os.fork()
         if process == 0:
             try:
@@ -247,7 +247,7 @@ class Server:
 
     def _reset_fork(self, server: int, streams: list[int]) -> None:
         """Drop everything of the server except its libraries, in the forked process."""
-        fate.end_with(server)
+        end_with(server)
         # Ray ends the complete group of a worker that has died.
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--lazy", action="store_true", help="import when the first worker comes")
     options = parser.parse_args()
     if options.owner is not None:
-        fate.end_with(options.owner)
+        end_with(options.owner)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that have ended
     listener = socket.socket(fileno=options.listener)
     server = Server(listener, options.device, options.raylet, options.forked)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_runtime.models.errors import ModelIncomplete
-from rlhf_runtime.unreadable import unreadable_as
+from rlhf_runtime.unreadable_files import unreadable_as
 
 CONFIG_FILE = "config.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

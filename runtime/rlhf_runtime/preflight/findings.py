@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.errors import RlhfError, SeveralErrors
-from rlhf_api.gathering import ErrorCollector
 from rlhf_runtime.data.rows import Row
 from rlhf_runtime.rewards.pool import START_SECONDS
 

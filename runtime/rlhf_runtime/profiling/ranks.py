@@ -15,8 +15,8 @@ from typing import Any
 
 from rlhf_api.spec.resources import Device
 from rlhf_planner.problem.profile import Profile
+from rlhf_runtime.end_with_parent import end_with
 from rlhf_runtime.errors import NotEnoughResources, ProfilingFailed
-from rlhf_runtime.fate import end_with
 from rlhf_runtime.profiling.setup import Setup
 from rlhf_runtime.profiling.subjects import Subject
 from rlhf_runtime.workers.libraries import import_libraries, prepare_environment

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
-from rlhf_runtime.fate import end_with
+from rlhf_runtime.end_with_parent import end_with
 from rlhf_runtime.rewards.messages import (
     BatchScores,
     Fault,

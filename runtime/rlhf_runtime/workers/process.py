@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_runtime.fate import end_with_raylet
+from rlhf_runtime.end_with_parent import end_with_raylet
 from rlhf_runtime.workers.libraries import prepare_environment
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"

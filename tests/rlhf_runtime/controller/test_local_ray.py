@@ -11,8 +11,8 @@ import ray
 from ray._private import services
 
 from rlhf_runtime.controller import local_ray
+from rlhf_runtime.end_with_parent import idle_command
 from rlhf_runtime.errors import NotEnoughResources, RayFailed
-from rlhf_runtime.fate import idle_command
 
 from ...waiting import wait_until
 

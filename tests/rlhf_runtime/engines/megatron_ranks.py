@@ -20,6 +20,7 @@ from megatron.core.tensor_parallel.layers import param_is_not_tensor_parallel_du
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.mesh import Mesh
+from rlhf_runtime.engines.megatron.cpu_patches import run_on_cpu
 from rlhf_runtime.engines.megatron.files import load_model, save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
 from rlhf_runtime.engines.megatron.layout import check_mesh_pieces
@@ -29,7 +30,6 @@ from rlhf_runtime.engines.megatron.pipeline import (
     infer,
     wrap_with_gradients,
 )
-from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import ReadLogProbs

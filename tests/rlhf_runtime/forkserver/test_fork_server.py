@@ -18,7 +18,7 @@ import pytest
 
 from rlhf_api.on_cluster import FORK_SERVER_VARIABLE
 from rlhf_api.spec.resources import Device
-from rlhf_runtime import fate
+from rlhf_runtime.end_with_parent import RAYLET
 from rlhf_runtime.forkserver import client, launcher
 from rlhf_runtime.forkserver.client import OwnForkServer
 from rlhf_runtime.hooks import noop
@@ -62,7 +62,7 @@ class Raylet:
         self.process = subprocess.Popen([sys.executable, "-c", STAY])
         self.environment = os.environ | {
             launcher.SERVER: server,
-            fate.RAYLET: str(self.process.pid),
+            RAYLET: str(self.process.pid),
             "MARK": folder.name,
         }
 

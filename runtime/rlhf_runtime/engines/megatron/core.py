@@ -1,4 +1,4 @@
-"""Imports from Megatron-core: the only module that imports it (`shim` uses module names).
+"""Imports from Megatron-core: the only module that imports it (`cpu_patches` uses module names).
 
 The import takes seconds.
 """

@@ -14,6 +14,7 @@ from rlhf_runtime.engines.megatron.core import (
     parallel_state,
     set_tensor_model_parallel_attributes,
 )
+from rlhf_runtime.engines.megatron.cpu_patches import run_on_cpu
 from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FINAL_NORM,
@@ -24,7 +25,6 @@ from rlhf_runtime.engines.megatron.family import (
 from rlhf_runtime.engines.megatron.head import HeadRequest, MegatronHead, ScalarLayer
 from rlhf_runtime.engines.megatron.layout import GetStorage, TensorShard, group_views, weight_slices
 from rlhf_runtime.engines.megatron.modules import RotaryAngles, UntrainedPadding
-from rlhf_runtime.engines.megatron.shim import run_on_cpu
 from rlhf_runtime.engines.megatron.specification import (
     make_layers,
     make_settings,

@@ -11,7 +11,7 @@ from rlhf_planner.cost.hardware import HARDWARE
 from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.evaluate import evaluate, with_estimate
 from rlhf_planner.memory.megatron import activation_bytes, micro_batch_bytes
-from rlhf_planner.pipelines.of_plan import MAX_MICRO_BATCHES, pipeline_fusions
+from rlhf_planner.pipelines.plan_fusions import MAX_MICRO_BATCHES, pipeline_fusions
 
 from ..planned_jobs import Planned, gpus, large, planned
 

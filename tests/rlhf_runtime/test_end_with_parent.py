@@ -11,7 +11,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from rlhf_runtime.fate import RAYLET, idle_command
+from rlhf_runtime.end_with_parent import RAYLET, idle_command
 
 from ..waiting import wait_until
 
@@ -65,7 +65,8 @@ def test_an_idle_process_whose_owner_is_gone_ends_at_once() -> None:
 
 def begin(raylet: int) -> str:
     """Run `end_with_raylet` in a process that this one has started; returns what it writes."""
-    code = "from rlhf_runtime.fate import end_with_raylet; end_with_raylet(); print('goes on')"
+    imported = "from rlhf_runtime.end_with_parent import end_with_raylet"
+    code = f"{imported}; end_with_raylet(); print('goes on')"
     environment = os.environ | {RAYLET: str(raylet)}
     return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
 

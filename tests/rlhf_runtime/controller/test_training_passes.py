@@ -3,7 +3,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from rlhf_api.spec.schedule import ScheduleSpec
-from rlhf_runtime.controller.passes import (
+from rlhf_runtime.controller.training_passes import (
     PassKind,
     ResumePoint,
     SaveSchedule,

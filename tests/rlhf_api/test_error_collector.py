@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from rlhf_api.entrypoint import entrypoint_from_file
+from rlhf_api.error_collector import ErrorCollector, raise_together
 from rlhf_api.errors import (
     ManifestError,
     OverrideError,
@@ -15,7 +16,6 @@ from rlhf_api.errors import (
     UnknownFieldError,
 )
 from rlhf_api.exits import ExitCode
-from rlhf_api.gathering import ErrorCollector, raise_together
 from rlhf_api.problems import Problem
 
 

@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.data.errors import DataUnreadable
 from rlhf_runtime.models.errors import ModelIncomplete
-from rlhf_runtime.unreadable import unreadable_as
+from rlhf_runtime.unreadable_files import unreadable_as
 
 
 @pytest.mark.parametrize("kind", [DataUnreadable, ModelIncomplete])
