@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test nightly check format generate lock clean \
+.PHONY: help setup demo demo-real test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
 	bench-operator bench-reshard bench-estimator bench-papers
@@ -14,6 +14,9 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 BENCH = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks
 DEMO := examples/01-sort-grpo.yaml
 RUN := rlhf-runs/sort-grpo
+REAL_MODEL := rlhf-runs/smollm2
+REAL_DEMO := examples/17-sums-grpo.yaml
+REAL_RUN := rlhf-runs/sums-grpo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +30,15 @@ demo: ## train a tiny model by GRPO and write a report with its learning curve
 	@$(BIN)/rlhf run $(DEMO) --output $(RUN) --fresh $(ARGS)
 	@echo "==> Learning curves and timeline: $(RUN)/report.html (open it in a browser)"
 	@echo "==> The model, in Hugging Face format: $(RUN)/model"
+
+demo-real: ## train a real language model by GRPO on small sums, and compare its answers
+	@tools/setup.sh run
+	@$(BIN)/python tools/real_model/make_model.py $(REAL_MODEL) --uv "$$(tools/find_uv.sh $(BIN)/python)"
+	@echo "==> Training: rlhf run $(REAL_DEMO)"
+	@$(BIN)/rlhf run $(REAL_DEMO) --output $(REAL_RUN) --fresh $(ARGS)
+	@$(BIN)/python tools/real_model/show_answers.py $(REAL_RUN)
+	@echo "==> Learning curves and timeline: $(REAL_RUN)/report.html (open it in a browser)"
+	@echo "==> The model, in Hugging Face format: $(REAL_RUN)/model"
 
 test: setup ## run every test; ARGS=--quick at every save, ARGS="-k name" selects
 	@echo "==> Running the tests: pytest -n auto $(ARGS)"

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 RUNS = ROOT / "rlhf-runs" / "bench-learning"
 SEVERAL_SEEDS = (0, 1, 2)
+MEAN_REWARD = "evaluation/reward_mean"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Trial:
     """Example whose model is the first reward."""
     devices: int = 1
     """Ranks of the run."""
+    uses_real_model: bool = False
+    """True if model and rows are those of `make demo-real`."""
 
 
 TRIALS = {
@@ -63,6 +66,7 @@ TRIALS = {
     "14": Trial(steps=80, gain=0.04, starts_from="10"),
     "15": Trial(steps=120, gain=0.4, devices=4),
     "16": Trial(steps=120, gain=0.4, devices=4),
+    "17": Trial(steps=15, gain=0.3, seeds=SEVERAL_SEEDS, uses_real_model=True),
 }
 """Trials by number of the example."""
 
@@ -111,6 +115,8 @@ def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResul
     spec = yaml.safe_load(file.read_text())["spec"]
     options = [f"--seed={seed}", f"--steps={steps or trial.steps}", f"--devices={trial.devices}"]
     (role, *_) = spec["models"]
+    if trial.uses_real_model:
+        make_real_model()
     # Models of other examples are trained first, in runs of their own.
     if trial.starts_from:
         learn(trial.starts_from, seed, folder, steps)
@@ -158,8 +164,15 @@ def warm_model(seed: int, folder: Path) -> Path:
     return model
 
 
+def make_real_model() -> None:
+    """Make model and rows of `make demo-real`, once."""
+    program = ROOT / "tools" / "real_model" / "make_model.py"
+    uv = Path(sys.executable).with_name("uv")
+    quiet([sys.executable, str(program), str(ROOT / "rlhf-runs" / "smollm2"), f"--uv={uv}"])
+
+
 def accuracies(records: RunRecords) -> dict[int, float]:
-    """Held-out exact match by step; for a reward model its accuracy on pairs."""
+    """Held-out accuracy by step: exact match, a reward model's on pairs, or the mean reward."""
     # Every step brings fresh pairs, so the accuracy in training is a held-out one.
     pair_accuracy = {
         step.step: step.metrics[name]
@@ -167,7 +180,13 @@ def accuracies(records: RunRecords) -> dict[int, float]:
         for name in step.metrics
         if name.endswith("/accuracy")
     }
-    return exact_match_at(records) or pair_accuracy
+    # Rewards of 0 and 1, from another verifier.
+    mean_reward = {
+        record.step: record.metrics[MEAN_REWARD]
+        for record in records.evaluations
+        if MEAN_REWARD in record.metrics
+    }
+    return exact_match_at(records) or pair_accuracy or mean_reward
 
 
 def ends_of(records: RunRecords, metric: str) -> tuple[float, float] | None:

@@ -48,21 +48,6 @@ is_current() {
   return 1
 }
 
-find_uv() {
-  local own=.venv-tools/bin/uv
-  if uv --version >/dev/null 2>&1; then command -v uv; return; fi
-  if ! "$own" --version >/dev/null 2>&1; then
-    say "Installing uv into .venv-tools"
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python cannot make virtual" \
-      "environments; install them (Debian and Ubuntu: apt-get install python3-venv), or install uv"
-    rm -rf .venv-tools
-    "$python" -m venv .venv-tools >&2
-    .venv-tools/bin/python -m pip install --quiet --disable-pip-version-check \
-      "$(grep '^uv==' constraints.txt)" >&2 || not_installed
-  fi
-  echo "$own"
-}
-
 not_installed() {
   fail "the packages could not be installed; the reason is above. If the package index could not be" \
     "reached: check the network and HTTPS_PROXY; for a mirror set UV_DEFAULT_INDEX and PIP_INDEX_URL;" \
@@ -94,7 +79,7 @@ fi
 if compgen -G '.venv/.setup-*' >/dev/null; then have=(--installed); else have=(); fi
 "$python" tools/check_environment.py "${have[@]}"
 
-uv="$(find_uv)"
+uv="$(tools/find_uv.sh "$python")" || { [[ $? == 5 ]] && not_installed; exit 4; }
 if ! interpreter .venv/bin/python >/dev/null; then
   say "Making .venv with $python"
   rm -rf .venv
