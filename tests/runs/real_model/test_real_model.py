@@ -1,0 +1,137 @@
+"""Runs of a real language model: its tokenizer, chat template, tied weights and saved files."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ..cli import EXAMPLES, ROOT, USER_CODE, run
+from ..manifests import write_rows
+from ..records import records, reproducible, step_metrics
+from .conversations import answer_log_probs, conversations, write_job
+
+pytestmark = pytest.mark.ray
+ROWS = 8
+SCHEDULE = {"promptsPerStep": ROWS, "evaluateEverySteps": 0}
+
+
+def test_the_demo_trains_the_whole_model_and_shows_its_answers(demo: Path, scratch: Path) -> None:
+    (example,) = EXAMPLES.glob("17-*.yaml")
+    overrides = {
+        "models.actor.source.path": demo / "model",
+        "data.train.path": demo / "train.jsonl",
+        "data.evaluation.path": demo / "held-out.jsonl",
+        "data.evaluation.maxRows": 4,
+        "schedule.promptsPerStep": 4,
+        "schedule.evaluateEverySteps": 1,
+    }
+    changes = [f"--set=spec.{path}={value}" for path, value in overrides.items()]
+    finished = run(example, scratch / "sums", "--steps=1", *changes)
+    assert finished.code == 0, finished.output
+    (metrics,) = step_metrics(finished.folder)
+    assert metrics["actor/log_prob_difference_max"] < 1e-3
+    shown = subprocess.check_output(
+        [sys.executable, ROOT / "tools/real_model/show_answers.py", finished.folder, "--rows=3"],
+        text=True,
+    )
+    assert "What is 8 + 11?" in shown and shown.count("What is") == 3
+    (first, last) = records(finished.folder, "evaluation")
+    scores = [record["metrics"]["evaluation/reward_mean"] for record in (first, last)]
+    assert f"{scores[0]:.2f} after step 0, {scores[1]:.2f} after step 1" in shown
+
+
+def test_grpo_resumes_exactly_and_saves_what_transformers_loads(
+    demo: Path, cut_model: Path, scratch: Path
+) -> None:
+    data = {"path": str(demo / "train.jsonl"), "promptField": "question", "maxRows": 32}
+    manifest = write_job(
+        scratch / "cut-grpo.yaml",
+        "GRPO",
+        "actor",
+        cut_model,
+        data={"train": data},
+        rewards=[{"function": {"entrypoint": "verifiers:length"}}],
+        code={"local": str(USER_CODE)},
+        rollout={"samplesPerPrompt": 4, "maxPromptTokens": 48, "maxResponseTokens": 12},
+        schedule=SCHEDULE | {"steps": 2, "promptsPerStep": 4},
+        checkpoint={"everySteps": 1},
+    )
+    undisturbed = run(manifest, scratch / "cut-grpo", "--devices=2")
+    killed = run(
+        *(manifest, scratch / "cut-grpo-killed", "--devices=2"),
+        *("--inject", "kill:rank=1,phase=train,step=2"),
+    )
+    assert undisturbed.code == killed.code == 0, undisturbed.output + killed.output
+    metrics = [
+        # A step whose checkpoint was not yet complete is computed, and recorded, again.
+        {(kind, step): values for kind, step, values in reproducible(finished.folder)}
+        for finished in (undisturbed, killed)
+    ]
+    assert metrics[0] == metrics[1]
+    weights = [
+        (finished.folder / "model" / "model.safetensors").read_bytes()
+        for finished in (undisturbed, killed)
+    ]
+    assert weights[0] == weights[1]
+    model = AutoModelForCausalLM.from_pretrained(undisturbed.folder / "model")
+    before = AutoModelForCausalLM.from_pretrained(cut_model)
+    assert model.lm_head.weight is model.model.embed_tokens.weight, "tied"
+    assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
+    tokenizers = [
+        AutoTokenizer.from_pretrained(f) for f in (undisturbed.folder / "model", cut_model)
+    ]
+    assert tokenizers[0].chat_template == tokenizers[1].chat_template
+
+
+def test_the_loss_on_conversations_is_that_of_transformers(cut_model: Path, scratch: Path) -> None:
+    rows = conversations(ROWS)
+    file = write_rows(scratch / "conversations.jsonl", [{"messages": row} for row in rows])
+    data = {"path": str(file), "promptField": "messages", "answerField": "messages"}
+    manifest = write_job(
+        scratch / "cut-sft.yaml",
+        "SFT",
+        "actor",
+        cut_model,
+        data={"train": data},
+        schedule=SCHEDULE | {"steps": 2},
+    )
+    finished = run(manifest, scratch / "cut-sft", "--devices=2")
+    assert finished.code == 0, finished.output
+    first, second = step_metrics(finished.folder)
+    log_probs = torch.cat(answer_log_probs(cut_model, rows))
+    assert first["actor/loss"] == pytest.approx(-log_probs.mean().item(), rel=1e-4)
+    assert second["actor/loss"] < first["actor/loss"]
+
+
+@pytest.mark.parametrize("algorithm", ["DPO", "RewardModel"])
+def test_pairs_of_conversations(algorithm: str, cut_model: Path, scratch: Path) -> None:
+    chosen = conversations(ROWS)
+    rejected = [[*row[:-1], {"role": "assistant", "content": "No."}] for row in chosen]
+    pairs = [{"chosen": c, "rejected": r} for c, r in zip(chosen, rejected, strict=True)]
+    file = write_rows(scratch / f"pairs-{algorithm}.jsonl", pairs)
+    role = {"DPO": "actor", "RewardModel": "reward_model"}[algorithm]
+    data: dict[str, Any] = {"path": str(file), "preferences": {}}
+    manifest = write_job(
+        scratch / f"cut-{algorithm}.yaml",
+        algorithm,
+        role,
+        cut_model,
+        data={"train": data},
+        schedule=SCHEDULE | {"steps": 3},
+    )
+    finished = run(manifest, scratch / f"cut-{algorithm}")
+    assert finished.code == 0, finished.output
+    first, *_, last = step_metrics(finished.folder)
+    assert first[f"{role}/loss"] == pytest.approx(math.log(2), abs=0.01)
+    assert last[f"{role}/loss"] < first[f"{role}/loss"]
+    if algorithm == "DPO":
+        assert first["actor/chosen_reward"] == pytest.approx(0, abs=1e-4)
+    else:
+        AutoModelForSequenceClassification.from_pretrained(finished.folder / "model")
