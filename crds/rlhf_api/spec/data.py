@@ -84,8 +84,9 @@ class DataSource(Alternatives):
     alternatives: ClassVar = ("path", "hugging_face", "builtin")
 
     path: Text | None = None
-    """A .parquet, .jsonl or .json file as the workers see it. For `rlhf run` relative to the
-    manifest's folder."""
+    """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
+    all files that match, sorted by name, are read one after the other. For `rlhf run` relative to
+    the manifest's folder."""
     hugging_face: Text | None = None
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None

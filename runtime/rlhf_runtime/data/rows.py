@@ -20,8 +20,9 @@ from rlhf_api.spec.data import (
     TrainingData,
 )
 from rlhf_runtime.data import files, sort_digits
-
-Row = Mapping[str, Any]
+from rlhf_runtime.data.file_paths import find_files
+from rlhf_runtime.data.files import Row
+from rlhf_runtime.data.row_names import RowNames
 
 # Rows of a chunk. A column that no row of a chunk has does not exist.
 CHUNK_ROWS = 1024
@@ -38,15 +39,21 @@ class Split(StrEnum):
     EVALUATION = "evaluation"
 
 
-def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+def read_rows(
+    source: DataSource, split: Split, seed: int, names: RowNames | None = None
+) -> Iterator[Row]:
     """Read the rows of a source, at most `maxRows` of them, in order.
 
-    seed: schedule.seed; only builtin tasks depend on it.
+    Args:
+        source: of the rows.
+        split: the source's role in the job.
+        seed: schedule.seed; only builtin tasks depend on it.
+        names: gets each of several files as its first row is read. Default: nobody needs them.
 
     Raises (while iterating, too):
         DataNotFound, DataUnreadable, EmptyDataset.
     """
-    return islice(_all_rows(source, split, seed), source.max_rows)
+    return islice(_all_rows(source, split, seed, names), source.max_rows)
 
 
 def preference_fields(source: DataSource) -> PreferenceFields | None:
@@ -75,18 +82,18 @@ def find_sources(data: DataSpec) -> None:
     for split, source in sources.items():
         if source is not None and source.path is not None:
             with gathered.check():
-                files.find_file(source.path, path_setting(split))
+                find_files(source.path, path_setting(split))
     gathered.raise_all()
 
 
 def path_setting(split: Split) -> str:
-    """Return the manifest's field with the path of a source's file."""
+    """Return the manifest's field with the path of a source's files."""
     return f"data.{split.value}.path"
 
 
-def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+def _all_rows(source: DataSource, split: Split, seed: int, names: RowNames | None) -> Iterator[Row]:
     if source.path is not None:
-        return files.read_file(source.path, setting=path_setting(split))
+        return files.read_files(source.path, path_setting(split), names)
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 
