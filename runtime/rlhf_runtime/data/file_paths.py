@@ -53,7 +53,8 @@ def _find_file(file: Path, path: str, setting: str) -> Path:
         kind = "a folder" if is_folder else "nothing there"
         raise DataNotFound(
             f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
-            "file that the workers can read; correct the path or mount the volume that holds it"
+            "file, or a folder of Dataset.save_to_disk, that the workers can read; correct the "
+            "path or mount the volume that holds it"
         ).at("spec", *setting.split("."))
     if file.suffix not in SUFFIXES:
         raise DataUnreadable(

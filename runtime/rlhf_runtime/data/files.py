@@ -136,7 +136,7 @@ def _rows(file: Path, setting: str) -> Iterator[Row]:
 def _read_parquet(file: Path) -> Iterator[Row]:
     with _parquet(file) as table:
         for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-            yield from _rows_of(batch)
+            yield from rows_of_batch(batch)
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def _parquet(file: Path) -> Iterator[Any]:
         ) from error
 
 
-def _rows_of(batch: Any) -> Iterator[Row]:
+def rows_of_batch(batch: Any) -> Iterator[Row]:
     """Yield the rows of a record batch. Maps become dicts."""
     import pyarrow
 

@@ -10,7 +10,7 @@ from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_flow.step.columns import RESPONSE_TOKENS
-from rlhf_runtime.data.named_columns import require_columns_of_files
+from rlhf_runtime.data.named_columns import require_columns_of_path
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
@@ -122,7 +122,7 @@ def load_table(
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
-    require_columns_of_files(source, split)
+    require_columns_of_path(source, split)
     # Rows are read lazily, while the table is built: a file may be larger than memory.
     names = RowNames()
     rows = read_rows(source, split, spec.schedule.seed, names)

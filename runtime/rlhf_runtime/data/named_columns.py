@@ -13,10 +13,12 @@ from rlhf_runtime.data.files import Row, columns_of
 from rlhf_runtime.data.rows import (
     CHUNK_ROWS,
     Split,
+    find_folder,
     path_setting,
     preference_fields,
     text_field,
 )
+from rlhf_runtime.data.saved_dataset import media_columns
 from rlhf_runtime.row_values import has_field
 
 # Maximum of files that a message names; of the others it gives the number.
@@ -43,21 +45,43 @@ def require_columns(chunk: list[Row], source: DataSource, split: Split) -> None:
     )
 
 
-def require_columns_of_files(source: DataSource, split: Split) -> None:
-    """Refuse columns that some files of a source have and others lack, before rows are read.
-
-    Columns that the manifest does not name may differ.
+def require_columns_of_path(source: DataSource, split: Split) -> None:
+    """Check the columns of files, or of a saved dataset, before rows are read.
 
     Raises:
         DataNotFound, DataUnreadable: a file cannot be read.
-        MissingField: one such column.
-        SeveralErrors: several.
+        MissingField: some files of several lack a column, or it has no texts.
+        SeveralErrors: several of these.
     """
+    if (folder := find_folder(source, split)) is not None:
+        _refuse_media(source, split, folder)
     # With maxRows the last files may be of no use.
-    if source.path is None or source.max_rows is not None:
-        return
+    elif source.path is not None and source.max_rows is None:
+        _require_same_columns(source, source.path, split)
+
+
+def _refuse_media(source: DataSource, split: Split, folder: Path) -> None:
+    """Refuse columns of images and other files, which are no part of rows."""
+    media = media_columns(folder, f"data.{split.value}")
+    raise_together(
+        [
+            MissingField(
+                f"data.{split.value}.{field} names a column of type {media[name]}: got {name} of "
+                f"{folder}, allowed texts, numbers and lists of messages; name another column"
+            ).at("spec", "data", split.value, *field.split("."))
+            for field, name in _named_columns(source).items()
+            if name in media
+        ]
+    )
+
+
+def _require_same_columns(source: DataSource, path: str, split: Split) -> None:
+    """Refuse columns that some files of a source have and others lack.
+
+    Columns that the manifest does not name may differ.
+    """
     setting = path_setting(split)
-    files = find_files(source.path, setting)
+    files = find_files(path, setting)
     if len(files) == 1:
         return
     columns = {file: columns_of(file, setting, CHUNK_ROWS) for file in files}
@@ -70,7 +94,7 @@ def require_columns_of_files(source: DataSource, split: Split) -> None:
             errors.append(
                 MissingField(
                     f"data.{split.value}.{field} names a column that not all files of "
-                    f"{source.path} have: got {name}, which {having} has and "
+                    f"{path} have: got {name}, which {having} has and "
                     f"{_first_few(without)} lacks (columns: "
                     f"{', '.join(columns[without[0]]) or 'none'}), allowed a column of all files; "
                     "write these files with the same columns, or name others by "

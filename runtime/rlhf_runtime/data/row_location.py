@@ -13,6 +13,7 @@ from rlhf_api.errors import RlhfError
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import count_rows
+from rlhf_runtime.data.saved_dataset import is_saved_dataset
 
 # Suffixes of files with one row per line; a .json file may be a list instead.
 LINES = (".jsonl", ".json")
@@ -38,8 +39,8 @@ class RowLocations:
             source: of the rows.
             rows: their numbers in it, from 0.
         """
-        if source.path is None:
-            name = source.hugging_face or (source.builtin and source.builtin.value)
+        if source.path is None or is_saved_dataset(source.path):
+            name = source.path or source.hugging_face or (source.builtin and source.builtin.value)
             split = f", split {source.split}" if source.split else ""
             return [f"{name}{split}, row {row}, counted from 0" for row in rows]
         with self._lock:

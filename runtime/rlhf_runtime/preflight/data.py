@@ -17,7 +17,7 @@ from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
+from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_folder, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
@@ -128,7 +128,7 @@ def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -
     """
     if source.hugging_face is not None:
         return f"workers load {source.hugging_face} when they start"
-    if source.path is None or seconds is None:
+    if source.path is None or seconds is None or find_folder(source, split) is not None:
         return ""
     if not has_large_first_row(source.path, path_setting(split), MAX_UNSTREAMED_BYTES):
         return ""
