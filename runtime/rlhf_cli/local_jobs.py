@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,11 @@ from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import STDIN, annotate_lines, read_jobs
 
+DATA_PATH = ("data", "*", "path")
+"""A path that may be a pattern of files."""
 PATHS = (
     ("code", "local"),
-    ("data", "*", "path"),
+    DATA_PATH,
     ("models", "*", "source", "path"),
     ("rewards", "*", "model", "path"),
 )
@@ -81,7 +84,9 @@ def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
                 continue
             if path.startswith("~"):
                 problems.append(_unknown_home(path, location))
-            holder[key] = absolute(path, folder)
+            # Characters of a pattern in the folder's own name are none.
+            is_pattern = pattern == DATA_PATH and glob.has_magic(path)
+            holder[key] = absolute(path, Path(glob.escape(str(folder))) if is_pattern else folder)
     if problems:
         raise ManifestError(problems)
     return RLHFJob.model_validate(document)

@@ -211,6 +211,10 @@ CREATED: dict[str, Case] = {
         ("spec.code.git={url: 'https://secret@git.example.com/r.git', revision: main}",),
         *("spec.code.git.url", "remove them, and name a Secret in secretName"),
     ),
+    "a split of a builtin task": Case(
+        ("spec.data.train={builtin: SortDigits, split: test}",),
+        *("spec.data.train.split", "split is for huggingFace data"),
+    ),
     "an evaluation's split of a file": Case(
         ("spec.data.evaluation={path: /e.jsonl, split: test}",),
         *("spec.data.evaluation.split", "split is for huggingFace data"),
@@ -685,6 +689,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout.parallelism.tensor=3",
     ),
     "one sample for ppo": ("spec.rollout.samplesPerPrompt=1",),
+    "a split of a saved dataset": ("spec.data.train={path: /d, split: dev}",),
     "a dataset's part": ("spec.data.train={huggingFace: a/b, split: train, configuration: main}",),
     "a model's revision": ("spec.models.actor.source={huggingFace: a/b, revision: main}",),
     "equal deadlines": ("spec.startDeadlineSeconds=60", "spec.activeDeadlineSeconds=60"),

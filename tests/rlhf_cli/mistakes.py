@@ -72,6 +72,10 @@ MISTAKES = {
     "a folder of data": Mistake(
         r"DataNotFound: .*\(a folder\), allowed a \.parquet", {"data": {"train": {"path": "/tmp"}}}
     ),
+    "a pattern of data that matches nothing": Mistake(
+        r"DataNotFound: data\.train\.path matches no file: got /no/\*\.jsonl \(nothing there\)",
+        {"data": {"train": {"path": "/no/*.jsonl"}}},
+    ),
     "data that may not be read": Mistake(
         r"DataUnreadable: data\.train\.path cannot be read: got .*rows\.jsonl \(Permission",
         data_damage=lambda file: file.chmod(0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import sys
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_every_path_means_the_manifests_folder(home: Path, file: str) -> None:
     (job,) = local_jobs(Path(file))
     assert paths_of(job) == expected(home, home / "project" / "jobs")
     assert job.spec.models["judge"].source.path is None
+
+
+def test_a_pattern_stays_one_in_a_folder_with_its_characters(home: Path) -> None:
+    folder = home / "try[1]"
+    folder.mkdir()
+    manifest = MANIFEST.replace("{path: rows.jsonl,", "{path: 'rows-*.jsonl',")
+    (folder / "job.yaml").write_text(manifest)
+    (folder / "rows-7.jsonl").touch()
+    data = local_jobs(folder / "job.yaml")[0].spec.data
+    assert data.train.path is not None
+    assert glob.glob(data.train.path) == [f"{folder}/rows-7.jsonl"]
+    (folder / "job.yaml").write_text(MANIFEST)
+    assert local_jobs(folder / "job.yaml")[0].spec.data.train.path == f"{folder}/rows.jsonl"
 
 
 def test_standard_input_means_the_current_folder(

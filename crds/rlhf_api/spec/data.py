@@ -50,18 +50,6 @@ class OnLongPrompt(StrEnum):
     """The prompt is counted and left out."""
 
 
-def _only_with_hugging_face(name: str) -> Rule:
-    return Rule(
-        holds=f"!has(self.{name}) || has(self.huggingFace)",
-        what=f"{name} is for huggingFace data only",
-        do="remove it",
-        field=f".{name}",
-        check=lambda self: violation_if(
-            getattr(self, name) is not None and self.hugging_face is None, getattr(self, name)
-        ),
-    )
-
-
 def _exclusive_with_text_field(name: str) -> Rule:
     field = to_snake(name)
     return Rule(
@@ -75,6 +63,7 @@ def _exclusive_with_text_field(name: str) -> Rule:
     )
 
 
+_FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
 _HAS_PROMPTS = "has(self.answerField) || has(self.builtin)"
 
 
@@ -84,8 +73,10 @@ class DataSource(Alternatives):
     alternatives: ClassVar = ("path", "hugging_face", "builtin")
 
     path: Text | None = None
-    """A .parquet, .jsonl or .json file as the workers see it. For `rlhf run` relative to the
-    manifest's folder."""
+    """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
+    all files that match, sorted by name, are read one after the other. Or a folder that
+    Dataset.save_to_disk of Hugging Face's datasets wrote. For `rlhf run` relative to the manifest's
+    folder."""
     hugging_face: Text | None = None
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None
@@ -93,7 +84,8 @@ class DataSource(Alternatives):
     configuration: Text | None = None
     """Configuration of a Hugging Face dataset, such as main. Default: its only one."""
     split: Text | None = None
-    """Split of a Hugging Face dataset. Default: train; for evaluation test."""
+    """Split of a Hugging Face dataset, or of a folder with several. Default: train; for evaluation
+    test."""
     prompt_field: Text = "prompt"
     """Column with the prompt: a text, or a list of {role, content} messages. a.b is the entry b of
     the map a."""
@@ -110,8 +102,28 @@ class DataSource(Alternatives):
     """Number of rows to use, from the first. Default: all."""
 
     validations: ClassVar[tuple[Rule, ...]] = (
-        _only_with_hugging_face("configuration"),
-        _only_with_hugging_face("split"),
+        Rule(
+            holds="!has(self.configuration) || has(self.huggingFace)",
+            what="configuration is for huggingFace data only",
+            do="remove it",
+            field=".configuration",
+            check=lambda self: violation_if(
+                self.configuration is not None and self.hugging_face is None, self.configuration
+            ),
+        ),
+        Rule(
+            holds="!has(self.split) || has(self.huggingFace) || has(self.path) && "
+            f"!{list(_FILE_SUFFIXES)}.exists(suffix, self.path.endsWith(suffix))",
+            what="split is for huggingFace data, and for folders of Dataset.save_to_disk",
+            do="remove it",
+            field=".split",
+            check=lambda self: violation_if(
+                self.split is not None
+                and self.hugging_face is None
+                and (self.path is None or self.path.endswith(_FILE_SUFFIXES)),
+                self.split,
+            ),
+        ),
     )
 
 

@@ -1,21 +1,24 @@
-"""Rows of local .parquet, .jsonl and .json files."""
+"""Rows of local .parquet, .jsonl and .json files; of several files one after the other."""
 
 from __future__ import annotations
 
 import json
-import os.path
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
+from rlhf_runtime.data.errors import DataUnreadable, EmptyDataset
+from rlhf_runtime.data.file_paths import PARQUET, find_files
+from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.unreadable_files import unreadable_as
 
-PARQUET = ".parquet"
+Row = Mapping[str, Any]
+
 # Lines after an invalid line of JSON that are checked, too.
 CHECKED_LINES = 1024
 # Maximum of further invalid lines that a message names.
@@ -28,40 +31,90 @@ PARQUET_BATCH_ROWS = 1024
 PARQUET_BUFFER_BYTES = 1 << 20
 
 
-def read_file(path: str, setting: str) -> Iterator[Mapping[str, Any]]:
-    """Read the rows of one file, in the format of its suffix.
+def read_files(path: str, setting: str, names: RowNames | None = None) -> Iterator[Row]:
+    """Read the rows of the files that a path names, one after the other.
 
-    A .json file holds either a list of objects or one object per line, as .jsonl does.
+    The format of a file is that of its suffix. A .json file holds either a list of objects or one
+    object per line, as .jsonl does.
 
-    setting: the manifest's field that names the file, for messages.
+    Args:
+        path: of a file, or a pattern.
+        setting: the manifest's field with the path, for messages.
+        names: gets each of several files as its first row is read. Default: nobody needs them.
 
     Raises:
         DataNotFound: no such file.
-        EmptyDataset: the file has no bytes.
+        EmptyDataset: a file has no bytes.
         DataUnreadable: unknown suffix, contents of another format, or no permission; also raised
             while iterating.
     """
-    file = find_file(path, setting)
-    with unreadable_as(DataUnreadable, setting, path):
-        num_bytes = file.stat().st_size
-    # An empty file would otherwise be an unreadable parquet file, or no rows without a reason.
-    if num_bytes == 0:
-        raise EmptyDataset(
-            f"{setting} is an empty file: got {path} with 0 bytes; fill it with rows"
-        )
-    return _rows(file, setting)
+    files = find_files(path, setting)
+    for file in files:
+        with unreadable_as(DataUnreadable, setting, file):
+            num_bytes = file.stat().st_size
+        # An empty file would otherwise be an unreadable parquet file, or no rows without a reason.
+        if num_bytes == 0:
+            raise EmptyDataset(
+                f"{setting} is an empty file: got {file} with 0 bytes; fill it with rows"
+            )
+    if len(files) == 1:
+        return _rows(files[0], setting)
+    return _rows_of_all(files, setting, names or RowNames())
+
+
+def _rows_of_all(files: Iterable[Path], setting: str, names: RowNames) -> Iterator[Row]:
+    num_read = 0
+    for file in files:
+        names.start_file(file, num_read)
+        for row in _rows(file, setting):
+            num_read += 1
+            yield row
+
+
+def count_rows(file: Path) -> int:
+    """Count the rows of a file.
+
+    Raises:
+        DataUnreadable: contents of another format.
+        OSError: it cannot be read.
+    """
+    if file.suffix != PARQUET:
+        return sum(1 for _ in _READERS[file.suffix](file))
+    with _parquet(file) as table:
+        return int(table.metadata.num_rows)
+
+
+def columns_of(file: Path, setting: str, num_rows: int) -> list[str]:
+    """Return the columns of a file: those of its schema, or of its first rows.
+
+    Args:
+        file: the file.
+        setting: the manifest's field with the path, for messages.
+        num_rows: number of rows, if the file has no schema.
+
+    Raises:
+        DataUnreadable: contents of another format, or no permission.
+    """
+    with unreadable_as(DataUnreadable, setting, file):
+        if file.suffix == PARQUET:
+            with _parquet(file) as table:
+                return list(table.schema_arrow.names)
+        rows = islice(_READERS[file.suffix](file), num_rows)
+        return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def has_large_first_row(path: str, setting: str, num_bytes: int) -> bool:
-    """True if more than a number of bytes must be in memory before the first row is read.
+    """True if more than a number of bytes must be in memory before the first row of a file is read.
 
-    For other arguments and errors see `read_file`.
+    For other arguments and errors see `read_files`.
     """
     # A list of objects is parsed in one piece, and so is a line.
-    file = find_file(path, setting)
-    with unreadable_as(DataUnreadable, setting, path):
-        is_larger = file.suffix != PARQUET and file.stat().st_size > num_bytes
-        return is_larger and _starts_with_large_value(file, num_bytes)
+    for file in find_files(path, setting):
+        with unreadable_as(DataUnreadable, setting, file):
+            is_larger = file.suffix != PARQUET and file.stat().st_size > num_bytes
+            if is_larger and _starts_with_large_value(file, num_bytes):
+                return True
+    return False
 
 
 def _starts_with_large_value(file: Path, num_bytes: int) -> bool:
@@ -75,32 +128,24 @@ def _starts_with_large_value(file: Path, num_bytes: int) -> bool:
         return first == b"[" or len(stream.readline(num_bytes)) == num_bytes
 
 
-def _rows(file: Path, setting: str) -> Iterator[Mapping[str, Any]]:
+def _rows(file: Path, setting: str) -> Iterator[Row]:
     with unreadable_as(DataUnreadable, setting, file):
         yield from _READERS[file.suffix](file)
 
 
-def find_file(path: str, setting: str) -> Path:
-    """Find the file of a path without reading it; see `read_file` for arguments and errors."""
-    # Not Path.expanduser, which raises for an unknown user; this leaves such a path unchanged.
-    file = Path(os.path.expanduser(path))
-    with unreadable_as(DataUnreadable, setting, path):
-        is_file, is_folder = file.is_file(), file.is_dir()
-    if not is_file:
-        kind = "a folder" if is_folder else "nothing there"
-        raise DataNotFound(
-            f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
-            "file that the workers can read; correct the path or mount the volume that holds it"
-        ).at("spec", *setting.split("."))
-    if file.suffix not in _READERS:
-        raise DataUnreadable(
-            f"{setting} has an unknown kind: got {file.name}, allowed names ending in "
-            f"{', '.join(_READERS)}; convert the file or rename it"
-        ).at("spec", *setting.split("."))
-    return file
+def _read_parquet(file: Path) -> Iterator[Row]:
+    with _parquet(file) as table:
+        for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
+            yield from rows_of_batch(batch)
 
 
-def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+@contextmanager
+def _parquet(file: Path) -> Iterator[Any]:
+    """Open a parquet file.
+
+    Raises:
+        DataUnreadable: it is none, or the body cannot read it.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -108,15 +153,14 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
         with pyarrow.parquet.ParquetFile(
             file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False
         ) as table:
-            for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-                yield from _rows_of(batch)
+            yield table
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         raise DataUnreadable(
             f"not a readable parquet file: got {file}: {error}; write it again"
         ) from error
 
 
-def _rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
+def rows_of_batch(batch: Any) -> Iterator[Row]:
     """Yield the rows of a record batch. Maps become dicts."""
     import pyarrow
 
@@ -130,7 +174,7 @@ def _rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
         yield row
 
 
-def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
+def _read_json(file: Path) -> Iterator[Row]:
     with file.open(encoding="utf-8-sig") as stream:  # editors write a byte order mark
         try:
             first = stream.read(1)
@@ -146,7 +190,7 @@ def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
             ) from error
 
 
-def _json_array(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
+def _json_array(stream: TextIO, file: Path) -> Iterator[Row]:
     try:
         values = json.load(stream)
     except UnicodeDecodeError:
@@ -157,7 +201,7 @@ def _json_array(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
         yield _as_object(value, file, f"entry {index}")
 
 
-def _json_lines(stream: TextIO, file: Path) -> Iterator[Mapping[str, Any]]:
+def _json_lines(stream: TextIO, file: Path) -> Iterator[Row]:
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
@@ -191,7 +235,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _as_object(value: Any, file: Path, location: str) -> Mapping[str, Any]:
+def _as_object(value: Any, file: Path, location: str) -> Row:
     if not isinstance(value, dict):
         raise DataUnreadable(
             f"a row is not an object: got {type(value).__name__} in {file}, {location}; allowed "

@@ -13,14 +13,14 @@ from datasets.exceptions import DatasetNotFoundError, DatasetsError
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataError, DataNotFound, DataUnreadable
 
-DEFAULT_SPLITS = {"data.train": "train", "data.pretraining": "train", "data.evaluation": "test"}
 
-
-def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]]:
+def read_dataset(source: DataSource, split: str, setting: str) -> Iterator[Mapping[str, Any]]:
     """Read the rows of a Hugging Face dataset.
 
-    setting: data.train, data.pretraining or data.evaluation; selects the default split and is named
-        in messages.
+    Args:
+        source: of the rows.
+        split: of the dataset.
+        setting: the manifest's field of the source, such as data.train, for messages.
 
     Raises:
         DataNotFound: the dataset, its configuration or its split does not exist, is gated, or
@@ -28,7 +28,6 @@ def read_dataset(source: DataSource, setting: str) -> Iterator[Mapping[str, Any]
         DataUnreadable: its files cannot be parsed.
     """
     assert source.hugging_face is not None
-    split = source.split or DEFAULT_SPLITS[setting]
     # Its bars would mix with this process's log.
     datasets.disable_progress_bars()
     try:

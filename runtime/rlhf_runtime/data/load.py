@@ -10,9 +10,11 @@ from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_flow.step.columns import RESPONSE_TOKENS
+from rlhf_runtime.data.named_columns import require_columns_of_path
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
+from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.rows import Split, read_rows
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
@@ -120,9 +122,11 @@ def load_table(
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
+    require_columns_of_path(source, split)
     # Rows are read lazily, while the table is built: a file may be larger than memory.
-    rows = read_rows(source, split, spec.schedule.seed)
-    return build_prompt_table(rows, source, split, tokenizer, policy, limit)
+    names = RowNames()
+    rows = read_rows(source, split, spec.schedule.seed, names)
+    return build_prompt_table(rows, source, split, tokenizer, policy, limit, names)
 
 
 def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:

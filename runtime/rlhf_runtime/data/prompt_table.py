@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_runtime.data.errors import DatasetTooSmall, MissingAnswer
+from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.dataplane.columns import Column
 
@@ -32,6 +33,7 @@ class PromptTable:
     rows_invalid: rows skipped by onInvalidRow: Skip.
     rows_too_long: rows skipped by onLongPrompt: Skip.
     rows_cut: pretraining texts that were truncated.
+    row_names: of the source's rows, for messages.
     """
 
     split: Split
@@ -45,6 +47,7 @@ class PromptTable:
     rows_invalid: int
     rows_too_long: int
     rows_cut: int = 0
+    row_names: RowNames = field(default_factory=RowNames)
 
     def __len__(self) -> int:
         """Number of usable rows."""
@@ -54,6 +57,10 @@ class PromptTable:
         """Return the source's row of a prompt."""
         record: dict[str, Any] = json.loads(self.records[index])
         return record
+
+    def row_name(self, index: int) -> str:
+        """Return the name of a prompt's row for messages."""
+        return self.row_names.name(int(self.source_rows[index]))
 
     def longest_prompt(self) -> tuple[int, int]:
         """Return the row number in the source of the longest prompt, and its tokens."""
@@ -93,10 +100,9 @@ class PromptTable:
         # A row with an answer has at least the end token.
         missing = np.flatnonzero(self.answers.lengths == 0)
         if len(missing):
-            first = int(self.source_rows[missing[0]])
             raise MissingAnswer(
                 f"a warm start needs a reference answer in every row of data.{self.split.value}: "
-                f"got {len(missing)} of {len(self)} rows without one, the first is row {first}, "
-                f"allowed a text or a number; set data.{self.split.value}.answerField, or remove "
-                "schedule.warmStart"
+                f"got {len(missing)} of {len(self)} rows without one, the first is "
+                f"{self.row_name(missing[0])}, allowed a text or a number; set "
+                f"data.{self.split.value}.answerField, or remove schedule.warmStart"
             )

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_api.error_collector import raise_together
 from rlhf_api.spec.data import DataSource
-from rlhf_runtime.data.errors import (
-    MissingField,
-)
+from rlhf_runtime.data.files import Row
+from rlhf_runtime.data.named_columns import require_columns
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.row_checks import RowProblem, checked_text
 from rlhf_runtime.data.row_limits import RowCounts, RowLimits, raise_row_errors
+from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.row_text import (
     PromptWriter,
     parse_pair,
@@ -24,7 +23,6 @@ from rlhf_runtime.data.row_text import (
     record_json,
 )
 from rlhf_runtime.data.rows import (
-    Row,
     Split,
     preference_fields,
     row_batches,
@@ -33,7 +31,6 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
-from rlhf_runtime.row_values import has_field
 
 BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
 """Selects the first of some batches, or all."""
@@ -73,10 +70,12 @@ def build_prompt_table(
     tokenizer: TextTokenizer,
     row_limits: RowLimits,
     limit: BatchLimit = iter,
+    names: RowNames | None = None,
 ) -> PromptTable:
     """Check, render and tokenize the prompts of a source, or its pretraining texts.
 
     limit: selects the first batches of rows. Default: all.
+    names: of the rows in messages, complete when these have been read. Default: their numbers.
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
@@ -97,12 +96,11 @@ def build_prompt_table(
         else:
             _tokenize_texts(candidates, tokenizer, row_limits.max_text_tokens, collected)
         collected.rows_read += len(batch)
-    raise_row_errors(
-        RowCounts(collected.rows_read, len(collected.rows), collected.invalid, collected.too_long),
-        source,
-        split,
-        row_limits,
+    names = names or RowNames()
+    counts = RowCounts(
+        collected.rows_read, len(collected.rows), collected.invalid, collected.too_long
     )
+    raise_row_errors(counts, source, split, row_limits, names)
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
         split=split,
@@ -116,43 +114,15 @@ def build_prompt_table(
         rows_invalid=len(collected.invalid),
         rows_too_long=len(collected.too_long),
         rows_cut=collected.num_cut,
+        row_names=names,
     )
 
 
 def _batches(rows: Iterable[Row], source: DataSource, split: Split) -> Iterator[list[Row]]:
     """Yield rows that are tokenized together, from chunks whose columns were checked."""
     for chunk in row_chunks(rows):
-        _require_fields(chunk, source, split)
+        require_columns(chunk, source, split)
         yield from row_batches(chunk)
-
-
-def _require_fields(chunk: list[Row], source: DataSource, split: Split) -> None:
-    """Refuse columns that no row of a chunk has: the manifest names the wrong ones."""
-    columns = list(dict.fromkeys(column for row in chunk for column in row))
-    raise_together(
-        [
-            MissingField(
-                f"data.{split.value}.{setting} names a column that does not exist: got {name}, "
-                f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
-            ).at("spec", "data", split.value, *setting.split("."))
-            for setting, name in _named_fields(source).items()
-            if name is not None and not any(has_field(row, name) for row in chunk)
-        ]
-    )
-
-
-def _named_fields(source: DataSource) -> dict[str, str | None]:
-    """Return the columns that some row must have, by their settings."""
-    # Pairs need no prompt column: their messages may include the prompt.
-    texts, preferences = text_field(source), preference_fields(source)
-    if texts is not None:
-        return {"textField": texts}
-    if preferences is None:
-        return {"promptField": source.prompt_field, "answerField": source.answer_field}
-    return {
-        "preferences.chosenField": preferences.chosen_field,
-        "preferences.rejectedField": preferences.rejected_field,
-    }
 
 
 def _read_candidates(
@@ -163,7 +133,7 @@ def _read_candidates(
     collected: _Collected,
 ) -> list[_Candidate]:
     candidates, texts = [], text_field(source)
-    # Numbers count all rows of the source, so that messages fit the file.
+    # Numbers count all rows of the source, so that messages fit its files.
     for source_row, row in enumerate(batch, start=collected.rows_read):
         try:
             if texts is not None:

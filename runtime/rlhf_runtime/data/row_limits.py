@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlhf_api.error_collector import raise_together
 from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
 from rlhf_runtime.data.errors import DataError, EmptyDataset, InvalidRow, PromptTooLong
+from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.rows import Split, preference_fields, text_field
 
 # Maximum of rows that a message names; of the others it gives the number.
@@ -40,7 +41,7 @@ class RowCounts:
 
 
 def raise_row_errors(
-    counts: RowCounts, source: DataSource, split: Split, limits: RowLimits
+    counts: RowCounts, source: DataSource, split: Split, limits: RowLimits, names: RowNames
 ) -> None:
     """Raise all errors of a source's rows together.
 
@@ -52,7 +53,7 @@ def raise_row_errors(
     """
     title, errors = f"data.{split.value}{_file_name(source)}", list[DataError]()
     if counts.invalid and limits.on_invalid_row is OnInvalidRow.FAIL:
-        reasons = _by_reason(counts.invalid)
+        reasons = _by_reason(counts.invalid, names)
         # A reason that all rows share is seldom in the rows.
         is_general = len(reasons) == 1 and len(counts.invalid) == counts.num_read > 1
         do = (
@@ -67,9 +68,11 @@ def raise_row_errors(
             )
         )
     if counts.too_long and limits.on_long_prompt is OnLongPrompt.FAIL:
-        named = _first_few(f"row {row} with {size} tokens" for row, size in counts.too_long)
+        named = _first_few(f"{names.name(row)} with {size} tokens" for row, size in counts.too_long)
         row, num_tokens = max(counts.too_long, key=lambda long: long[1])
-        longest = f", the longest row {row} with {num_tokens}" if len(counts.too_long) > 1 else ""
+        longest = (
+            f", the longest {names.name(row)} with {num_tokens}" if len(counts.too_long) > 1 else ""
+        )
         errors.append(
             PromptTooLong(
                 f"{title} has {len(counts.too_long)} prompts over the limit (rows count from "
@@ -89,13 +92,13 @@ def raise_row_errors(
     raise_together(errors)
 
 
-def _by_reason(invalid: Sequence[tuple[int, str]]) -> list[str]:
+def _by_reason(invalid: Sequence[tuple[int, str]], names: RowNames) -> list[str]:
     """Describe unusable rows; rows with the same problem together."""
     rows_by_reason: dict[str, list[int]] = {}
     for row, why in invalid:
         rows_by_reason.setdefault(why, []).append(row)
     return [
-        f"row {rows[0]}: {why}" if len(rows) == 1 else f"rows {_first_few(map(str, rows))}: {why}"
+        f"{names.names(rows[:MAX_NAMED_ROWS])}{_and_more(rows)}: {why}"
         for why, rows in rows_by_reason.items()
     ]
 
@@ -125,5 +128,10 @@ def _allowed(source: DataSource, limits: RowLimits) -> str:
 def _first_few(rows: Iterable[str]) -> str:
     """List the first few rows, and the number of all others."""
     names = list(rows)
-    num_more = len(names) - MAX_NAMED_ROWS
-    return ", ".join(names[:MAX_NAMED_ROWS]) + (f" and {num_more} more" if num_more > 0 else "")
+    return ", ".join(names[:MAX_NAMED_ROWS]) + _and_more(names)
+
+
+def _and_more(rows: Sequence[object]) -> str:
+    """Name the number of rows beyond those that a message names."""
+    num_more = len(rows) - MAX_NAMED_ROWS
+    return f" and {num_more} more" if num_more > 0 else ""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os.path
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from rlhf_api.errors import RlhfError
 from rlhf_api.spec.data import DataSource
+from rlhf_runtime.data.file_paths import find_files
+from rlhf_runtime.data.files import count_rows
+from rlhf_runtime.data.saved_dataset import is_saved_dataset
 
 # Suffixes of files with one row per line; a .json file may be a list instead.
 LINES = (".jsonl", ".json")
@@ -23,7 +28,8 @@ class RowLocations:
     """
 
     def __init__(self) -> None:
-        self._files: dict[Path, LineIndex] = {}
+        self._indexes: dict[Path, LineIndex] = {}
+        self._starts: dict[str, list[tuple[Path, int]]] = {}
         self._lock = threading.Lock()
 
     def find(self, source: DataSource, rows: Sequence[int]) -> list[str]:
@@ -33,20 +39,42 @@ class RowLocations:
             source: of the rows.
             rows: their numbers in it, from 0.
         """
-        if source.path is None:
-            name = source.hugging_face or (source.builtin and source.builtin.value)
+        if source.path is None or is_saved_dataset(source.path):
+            name = source.path or source.hugging_face or (source.builtin and source.builtin.value)
             split = f", split {source.split}" if source.split else ""
             return [f"{name}{split}, row {row}, counted from 0" for row in rows]
-        file = Path(os.path.expanduser(source.path))
-        lines = self._lines(file, rows) if file.suffix in LINES else {}
+        with self._lock:
+            starts = self._starts.get(source.path) or _starts(source.path)
+            self._starts[source.path] = starts
+            at = [_row_in_file(starts, row) for row in rows]
+            lines = {file: self._lines(file, [row for _, row in at]) for file, _ in at}
         return [
-            f"{file}, " + (f"line {lines[row]}" if row in lines else f"row {row}, counted from 0")
-            for row in rows
+            f"{file}, "
+            + (f"line {lines[file][row]}" if row in lines[file] else f"row {row}, counted from 0")
+            for file, row in at
         ]
 
     def _lines(self, file: Path, rows: Iterable[int]) -> dict[int, int]:
-        with self._lock:
-            return self._files.setdefault(file, LineIndex(file)).find(rows)
+        if file.suffix not in LINES:
+            return {}
+        return self._indexes.setdefault(file, LineIndex(file)).find(rows)
+
+
+def _starts(path: str) -> list[tuple[Path, int]]:
+    """Return the files of a path, each with the number of its first row."""
+    whole = [(Path(os.path.expanduser(path)), 0)]
+    try:
+        files = find_files(path, "")
+        counts = [count_rows(file) for file in files[:-1]]
+    except (RlhfError, OSError):
+        return whole  # messages then give the source's row
+    return list(zip(files, accumulate(counts, initial=0), strict=True))
+
+
+def _row_in_file(starts: Sequence[tuple[Path, int]], row: int) -> tuple[Path, int]:
+    """Return the file of a source's row, and the row's number in it."""
+    file, start = next((file, start) for file, start in reversed(starts) if start <= row)
+    return file, row - start
 
 
 class LineIndex:

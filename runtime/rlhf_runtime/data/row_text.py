@@ -18,6 +18,7 @@ from rlhf_api.spec.data import ChatTemplate as TemplateUse
 from rlhf_api.spec.data import DataSource, PreferenceFields
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
+from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_checks import (
     RowProblem,
     answer_of,
@@ -26,7 +27,7 @@ from rlhf_runtime.data.row_checks import (
     last_answer,
     parse_messages,
 )
-from rlhf_runtime.data.rows import Row, Split
+from rlhf_runtime.data.rows import Split
 from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rlhf_api.error_collector import ErrorCollector
@@ -19,9 +20,11 @@ from rlhf_api.spec.data import (
     PretrainingData,
     TrainingData,
 )
-from rlhf_runtime.data import files, sort_digits
-
-Row = Mapping[str, Any]
+from rlhf_runtime.data import files, saved_dataset, sort_digits
+from rlhf_runtime.data.errors import DataNotFound
+from rlhf_runtime.data.file_paths import find_files
+from rlhf_runtime.data.files import Row
+from rlhf_runtime.data.row_names import RowNames
 
 # Rows of a chunk. A column that no row of a chunk has does not exist.
 CHUNK_ROWS = 1024
@@ -38,15 +41,25 @@ class Split(StrEnum):
     EVALUATION = "evaluation"
 
 
-def read_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+# Splits of Hugging Face datasets if the manifest names none.
+DEFAULT_SPLITS = {Split.TRAIN: "train", Split.PRETRAINING: "train", Split.EVALUATION: "test"}
+
+
+def read_rows(
+    source: DataSource, split: Split, seed: int, names: RowNames | None = None
+) -> Iterator[Row]:
     """Read the rows of a source, at most `maxRows` of them, in order.
 
-    seed: schedule.seed; only builtin tasks depend on it.
+    Args:
+        source: of the rows.
+        split: the source's role in the job.
+        seed: schedule.seed; only builtin tasks depend on it.
+        names: gets each of several files as its first row is read. Default: nobody needs them.
 
     Raises (while iterating, too):
         DataNotFound, DataUnreadable, EmptyDataset.
     """
-    return islice(_all_rows(source, split, seed), source.max_rows)
+    return islice(_all_rows(source, split, seed, names), source.max_rows)
 
 
 def preference_fields(source: DataSource) -> PreferenceFields | None:
@@ -60,7 +73,7 @@ def text_field(source: DataSource) -> str | None:
 
 
 def find_sources(data: DataSpec) -> None:
-    """Check that local files exist, before any process starts that reads them.
+    """Check that local files and folders exist, before any process starts that reads them.
 
     Raises:
         DataNotFound, DataUnreadable.
@@ -75,22 +88,48 @@ def find_sources(data: DataSpec) -> None:
     for split, source in sources.items():
         if source is not None and source.path is not None:
             with gathered.check():
-                files.find_file(source.path, path_setting(split))
+                if find_folder(source, split) is None:
+                    find_files(source.path, path_setting(split))
     gathered.raise_all()
 
 
 def path_setting(split: Split) -> str:
-    """Return the manifest's field with the path of a source's file."""
+    """Return the manifest's field with the path of a source's files."""
     return f"data.{split.value}.path"
 
 
-def _all_rows(source: DataSource, split: Split, seed: int) -> Iterator[Row]:
+def find_folder(source: DataSource, split: Split) -> Path | None:
+    """Return the folder of the dataset that a source's path names; None if it names files.
+
+    Raises:
+        DataNotFound: the split does not exist, or files have one.
+        DataUnreadable: the folder's description cannot be read.
+    """
+    setting = f"data.{split.value}"
+    if source.path is None:
+        return None
+    if saved_dataset.is_saved_dataset(source.path):
+        default = DEFAULT_SPLITS[split]
+        return saved_dataset.find_dataset(source.path, source.split, default, setting)
+    if source.split is not None:
+        raise DataNotFound(
+            f"{setting}.split is for Hugging Face datasets, and for folders of save_to_disk: got "
+            f"{source.split} with {source.path}, allowed no split of files; remove it, or correct "
+            f"{setting}.path"
+        ).at("spec", *setting.split("."), "split")
+    return None
+
+
+def _all_rows(source: DataSource, split: Split, seed: int, names: RowNames | None) -> Iterator[Row]:
+    setting = f"data.{split.value}"
+    if (folder := find_folder(source, split)) is not None:
+        return saved_dataset.read_dataset(folder, setting)
     if source.path is not None:
-        return files.read_file(source.path, setting=path_setting(split))
+        return files.read_files(source.path, path_setting(split), names)
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 
-        return hub_dataset.read_dataset(source, setting=f"data.{split.value}")
+        return hub_dataset.read_dataset(source, source.split or DEFAULT_SPLITS[split], setting)
     assert source.builtin is BuiltinData.SORT_DIGITS
     if split is Split.EVALUATION:
         return sort_digits.evaluation_rows(seed)

@@ -17,7 +17,7 @@ from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_sources, path_setting
+from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_folder, find_sources, path_setting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
@@ -128,7 +128,7 @@ def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -
     """
     if source.hugging_face is not None:
         return f"workers load {source.hugging_face} when they start"
-    if source.path is None or seconds is None:
+    if source.path is None or seconds is None or find_folder(source, split) is not None:
         return ""
     if not has_large_first_row(source.path, path_setting(split), MAX_UNSTREAMED_BYTES):
         return ""
@@ -178,7 +178,7 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     without = f", without {' and '.join(left_out)}" if left_out else ""
     return (
         f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
-        f"row {row:,} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
+        f"{table.row_names.name(row)} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
     )
 
 
@@ -200,8 +200,8 @@ def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> It
         text = tokenizer.text_of(tokens.tolist())
         if len(text) > 2 * SHOWN_CHARACTERS:
             text = f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
-        row = int(table.source_rows[0])
-        yield f"data.{table.split.value}: row {row:,}, {name}, {len(tokens):,} tokens: {text!r}"
+        row = table.row_name(0)
+        yield f"data.{table.split.value}: {row}, {name}, {len(tokens):,} tokens: {text!r}"
 
 
 # Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
@@ -239,14 +239,14 @@ def _check_answers(function: FunctionReward, table: PromptTable) -> list[str]:
     field, source = str(function.parameters.get("field", "answer")), f"data.{table.split.value}"
     first, num_missing = json.loads(table.records[0]), 0
     problems: list[str] = []
-    for row, text in zip(table.source_rows.tolist(), table.records, strict=True):
+    for index, text in enumerate(table.records):
         try:
             answer_texts(field_value(json.loads(text), field))
         except KeyError:
             num_missing += 1
-            problems.append(f"row {row:,}: no {field}")
+            problems.append(f"{table.row_name(index)}: no {field}")
         except ValueError as error:
-            problems.append(f"row {row:,}: {error}")
+            problems.append(f"{table.row_name(index)}: {error}")
     if num_missing == len(table):
         near = get_close_matches(field, list(first), n=1)
         raise InvalidReward(

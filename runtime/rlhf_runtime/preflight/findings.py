@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.errors import RlhfError, SeveralErrors
-from rlhf_runtime.data.rows import Row
+from rlhf_runtime.data.files import Row
 from rlhf_runtime.rewards.pool import START_SECONDS
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
-from rlhf_runtime.data.files import has_large_first_row, read_file
+from rlhf_runtime.data.files import has_large_first_row, read_files
 from rlhf_runtime.data.rows import Split, read_rows
 
 from ...unprivileged import permissions_hold
@@ -25,7 +25,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(path: Path) -> list[Any]:
-    return list(read_file(str(path), setting="data.train.path"))
+    return list(read_files(str(path), setting="data.train.path"))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_values_that_python_does_not_have_are_named_with_their_file(tmp_path: Pa
 
 def test_jsonl_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", '{"prompt": "a"}\nbroken\n')
-    assert next(iter(read_file(str(file), "data.train.path"))) == {"prompt": "a"}
+    assert next(iter(read_files(str(file), "data.train.path"))) == {"prompt": "a"}
 
 
 def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file, use_dictionary=False)
     before = pyarrow.total_allocated_bytes()
-    reading = read_file(str(file), "data.train.path")
+    reading = read_files(str(file), "data.train.path")
     assert next(reading) == rows[0]
     held = pyarrow.total_allocated_bytes() - before
     assert [rows[0], *reading] == rows
@@ -112,6 +112,59 @@ def test_a_missing_file_is_named_with_its_setting(tmp_path: Path) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match="a folder"):
         read(tmp_path)
+
+
+def test_a_pattern_that_nothing_matches_is_named_with_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataNotFound,
+        match=r"data\.train\.path matches no file: got .*/x-\*\.jsonl \(nothing there\)",
+    ) as caught:
+        read(tmp_path / "x-*.jsonl")
+    assert caught.value.location == ("spec", "data", "train", "path")
+
+
+def test_a_pattern_that_matches_folders_only_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x-1").mkdir()
+    with pytest.raises(DataNotFound, match="nothing there but folders"):
+        read(tmp_path / "x-*")
+    (tmp_path / "x-2.parquet").mkdir()
+    with pytest.raises(DataNotFound, match=r"is not a file: got .*/x-2\.parquet \(a folder\)"):
+        read(tmp_path / "x-*")
+
+
+def test_a_pattern_may_cross_folders(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for name in ("z.jsonl", "in/b.jsonl", "in/deep/a.jsonl"):
+        write(tmp_path / name, json.dumps({"prompt": name}))
+    rows = read(tmp_path / "**" / "*.jsonl")
+    assert [row["prompt"] for row in rows] == ["in/b.jsonl", "in/deep/a.jsonl", "z.jsonl"]
+
+
+def test_a_file_of_another_kind_among_those_that_match_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "{}")
+    write(tmp_path / "b.csv", "a,b")
+    with pytest.raises(DataUnreadable, match=r"got b\.csv"):
+        read(tmp_path / "*")
+
+
+def test_a_file_with_a_pattern_as_its_name_is_one_file(tmp_path: Path) -> None:
+    write(tmp_path / "rows1.jsonl", '{"prompt": "no"}')
+    file = write(tmp_path / "rows[1].jsonl", '{"prompt": "yes"}')
+    assert read(file) == [{"prompt": "yes"}]
+
+
+def test_an_empty_file_of_several_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "{}")
+    write(tmp_path / "b.jsonl", "")
+    with pytest.raises(EmptyDataset, match=r"got .*/b\.jsonl with 0 bytes"):
+        read(tmp_path / "*.jsonl")
+
+
+def test_a_large_list_of_several_files_is_read_as_a_whole(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", '{"prompt": "a"}\n' * 10)
+    assert not has_large_first_row(str(tmp_path / "*"), "data.train.path", 20)
+    write(tmp_path / "b.json", '[{"prompt": "a"}, {"prompt": "b"}]')
+    assert has_large_first_row(str(tmp_path / "*"), "data.train.path", 20)
 
 
 def test_an_unknown_ending_is_refused_with_those_allowed(tmp_path: Path) -> None:

@@ -143,5 +143,5 @@ def test_what_the_hub_refuses_is_told(
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(DataError, match=told) as caught:
-        read_dataset(DataSource(hugging_face="acme/x"), "data.train")
+        read_dataset(DataSource(hugging_face="acme/x"), "train", "data.train")
     assert caught.value.reason == reason

@@ -10,7 +10,13 @@ import pytest
 
 from rlhf_api.errors import SeveralErrors
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.data.errors import DatasetTooSmall, InvalidRow, MissingAnswer, MissingField
+from rlhf_runtime.data.errors import (
+    DataError,
+    DatasetTooSmall,
+    InvalidRow,
+    MissingAnswer,
+    MissingField,
+)
 from rlhf_runtime.data.load import DataUse, evaluation_source, load_prompts, rows_needed
 from rlhf_runtime.data.rows import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -172,3 +178,84 @@ def test_the_longest_prompt_is_named_by_its_row(tmp_path: Path, tokenizer: TextT
     source = {"path": write_jsonl(tmp_path / "rows.jsonl", rows)}
     spec = job(source, data={"onInvalidRow": "Skip"})
     assert load_prompts(spec, tokenizer).train.longest_prompt() == (2, 3)
+
+
+def test_files_of_a_pattern_are_one_source_in_the_order_of_their_names(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    write_jsonl(tmp_path / "b.jsonl", [{"prompt": "3"}])
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1", "note": "x"}, {"prompt": "2"}])
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"prompt": "4"}]), tmp_path / "c.parquet"
+    )
+    table = load_prompts(job({"path": str(tmp_path / "[abc].*")}), tokenizer).train
+    assert table.texts == ("1", "2", "3", "4")
+    assert table.source_rows.tolist() == [0, 1, 2, 3]
+    assert table.row_name(2) == f"row 0 of {tmp_path}/b.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": ""}], r"1 rows .*: got row 0 of .*b\.jsonl: prompt is an empty text"),
+        (
+            [{"prompt": ""}, {"prompt": "1"}, {"prompt": " "}],
+            r"got row 0 of .*b\.jsonl, row 2 of .*b\.jsonl: prompt is an empty text",
+        ),
+        ([{"prompt": "1" * 20}], r"got row 0 of .*b\.jsonl with 20 tokens"),
+    ],
+)
+def test_a_row_of_several_files_is_named_by_its_file(
+    tmp_path: Path, tokenizer: TextTokenizer, rows: list[dict[str, Any]], message: str
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": str(n)} for n in range(4)])
+    write_jsonl(tmp_path / "b.jsonl", rows)
+    spec = job({"path": str(tmp_path / "*.jsonl")}, rollout={"maxPromptTokens": 8})
+    with pytest.raises(DataError, match=message):
+        load_prompts(spec, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "b.json", "b.parquet"])
+def test_files_without_a_column_that_others_have_are_refused_by_name(
+    tmp_path: Path, tokenizer: TextTokenizer, name: str
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"q": "1", "r": {"a": 1}}] * 4)
+    if name == "b.parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"p": "1"}]), tmp_path / name)
+    else:
+        write_jsonl(tmp_path / name, [{"p": "1"}])
+    train = {"path": str(tmp_path / "*"), "promptField": "q", "answerField": "r.a"}
+    with pytest.raises(SeveralErrors) as several:
+        load_prompts(job(train), tokenizer)
+    prompt, answer = several.value.errors
+    assert str(prompt) == (
+        f"data.train.promptField names a column that not all files of {tmp_path}/* have: got q, "
+        f"which {tmp_path}/a.jsonl has and {tmp_path}/{name} lacks (columns: p), allowed a column "
+        "of all files; write these files with the same columns, or name others by data.train.path"
+    )
+    assert isinstance(answer, MissingField) and "got r.a, which" in str(answer)
+
+
+def test_columns_that_nobody_reads_may_differ(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1", "note": "x"}] * 4)
+    write_jsonl(tmp_path / "b.jsonl", [{"prompt": "1", "source": "y"}])
+    table = load_prompts(job({"path": str(tmp_path / "*.jsonl")}), tokenizer).train
+    assert [list(table.record(row)) for row in (3, 4)] == [["prompt", "note"], ["prompt", "source"]]
+
+
+def test_a_column_that_no_file_has_is_refused_with_those_there_are(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        write_jsonl(tmp_path / name, [{"q": "1"}] * 4)
+    with pytest.raises(MissingField, match="does not exist: got prompt, allowed q"):
+        load_prompts(job({"path": str(tmp_path / "*.jsonl")}), tokenizer)
+
+
+def test_files_beyond_max_rows_may_have_any_columns(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1"}] * 4)
+    write_jsonl(tmp_path / "b.jsonl", [{"q": "1"}])
+    train = {"path": str(tmp_path / "*.jsonl"), "maxRows": 4}
+    assert len(load_prompts(job(train), tokenizer).train) == 4

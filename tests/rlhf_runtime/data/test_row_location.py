@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_api.spec.data import DataSource
 from rlhf_runtime.data import row_location
-from rlhf_runtime.data.files import read_file
+from rlhf_runtime.data.files import read_files
 from rlhf_runtime.data.row_location import LineIndex, RowLocations
 
 
@@ -19,7 +21,7 @@ def test_a_line_is_counted_over_blank_ones(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\n{"n": 0}\n\n  \n{"n": 1}\n{"n": 2}')
     lines = file.read_text().splitlines()
-    rows = list(read_file(str(file), "data.train.path"))
+    rows = list(read_files(str(file), "data.train.path"))
     found = RowLocations().find(DataSource(path=str(file)), range(len(rows)))
     for location, row in zip(found, rows, strict=True):
         assert location.startswith(f"{file}, line ")
@@ -34,6 +36,26 @@ def test_a_file_without_lines_has_numbers(tmp_path: Path, name: str, text: str) 
     file.write_text(text)
     found = RowLocations().find(DataSource(path=str(file)), [1, 0])
     assert found == [f"{file}, row 1, counted from 0", f"{file}, row 0, counted from 0"]
+
+
+def test_a_row_of_several_files_is_located_in_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 0}\n\n{"n": 1}\n')
+    (tmp_path / "b.json").write_text('[{"n": 2}, {"n": 3}]')
+    pyarrow.parquet.write_table(pyarrow.table({"n": [4, 5]}), tmp_path / "c.parquet")
+    (tmp_path / "d.jsonl").write_text('\n{"n": 6}\n')
+    locations, source = RowLocations(), DataSource(path=str(tmp_path / "*"))
+    for _ in range(2):
+        assert locations.find(source, [6, 1, 3, 5]) == [
+            f"{tmp_path}/d.jsonl, line 2",
+            f"{tmp_path}/a.jsonl, line 3",
+            f"{tmp_path}/b.json, row 1, counted from 0",
+            f"{tmp_path}/c.parquet, row 1, counted from 0",
+        ]
+
+
+def test_rows_of_files_that_are_gone_have_numbers_of_the_source(tmp_path: Path) -> None:
+    source = DataSource(path=str(tmp_path / "*.jsonl"))
+    assert RowLocations().find(source, [2]) == [f"{tmp_path}/*.jsonl, row 2, counted from 0"]
 
 
 def test_the_home_of_nobody_is_left_as_it_is() -> None:

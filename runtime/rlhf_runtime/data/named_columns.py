@@ -1,0 +1,131 @@
+"""Checks that the columns that a manifest names exist in the rows of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_api.error_collector import raise_together
+from rlhf_api.spec.data import DataSource
+from rlhf_runtime.data.errors import MissingField
+from rlhf_runtime.data.file_paths import find_files
+from rlhf_runtime.data.files import Row, columns_of
+from rlhf_runtime.data.rows import (
+    CHUNK_ROWS,
+    Split,
+    find_folder,
+    path_setting,
+    preference_fields,
+    text_field,
+)
+from rlhf_runtime.data.saved_dataset import media_columns
+from rlhf_runtime.row_values import has_field
+
+# Maximum of files that a message names; of the others it gives the number.
+MAX_NAMED_FILES = 3
+
+
+def require_columns(chunk: list[Row], source: DataSource, split: Split) -> None:
+    """Refuse columns that no row of a chunk has: the manifest names the wrong ones.
+
+    Raises:
+        MissingField: one such column.
+        SeveralErrors: several.
+    """
+    columns = list(dict.fromkeys(column for row in chunk for column in row))
+    raise_together(
+        [
+            MissingField(
+                f"data.{split.value}.{setting} names a column that does not exist: got {name}, "
+                f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
+            ).at("spec", "data", split.value, *setting.split("."))
+            for setting, name in _named_columns(source).items()
+            if not any(has_field(row, name) for row in chunk)
+        ]
+    )
+
+
+def require_columns_of_path(source: DataSource, split: Split) -> None:
+    """Check the columns of files, or of a saved dataset, before rows are read.
+
+    Raises:
+        DataNotFound, DataUnreadable: a file cannot be read.
+        MissingField: some files of several lack a column, or it has no texts.
+        SeveralErrors: several of these.
+    """
+    if (folder := find_folder(source, split)) is not None:
+        _refuse_media(source, split, folder)
+    # With maxRows the last files may be of no use.
+    elif source.path is not None and source.max_rows is None:
+        _require_same_columns(source, source.path, split)
+
+
+def _refuse_media(source: DataSource, split: Split, folder: Path) -> None:
+    """Refuse columns of images and other files, which are no part of rows."""
+    media = media_columns(folder, f"data.{split.value}")
+    raise_together(
+        [
+            MissingField(
+                f"data.{split.value}.{field} names a column of type {media[name]}: got {name} of "
+                f"{folder}, allowed texts, numbers and lists of messages; name another column"
+            ).at("spec", "data", split.value, *field.split("."))
+            for field, name in _named_columns(source).items()
+            if name in media
+        ]
+    )
+
+
+def _require_same_columns(source: DataSource, path: str, split: Split) -> None:
+    """Refuse columns that some files of a source have and others lack.
+
+    Columns that the manifest does not name may differ.
+    """
+    setting = path_setting(split)
+    files = find_files(path, setting)
+    if len(files) == 1:
+        return
+    columns = {file: columns_of(file, setting, CHUNK_ROWS) for file in files}
+    errors = []
+    for field, name in _named_columns(source).items():
+        without = [file for file, names in columns.items() if not _has_column(names, name)]
+        # Without any such file `require_columns` lists the columns to choose from.
+        if without and len(without) < len(files):
+            having = next(file for file in files if file not in without)
+            errors.append(
+                MissingField(
+                    f"data.{split.value}.{field} names a column that not all files of "
+                    f"{path} have: got {name}, which {having} has and "
+                    f"{_first_few(without)} lacks (columns: "
+                    f"{', '.join(columns[without[0]]) or 'none'}), allowed a column of all files; "
+                    "write these files with the same columns, or name others by "
+                    f"{setting}"
+                ).at("spec", "data", split.value, *field.split("."))
+            )
+    raise_together(errors)
+
+
+def _named_columns(source: DataSource) -> dict[str, str]:
+    """Return the columns that some row must have, by their settings."""
+    # Pairs need no prompt column: their messages may include the prompt.
+    texts, preferences = text_field(source), preference_fields(source)
+    if texts is not None:
+        return {"textField": texts}
+    if preferences is not None:
+        return {
+            "preferences.chosenField": preferences.chosen_field,
+            "preferences.rejectedField": preferences.rejected_field,
+        }
+    answers = {} if source.answer_field is None else {"answerField": source.answer_field}
+    return {"promptField": source.prompt_field, **answers}
+
+
+def _has_column(columns: Sequence[str], name: str) -> bool:
+    """True if a column has this name, or may be a map with the entry that a dotted name names."""
+    return any(name == column or name.startswith(f"{column}.") for column in columns)
+
+
+def _first_few(files: Sequence[Path]) -> str:
+    """List the first few files, and the number of all others."""
+    num_more = len(files) - MAX_NAMED_FILES
+    names = ", ".join(map(str, files[:MAX_NAMED_FILES]))
+    return names + (f" (and {num_more} more)" if num_more > 0 else "")

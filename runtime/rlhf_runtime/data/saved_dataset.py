@@ -1,0 +1,140 @@
+"""Rows of datasets in folders that `Dataset.save_to_disk` of Hugging Face's datasets wrote.
+
+Read by pyarrow: importing `datasets` takes seconds, and a saved format such as "torch" would change
+the values of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_runtime.data.errors import DataNotFound, DataUnreadable
+from rlhf_runtime.data.files import Row, rows_of_batch
+from rlhf_runtime.unreadable_files import unreadable_as
+
+STATE = "state.json"
+INFO = "dataset_info.json"
+SPLITS = "dataset_dict.json"
+# Types of columns whose values are files. They are no part of rows.
+MEDIA = ("Image", "Audio", "Video", "Pdf", "Nifti")
+
+
+def is_saved_dataset(path: str) -> bool:
+    """True if a path is a folder of a Dataset, or of a DatasetDict."""
+    folder = os.path.expanduser(path)
+    return any(os.path.isfile(os.path.join(folder, name)) for name in (STATE, SPLITS))
+
+
+def find_dataset(path: str, split: str | None, default: str, setting: str) -> Path:
+    """Find the folder of one Dataset.
+
+    Args:
+        path: folder of a Dataset, or of a DatasetDict with a folder for each split.
+        split: the manifest's split. None: the default one of a DatasetDict, or the only Dataset.
+        default: split of a DatasetDict if the manifest names none.
+        setting: the manifest's field of the source, such as data.train.
+
+    Raises:
+        DataNotFound: no such split.
+        DataUnreadable: a file of the folder cannot be read.
+    """
+    folder = Path(os.path.expanduser(path))
+    if not (folder / SPLITS).is_file():
+        saved = _read_json(folder / STATE, setting).get("_split")
+        if split is not None and split != saved:
+            raise DataNotFound(
+                f"{setting}.split does not exist in {path}: got {split}, allowed "
+                f"{saved or 'none: the folder is one dataset'}; remove it, or correct "
+                f"{setting}.path"
+            ).at("spec", *setting.split("."), "split")
+        return folder
+    splits = _read_json(folder / SPLITS, setting).get("splits", [])
+    name = default if split is None else split
+    if name not in splits:
+        given = "" if split is not None else f", the default of {setting}"
+        raise DataNotFound(
+            f"{setting}.split does not exist in {path}: got {name}{given}, allowed "
+            f"{', '.join(map(str, splits)) or 'none'}; set {setting}.split"
+        ).at("spec", *setting.split("."), "split")
+    return folder / name
+
+
+def read_dataset(folder: Path, setting: str) -> Iterator[Row]:
+    """Read the rows of a Dataset, without columns of media.
+
+    The number of a class label stays a number, as in rows of the hub.
+
+    Args:
+        folder: of the Dataset.
+        setting: the manifest's field of the source, for messages.
+
+    Raises:
+        DataNotFound: a file of the folder is missing.
+        DataUnreadable: one cannot be read.
+    """
+    media = media_columns(folder, setting)
+    state = _read_json(folder / STATE, setting)
+    files = [folder / str(entry["filename"]) for entry in state.get("_data_files", [])]
+    for file in files:
+        if not file.is_file():
+            raise DataNotFound(
+                f"{setting}.path is an incomplete dataset: got {folder} without {file.name}, which "
+                f"its {STATE} lists; copy the folder again"
+            )
+    for file in files:
+        yield from _read_arrow(file, media, setting)
+
+
+def media_columns(folder: Path, setting: str) -> dict[str, str]:
+    """Return the type of each column of a Dataset whose values are images or other files.
+
+    Raises:
+        DataUnreadable: the description of the columns cannot be read.
+    """
+    features = _read_json(folder / INFO, setting).get("features") or {}
+    types = {name: _media_type(feature) for name, feature in features.items()}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def _media_type(feature: Any) -> str | None:
+    """Return the first type of media in a column's description, at any depth."""
+    if isinstance(feature, Mapping):
+        if feature.get("_type") in MEDIA:
+            return str(feature["_type"])
+        feature = list(feature.values())
+    if not isinstance(feature, list):
+        return None
+    return next((kind for part in feature if (kind := _media_type(part)) is not None), None)
+
+
+def _read_arrow(file: Path, media: Mapping[str, str], setting: str) -> Iterator[Row]:
+    import pyarrow
+
+    with unreadable_as(DataUnreadable, f"{setting}.path", file):
+        try:
+            with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_stream(mapped) as stream:
+                names = [name for name in stream.schema.names if name not in media]
+                for batch in stream:
+                    yield from rows_of_batch(batch.select(names))
+        except (pyarrow.ArrowException, OverflowError, ValueError) as error:
+            raise DataUnreadable(
+                f"not a readable file of a saved dataset: got {file}: {error}; save the dataset "
+                "again"
+            ) from error
+
+
+def _read_json(file: Path, setting: str) -> Mapping[str, Any]:
+    """Read one of the folder's files that describe it."""
+    with unreadable_as(DataUnreadable, f"{setting}.path", file):
+        try:
+            value = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataUnreadable(
+                f"{setting}.path is no readable dataset: got {file}, which is not JSON: {error}; "
+                "save the dataset again"
+            ) from error
+    return value if isinstance(value, dict) else {}
