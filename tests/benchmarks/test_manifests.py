@@ -41,10 +41,13 @@ def test_trials_are_valid_jobs_that_start_from_models_of_others(
         return RunRecords(steps=(step,)), None
 
     monkeypatch.setattr(learning, "rlhf_run", run)
+    real_models: list[str] = []
+    monkeypatch.setattr(learning, "make_real_model", lambda: real_models.append(number))
     monkeypatch.setattr(learning, "quiet", lambda command: Path(command[2]).mkdir())
     for number, trial in learning.TRIALS.items():
         jobs.clear()
         learning.learn(number, 0, tmp_path, None)
+        assert (number in real_models) == trial.uses_real_model
         earlier = {trial.starts_from, trial.scored_by} - {""}
         assert set(jobs) == {*earlier, number}, "each is run before"
         job = jobs[number]
