@@ -352,6 +352,20 @@ CREATED: dict[str, Case] = {
         (f"{TEXTS}{{path: /t, textField: body, chatTemplate: Always}}",),
         *("spec.data.pretraining.chatTemplate", "or name answers to prompts by answerField"),
     ),
+    "arguments of a chat template for whole texts": Case(
+        (f"{TEXTS}{{path: /t, textField: body, chatTemplateArgumentsField: variables}}",),
+        *("spec.data.pretraining.chatTemplateArgumentsField", "together with textField"),
+    ),
+    "arguments of a chat template that is not used": Case(
+        (
+            "spec.data.train.chatTemplate=Never",
+            "spec.data.train.chatTemplateArgumentsField=variables",
+        ),
+        *(
+            "spec.data.train.chatTemplateArgumentsField",
+            "arguments of a chat template that is not used",
+        ),
+    ),
     "texts of a builtin task": Case(
         (f"{TEXTS}{{builtin: SortDigits, textField: body}}",),
         *("spec.data.pretraining.builtin", "builtin together with textField"),

@@ -171,6 +171,9 @@ def test_null_never_means_anything_else_than_a_field_left_out() -> None:
     assert [path for path, node in nodes(root_schema()) if "nullable" in node] == []
 
 
+SPLITS = ("train", "pretraining", "evaluation")
+
+
 def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
     untyped = [
         path
@@ -184,6 +187,7 @@ def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
         "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
+        *(f"spec.data.{split}.chatTemplateArguments[*]" for split in SPLITS),
     ]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.alias_generators import to_snake
 
-from rlhf_api.base import Contract, Count, Text
+from rlhf_api.base import Contract, Count, Identifier, Text
 from rlhf_api.exclusive_fields import Alternatives
-from rlhf_api.rules import Rule, violation_if
+from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.spec.algorithm import ParameterValue
+
+TEMPLATE_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of chat templates that a conversation itself sets, beside the special tokens."""
 
 
 class BuiltinData(StrEnum):
@@ -64,6 +69,40 @@ def _exclusive_with_text_field(name: str) -> Rule:
 
 
 _FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
+
+
+def is_template_variable(name: str) -> bool:
+    """True if rendering sets this variable of chat templates itself."""
+    return name in TEMPLATE_VARIABLES or name.endswith("_token")
+
+
+def _own_arguments(source: DataSource) -> Iterator[Violation]:
+    for name in filter(is_template_variable, source.chat_template_arguments):
+        yield Violation(name, ("chatTemplateArguments", name))
+
+
+_TEMPLATE_ARGUMENT_RULES = (
+    Rule(
+        holds="",  # CEL does not see maps of untyped values
+        what="a variable of chat templates that rendering sets itself",
+        allowed="other names, such as enable_thinking",
+        do="remove it",
+        field=".chatTemplateArguments",
+        check=_own_arguments,
+    ),
+    Rule(
+        holds="self.chatTemplate != 'Never' || !has(self.chatTemplateArgumentsField)",
+        what="arguments of a chat template that is not used",
+        do="remove them, or chatTemplate: Never",
+        field=".chatTemplateArgumentsField",
+        check=lambda self: violation_if(
+            self.chat_template is ChatTemplate.NEVER
+            and self.chat_template_arguments_field is not None,
+            self.chat_template_arguments_field,
+        ),
+    ),
+)
+
 _HAS_PROMPTS = "has(self.answerField) || has(self.builtin)"
 
 
@@ -98,6 +137,10 @@ class DataSource(Alternatives):
     """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
     """Use of the tokenizer's chat template for prompts."""
+    chat_template_arguments: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Further variables of the chat template, such as `enable_thinking: false`."""
+    chat_template_arguments_field: Text | None = None
+    """Column with a map of further variables of the chat template for this row. Default: none."""
     max_rows: Count | None = None
     """Number of rows to use, from the first. Default: all."""
 
@@ -202,6 +245,7 @@ class PretrainingData(DataSource):
     validations: ClassVar = (
         *DataSource.validations,
         _exclusive_with_text_field("answerField"),
+        _exclusive_with_text_field("chatTemplateArgumentsField"),
         _exclusive_with_text_field("builtin"),
         Rule(
             holds=f"!has(self.systemPrompt) || {_HAS_PROMPTS}",

@@ -110,13 +110,16 @@ def _named_columns(source: DataSource) -> dict[str, str]:
     texts, preferences = text_field(source), preference_fields(source)
     if texts is not None:
         return {"textField": texts}
+    columns = {
+        "answerField": source.answer_field,
+        "chatTemplateArgumentsField": source.chat_template_arguments_field,
+    }
     if preferences is not None:
-        return {
-            "preferences.chosenField": preferences.chosen_field,
-            "preferences.rejectedField": preferences.rejected_field,
-        }
-    answers = {} if source.answer_field is None else {"answerField": source.answer_field}
-    return {"promptField": source.prompt_field, **answers}
+        columns["preferences.chosenField"] = preferences.chosen_field
+        columns["preferences.rejectedField"] = preferences.rejected_field
+    else:
+        columns = {"promptField": source.prompt_field, **columns}
+    return {setting: name for setting, name in columns.items() if name is not None}
 
 
 def _has_column(columns: Sequence[str], name: str) -> bool:

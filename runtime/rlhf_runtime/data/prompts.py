@@ -142,10 +142,13 @@ def _read_candidates(
                 candidates.append(_Candidate(source_row, text, "{}", ()))
                 continue
             prompt, answers = _read(row, source)
-            text = writer.write(prompt)
+            arguments = writer.arguments(row)
+            text = writer.write(prompt, arguments)
             closed: tuple[str, ...] = ()
             if writer.is_templated and ends:
-                closed = tuple(writer.write_closed(prompt, answer, ends) for answer in answers)
+                closed = tuple(
+                    writer.write_closed(prompt, answer, ends, arguments) for answer in answers
+                )
             candidates.append(_Candidate(source_row, text, record_json(row), answers, closed))
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))

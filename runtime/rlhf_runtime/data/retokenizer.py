@@ -76,17 +76,17 @@ class Retokenizer:
         Raises:
             ChatTemplateUnusable: the template refuses a conversation.
         """
-        prompts = [
-            prompt_and_answer(json.loads(text)["record"], self._source)[0] for text in records
-        ]
+        rows = [json.loads(text)["record"] for text in records]
+        prompts = [prompt_and_answer(row, self._source)[0] for row in rows]
         try:
+            arguments = [self._writer.arguments(row) for row in rows]
             if self._writer.is_templated:
-                pairs = zip(prompts, responses, strict=True)
-                texts = [self._writer.write_answered(*pair) for pair in pairs]
+                conversations = zip(prompts, responses, arguments, strict=True)
+                texts = [self._writer.write_answered(*parts) for parts in conversations]
                 return _split_sequences(
                     self._tokenizer.encode(texts, add_special_tokens=False), groups
                 )
-            written = [self._writer.write(prompt) for prompt in prompts]
+            written = list(map(self._writer.write, prompts, arguments))
         except RowProblem as problem:
             raise ChatTemplateUnusable(
                 f"the tokenizer of {self._role} cannot render a prompt: {problem}; allowed prompts "

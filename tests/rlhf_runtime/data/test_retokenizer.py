@@ -63,6 +63,23 @@ def test_a_template_writes_the_whole_conversation(
     assert retokenized(chat_tokenizer, **source) == expected
 
 
+def test_the_template_has_the_arguments_of_source_and_row(chat_tokenizer: TextTokenizer) -> None:
+    file = chat_tokenizer.folder / "chat_template.jinja"
+    file.write_text(file.read_text() + "{{ depth }}")
+    tokenizer = TextTokenizer(chat_tokenizer.folder)
+    made = retokenized(tokenizer, chatTemplateArguments={"depth": 7})
+    assert [tokenizer.text_of(row)[-1] for row in made] == ["7"] * 4
+    data = TrainingData.model_validate(
+        {"path": "rows.jsonl", "chatTemplateArgumentsField": "variables"}
+    )
+    record = json.dumps({"record": {"prompt": "1=", "variables": {"depth": 3}}})
+    one = Retokenizer("learned_model", data, Split.TRAIN, tokenizer).sequences(
+        [record], ["2"], FINISHED[:1], GROUPS[:1]
+    )
+    (response,) = one.responses.runs()
+    assert tokenizer.text_of(response.tolist()).endswith("3")
+
+
 def test_without_a_template_texts_follow_each_other(tokenizer: TextTokenizer) -> None:
     """What ended by itself is closed; the prompt is that of the data, not the policy's text."""
     prompts = [prompt if isinstance(prompt, str) else "5" for prompt in PROMPTS]
