@@ -27,7 +27,7 @@ from rlhf_runtime.data.row_checks import (
     last_answer,
     parse_messages,
 )
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"
@@ -43,7 +43,9 @@ class PromptWriter:
         special tokens itself.
     """
 
-    def __init__(self, source: DataSource, split: Split, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, source: DataSource, setting: SourceSetting, template: ChatTemplate | None
+    ) -> None:
         """Choose the form of prompts.
 
         Raises:
@@ -51,7 +53,7 @@ class PromptWriter:
         """
         self._field = source.prompt_field
         self._system = source.system_prompt
-        self._split = split
+        self._setting = setting
         requested = source.chat_template
         self._template = None if requested is TemplateUse.NEVER else template
         self.is_templated = self._template is not None
@@ -147,7 +149,7 @@ class PromptWriter:
             raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
 
     def _no_template(self, why: str) -> ChatTemplateUnusable:
-        setting = f"data.{self._split.value}"
+        setting = self._setting
         return ChatTemplateUnusable(
             f"{setting} needs a chat template and has none to use: {why}, got chatTemplate "
             "Never or a tokenizer without template; use a chat model's tokenizer, put "

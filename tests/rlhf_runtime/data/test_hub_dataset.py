@@ -29,10 +29,11 @@ READ = """
     import json, sys
     from rlhf_api.spec.data import DataSource
     from rlhf_runtime.data.errors import DataError
-    from rlhf_runtime.data.rows import Split, read_rows
+    from rlhf_runtime.data.rows import read_rows
+    from rlhf_runtime.data.source_setting import SourceSetting, Split
     answers = []
     for case in json.loads(sys.argv[1]):
-        split = Split(case.pop("as"))
+        split = SourceSetting(Split(case.pop("as")))
         try:
             rows = list(read_rows(DataSource.model_validate(case), split, seed=0))
             answers.append({"rows": rows})
