@@ -186,7 +186,8 @@ CREATED: dict[str, Case] = {
         ("spec.data.train.huggingFace=a/b",), "spec.data.train", "got path and huggingFace"
     ),
     "evaluation without data": Case(
-        ("spec.data.evaluation={}",), "spec.data.evaluation", "path, huggingFace, builtin is needed"
+        ("spec.data.evaluation={}",),
+        *("spec.data.evaluation", "path, huggingFace, builtin, sources is needed"),
     ),
     "a split of a file": Case(
         ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
@@ -219,10 +220,6 @@ CREATED: dict[str, Case] = {
         ("spec.data.train={sources: [{path: /a.jsonl, builtin: SortDigits}]}",),
         *("spec.data.train.sources[0]", "exactly one of path, huggingFace, builtin is needed"),
     ),
-    "a source without weight": Case(
-        ("spec.data.train={sources: [{path: /a.jsonl, weight: 0}]}",),
-        *("spec.data.train.sources[0].weight", "0"),
-    ),
     "sources of one name": Case(
         ("spec.data.train={sources: [{path: /a, name: a}, {path: /b}, {path: /c, name: a}]}",),
         *("spec.data.train.sources", "several sources have the same name"),
@@ -230,10 +227,6 @@ CREATED: dict[str, Case] = {
     "held-out sources of one name": Case(
         ("spec.data.evaluation={sources: [{path: /a, name: a}, {path: /b, name: a}]}",),
         *("spec.data.evaluation.sources", "several sources have the same name"),
-    ),
-    "a source with a number as its name": Case(
-        ("spec.data.train={sources: [{path: /a.jsonl, name: '1'}]}",),
-        *("spec.data.train.sources[0].name", "1"),
     ),
     "a number of rows beside sources": Case(
         ("spec.data.train={sources: [{path: /a.jsonl}], maxRows: 9}",),

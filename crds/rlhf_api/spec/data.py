@@ -179,8 +179,9 @@ class MixedData(DataSource):
             ),
         ),
         Rule(
-            holds="!has(self.sources) || self.sources.all(source, !has(source.name) || "
-            "self.sources.filter(other, has(other.name) && other.name == source.name).size() == 1)",
+            holds="!has(self.sources) || self.sources.filter(source, has(source.name))"
+            ".all(source, self.sources.filter(other, has(other.name) && "
+            "other.name == source.name).size() == 1)",
             what="several sources have the same name",
             do="rename one of them",
             field=".sources",
