@@ -21,6 +21,8 @@ from rlhf_runtime.data.errors import TokenizerUnusable
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.unreadable_files import unreadable_as
 
+NUM_IDS = 1 << 32
+"""Ids that the library accepts: it refuses larger ones."""
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -54,11 +56,6 @@ class TextTokenizer:
         self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
         template = _template_text(folder, settings)
         self.chat_template = None if template is None else ChatTemplate(template, special_tokens)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens, including added ones."""
-        return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
     def eos_token_id(self) -> int:
@@ -103,6 +100,10 @@ class TextTokenizer:
         rows = [row[:-1] if row and row[-1] in self.end_token_ids else row for row in rows]
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
 
+    def _has(self, token: int) -> bool:
+        # Not by the number of tokens: ids may have gaps.
+        return 0 <= token < NUM_IDS and self._tokenizer.id_to_token(token) is not None
+
     def _end_tokens(self, special_tokens: Mapping[str, str]) -> tuple[int, ...]:
         listed: list[int] = []
         for name in ("generation_config.json", "config.json"):
@@ -111,7 +112,7 @@ class TextTokenizer:
             listed += [
                 end
                 for end in (ends if isinstance(ends, list) else [ends])
-                if type(end) is int and 0 <= end < self.vocab_size
+                if type(end) is int and self._has(end)
             ]
         end_token = special_tokens.get("eos_token")
         own = None if end_token is None else self._tokenizer.token_to_id(end_token)

@@ -40,6 +40,8 @@ class EngineSettings:
     stop_token_ids: tuple[int, ...]
     world: str
     """A name of the generating ranks and this incarnation, unique on the node."""
+    excluded_tokens: tuple[range, ...] = ()
+    """Tokens of probability 0: they are never sampled."""
     share_prompts: bool = False
     """True to compute keys and values of equal prompts once."""
 

@@ -1,4 +1,4 @@
-"""Compares the vocabularies of roles that exchange token ids.
+"""Reads vocabularies, and compares those of roles that exchange token ids.
 
 Responses travel between roles as token ids. A role with another vocabulary would read other words,
 or ids without an embedding, and no error would follow.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,11 +40,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     Raises:
         ModelIncomplete: no config.json, or one without vocab_size.
     """
-    config = read_object(folder / CONFIG_FILE)
-    text_config = config.get("text_config") or config  # multimodal models nest it
-    size = text_config.get("vocab_size")
-    if not isinstance(size, int):
-        raise ModelIncomplete(f"{CONFIG_FILE} has no vocab_size: got {folder}; copy it again")
+    size = _num_rows(folder)
     tokens = _tokens(folder)
     if tokens is None:
         return Vocabulary(size, None, None)
@@ -52,6 +48,23 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     text = "\n".join(f"{index} {token!r}" for token, index in sorted(tokens.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return Vocabulary(size, max(tokens.values(), default=-1) + 1, digest)
+
+
+def tokens_without_text(folder: Path) -> tuple[range, ...]:
+    """Token ids of a model that its tokenizer does not have, ascending; none without
+    tokenizer.json.
+
+    Embeddings often have more rows than the tokenizer has tokens, and some tokenizers leave ids
+    out.
+
+    Raises:
+        ModelIncomplete: no config.json, or one without vocab_size.
+    """
+    size, tokens = _num_rows(folder), _tokens(folder)
+    if tokens is None:
+        return ()
+    ids = [-1, *sorted(index for index in tokens.values() if index < size), size]
+    return tuple(range(one + 1, other) for one, other in pairwise(ids) if other - one > 1)
 
 
 def check_vocabularies(
@@ -100,6 +113,16 @@ def _require_same(first: str, left: Vocabulary, other: str, right: Vocabulary, d
             f"{left.num_tokens} and {right.num_tokens} tokens (vocab_size {left.size} and "
             f"{right.size}) that are not the same, allowed equal tokenizers; {do}"
         )
+
+
+def _num_rows(folder: Path) -> int:
+    """Rows of the embedding."""
+    config = read_object(folder / CONFIG_FILE)
+    text_config = config.get("text_config") or config  # multimodal models nest it
+    size = text_config.get("vocab_size")
+    if not isinstance(size, int):
+        raise ModelIncomplete(f"{CONFIG_FILE} has no vocab_size: got {folder}; copy it again")
+    return size
 
 
 def _tokens(folder: Path) -> dict[str, int] | None:

@@ -6,7 +6,7 @@ rows: apart from logits and their gradient only one block exists, in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ CPU_BLOCK_ELEMENTS = 1 << 16
 GPU_BLOCK_ELEMENTS = 1 << 25
 # Replaces log 0, because 0 * -inf would be NaN; its probability is 0 in float32, too.
 LOWEST_LOG_PROB = -1e4
+# Replaces the logits of excluded tokens. Not -inf, because a block may have no other tokens, and
+# -inf - -inf would be NaN. Its probability is exactly 0 beside any other logit.
+EXCLUDED_LOGIT = -1e30
 
 
 def token_log_probs(
@@ -27,6 +30,7 @@ def token_log_probs(
     tokens: Int[Tensor, " n"],
     temperature: float = 1.0,
     with_entropy: bool = False,
+    excluded: Sequence[range] = (),
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
     """Compute log-probabilities of tokens under softmax(logits / temperature), and its entropy.
 
@@ -38,6 +42,7 @@ def token_log_probs(
         tokens: the token of each row, int64.
         temperature: the sampler's temperature, above 0.
         with_entropy: whether to compute the entropy.
+        excluded: tokens of probability 0, none of them in `tokens`.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -49,7 +54,22 @@ def token_log_probs(
     apply: Callable[..., tuple[Tensor, Tensor | None]] = (
         _TokenLogProbs.apply
     )  # torch leaves it untyped
-    return apply(logits, tokens, temperature, with_entropy)
+    return apply(logits, tokens, temperature, with_entropy, excluded)
+
+
+def exclude_tokens_(scaled: Float[Tensor, "n some"], first: int, excluded: Sequence[range]) -> None:
+    """Overwrite x = logits / T of excluded tokens, so that their probability is 0.
+
+    Args:
+        scaled: x of a part of the vocabulary.
+        first: first token of the part.
+        excluded: tokens of the whole vocabulary.
+    """
+    part = range(first, first + scaled.shape[1])
+    for tokens in excluded:
+        start, stop = max(tokens.start, part.start), min(tokens.stop, part.stop)
+        if start < stop:
+            scaled[:, start - first : stop - first] = EXCLUDED_LOGIT
 
 
 def require_positive(temperature: float) -> None:
@@ -115,30 +135,33 @@ class _TokenLogProbs(torch.autograd.Function):
         tokens: Int[Tensor, " n"],
         temperature: float,
         with_entropy: bool,
+        excluded: Sequence[range],
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
         dtype = torch.promote_types(logits.dtype, torch.float32)
         log_sums = torch.empty(logits.shape[0], dtype=dtype, device=logits.device)
         entropies = torch.empty_like(log_sums) if with_entropy else None
         for rows in row_blocks(logits):
             block = logits[rows].to(dtype) / temperature
+            exclude_tokens_(block, 0, excluded)
             log_sums[rows] = torch.logsumexp(block, dim=1)
             if entropies is not None:
                 block.sub_(log_sums[rows, None]).clamp_(min=LOWEST_LOG_PROB)
                 entropies[rows] = -block.exp().mul_(block).sum(dim=1)
         chosen = logits.gather(1, tokens[:, None])[:, 0].to(dtype) / temperature
         ctx.save_for_backward(logits, tokens, log_sums, entropies)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.excluded = temperature, excluded
         return chosen - log_sums, entropies
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, log_prob_grads: Tensor, entropy_grads: Tensor | None
-    ) -> tuple[Tensor, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None]:
         logits, tokens, log_sums, entropies = ctx.saved_tensors
         grads = torch.empty_like(logits)
         for rows in row_blocks(logits):
             block = logits[rows].to(log_sums.dtype) / ctx.temperature
+            exclude_tokens_(block, 0, ctx.excluded)
             own = log_prob_grads[rows]
             entropy_terms = (
                 None if tensor is None else tensor[rows] for tensor in (entropies, entropy_grads)
@@ -147,4 +170,4 @@ class _TokenLogProbs(torch.autograd.Function):
             # The chosen tokens' own term [i = k].
             block.scatter_add_(1, tokens[rows, None], own[:, None])
             grads[rows] = block.div_(ctx.temperature)
-        return grads, None, None, None
+        return grads, None, None, None, None

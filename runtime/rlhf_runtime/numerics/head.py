@@ -8,7 +8,7 @@ numbers per predicted token in the forward pass, and nothing in the backward pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rlhf_api.spec.resources import Device
-from rlhf_runtime.numerics.entropy import LOWEST_LOG_PROB, require_positive, softmax_gradients_
+from rlhf_runtime.numerics.entropy import (
+    LOWEST_LOG_PROB,
+    exclude_tokens_,
+    require_positive,
+    softmax_gradients_,
+)
 from rlhf_sizing.costs import block_width
 
 
@@ -39,6 +44,7 @@ def head_log_probs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     shard: VocabularyShard | None = None,
+    excluded: Sequence[range] = (),
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
     """Compute log-probabilities of tokens under softmax(hidden weight^T / temperature), and its
     entropy.
@@ -56,6 +62,8 @@ def head_log_probs(
         temperature: the sampler's temperature, above 0.
         with_entropy: whether to compute the entropy.
         shard: this rank's part of the vocabulary. None: all of it.
+        excluded: tokens of probability 0, none of them in `tokens`. Their rows of the head get a
+            gradient of exactly 0.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -70,7 +78,7 @@ def head_log_probs(
         _HeadLogProbs.apply
     )  # torch leaves it untyped
     assert shard is None or len(shard.own) == len(weight), (shard, weight.shape)
-    return apply(hidden, weight, tokens, temperature, with_entropy, shard)
+    return apply(hidden, weight, tokens, temperature, with_entropy, shard, excluded)
 
 
 class _Sums(NamedTuple):
@@ -99,9 +107,11 @@ class _HeadLogProbs(torch.autograd.Function):
         temperature: float,
         with_entropy: bool,
         shard: VocabularyShard | None,
+        excluded: Sequence[range],
     ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        tokens = tokens if shard is None else tokens - shard.own.start
+        first = 0 if shard is None else shard.own.start
+        tokens = tokens - first if first else tokens
         chosen = torch.zeros(len(tokens), dtype=dtype, device=hidden.device)
         sums: _Sums | None = None
         kept: Tensor | None = None
@@ -111,6 +121,7 @@ class _HeadLogProbs(torch.autograd.Function):
             # The only block: kept, so that the backward pass does not compute it again.
             kept = logits if len(logits.T) == len(weight) else None
             del logits
+            exclude_tokens_(scaled, first + columns.start, excluded)
             inside, positions = _positions_in(tokens, columns)
             chosen += scaled.gather(1, positions[:, None])[:, 0].masked_fill_(~inside, 0)
             sums = _add_block(sums, scaled, with_entropy)
@@ -123,7 +134,7 @@ class _HeadLogProbs(torch.autograd.Function):
         log_sums = sums.maximum + log_totals
         entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
         ctx.save_for_backward(hidden, weight, tokens, log_sums, entropies, kept)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.first, ctx.excluded = temperature, first, excluded
         ctx.set_materialize_grads(False)
         return chosen - log_sums, entropies
 
@@ -131,7 +142,7 @@ class _HeadLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, log_prob_grads: Tensor | None, entropy_grads: Tensor | None
-    ) -> tuple[Tensor, Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor, None, None, None, None, None]:
         hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
         own = torch.zeros_like(log_sums) if log_prob_grads is None else log_prob_grads
         # Accumulated in float32 over the blocks, and rounded once.
@@ -143,6 +154,7 @@ class _HeadLogProbs(torch.autograd.Function):
             logits = linear(hidden, part) if kept is None else kept
             block = logits.to(log_sums.dtype, copy=True).div_(ctx.temperature)
             del logits
+            exclude_tokens_(block, ctx.first + columns.start, ctx.excluded)
             softmax_gradients_(block, log_sums, own, entropies, entropy_grads)
             inside, positions = _positions_in(tokens, columns)
             block.scatter_add_(1, positions[:, None], (own * inside)[:, None])
@@ -151,7 +163,7 @@ class _HeadLogProbs(torch.autograd.Function):
             hidden_grad += grads @ part
             torch.mm(grads.T, hidden, out=weight_grad[columns])
             del grads
-        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None, None
+        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None, None, None
 
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:

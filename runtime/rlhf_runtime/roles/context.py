@@ -47,6 +47,8 @@ class RoleContext:
     incarnation: str
     faults: Faults
     """Faults injected on purpose."""
+    excluded_tokens: tuple[range, ...] = ()
+    """Token ids without a text: engines give them a probability of 0."""
     engine_group: RankGroup | None = None
     """The ranks of its generation engines, where unfinished rows migrate between them. None: no
     migration, or no engine on this rank."""

@@ -34,6 +34,7 @@ def make_engine(context: RoleContext, *, value_head: bool = False) -> TrainingEn
         needs_head=value_head and context.is_frozen,
         trained=context.role_plan.is_trained,
         recompute=context.role_plan.recomputes,
+        excluded_tokens=context.excluded_tokens,
         tick=context.tick,
     )
 

@@ -98,6 +98,7 @@ class Generation:
             share_prompts=plan.max_samples_per_prompt > 1
             and rollout.max_prompt_tokens >= block_tokens,
             world=f"{context.incarnation}-{plan.mesh.pool}",
+            excluded_tokens=context.excluded_tokens,
         )
         return make_generation_engine(rollout.engine, settings, context.world)
 

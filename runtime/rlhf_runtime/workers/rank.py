@@ -135,12 +135,16 @@ class Rank(ActivityServer):
             folders: folder of each role's model.
         """
         from rlhf_runtime.checkpoint.saver import Saver
+        from rlhf_runtime.models.vocabulary import tokens_without_text
         from rlhf_runtime.roles.context import RoleContext
         from rlhf_runtime.roles.role_classes import make_role
 
         self._faults.enter(Phase.START)
         self._saver = Saver(self._world)
         generating = self._generating_ranks()
+        # The policy's tokenizer made the prompts. Other roles with its vocabulary exclude the same
+        # tokens, also where their folders have no tokenizer: losses compare their probabilities.
+        excluded_tokens = tokens_without_text(folders[self._setup.plan.policy])
         for planned in self._setup.plan.roles:
             mesh = None if planned.mesh is None else self._contexts.get(planned.mesh)
             ranks = self._rank_groups.get(generating.get(planned.role, ()))
@@ -157,6 +161,7 @@ class Rank(ActivityServer):
                 engine_group=self._rank_groups.get(self._fused_engines().get(planned.role, ())),
                 incarnation=self._setup.incarnation,
                 faults=self._faults,
+                excluded_tokens=excluded_tokens,
                 tick=self.activity.tick,
             )
             role = self._roles[planned.role] = make_role(context)

@@ -30,7 +30,7 @@ def settings(folder: Path, **changes: object) -> None:
 def test_the_character_tokenizer_has_64_tokens_each_with_a_text_of_its_own(
     tokenizer: TextTokenizer,
 ) -> None:
-    assert tokenizer.vocab_size == len(TOKENS) == 64
+    assert len(TOKENS) == 64
     texts = tokenizer.decode(pack([[index, TOKENS.index("=")] for index in range(64)], np.int32))
     assert len(set(texts)) == 64
 
@@ -100,6 +100,19 @@ def test_end_tokens_that_the_tokenizer_does_not_have_end_nothing(
     write_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": end}))
     assert TextTokenizer(tmp_path).end_token_ids == (1,)
+
+
+@pytest.mark.parametrize(("end", "ends"), [(63, (1, 63)), (20, (1,)), (1 << 32, (1,))])
+def test_ids_of_end_tokens_may_stand_behind_gaps(
+    tmp_path: Path, end: int, ends: tuple[int, ...]
+) -> None:
+    write_tokenizer(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    del vocabulary[TOKENS[20]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": end}))
+    assert TextTokenizer(tmp_path).end_token_ids == ends
 
 
 def test_special_tokens_may_stand_in_a_file_of_their_own(tmp_path: Path) -> None:

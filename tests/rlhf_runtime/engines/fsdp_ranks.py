@@ -31,6 +31,9 @@ from .contract_updates import updates_are_those_of_plain_torch
 from .tiny_models import MODELS, write_classifier, write_model
 from .training_contract import IN_HALF_PRECISION, ONCE, PER_MODEL
 
+LOGITS_CHANGED = ("granite", "gemma2")
+"""Models that change what their output projection computes."""
+
 
 def local_weights(engine: TrainingEngine) -> list[torch.Tensor]:
     """This rank's own storage of every weight, by name."""
@@ -151,11 +154,13 @@ def scenarios(size: int) -> dict[str, Scenario]:
     }
     of_one = ONCE | IN_HALF_PRECISION
     found |= {name: partial(scenario, kind="llama") for name, scenario in of_one.items()}
-    for kind in ("granite", "gemma2"):
+    for kind in LOGITS_CHANGED:
         outputs, saved = "outputs equal Hugging Face's", "saved models load elsewhere"
         shares = kind != "gemma2"
         found[f"{outputs} ({kind})"] = partial(PER_MODEL[outputs], kind=kind, shares=shares)
         found[f"{saved} ({kind})"] = partial(PER_MODEL[saved], kind=kind)
+    excluded = "excluded tokens are impossible"
+    found |= {f"{excluded} ({kind})": partial(ONCE[excluded], kind=kind) for kind in LOGITS_CHANGED}
     exported = "a checkpoint is exported as the engine saves"
     found[f"{exported} (gemma2)"] = partial(ONCE[exported], kind="gemma2")
     found["reward models load elsewhere (gemma2)"] = partial(

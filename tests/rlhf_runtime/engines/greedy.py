@@ -14,9 +14,13 @@ from .tiny_models import END
 
 
 def greedy_answers(
-    model: PreTrainedModel, prompts: Column, stops: Sequence[int], max_tokens: int
+    model: PreTrainedModel,
+    prompts: Column,
+    stops: Sequence[int],
+    max_tokens: int,
+    excluded: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Greedily, one prompt at a time."""
+    """Greedily, one prompt at a time, without excluded tokens."""
     found = []
     for prompt in prompts.runs():
         ids = torch.tensor(prompt.astype(np.int64))[None]
@@ -27,6 +31,7 @@ def greedy_answers(
             max_new_tokens=max_tokens,
             eos_token_id=list(stops),
             pad_token_id=END,
+            suppress_tokens=list(excluded) or None,
         )
         found.append(answer[0, len(prompt) :].tolist())
     return found

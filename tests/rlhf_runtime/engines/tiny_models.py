@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ END = 7
 """The token that ends a response."""
 PADDING = 11
 """The token whose embedding transformers does not train; it stands among others here."""
+
+TEXTLESS = (range(100, 103), range(293, VOCABULARY))
+"""Tokens without a text where a test asks for some: a gap, and a padding of seven."""
+TEXTLESS_IDS = [token for tokens in TEXTLESS for token in tokens]
 
 _SIZES = {
     "vocab_size": VOCABULARY,
@@ -139,13 +143,18 @@ LARGE: Mapping[str, Callable[[], PreTrainedModel]] = {"wide": _wide}
 """That is measured."""
 
 
-def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
-    """Write a model whose parameters are all random and large enough to make clear choices."""
+def write_model(kind: str, folder: Path, seed: int = 0, favoured: Sequence[int] = ()) -> Path:
+    """Write a model whose parameters are all random and large enough to make clear choices: where
+    tokens are favoured, one of these."""
     torch.manual_seed(seed)
     model = {**MODELS, **HANDED_OVER, **TRAINED_ONLY, **GENERATING, **LARGE}[kind]()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.08)
+        if favoured:
+            # Opposite rows: one of both has a high logit, whatever the hidden state is.
+            rows = torch.randn(len(favoured) // 2, model.config.hidden_size)
+            model.get_output_embeddings().weight[list(favoured)] = torch.cat([rows, -rows])
     model.save_pretrained(folder)
     return folder
 

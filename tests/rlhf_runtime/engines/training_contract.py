@@ -40,6 +40,7 @@ from .contract_updates import (
     split_comparisons_give_the_gradient_of_the_whole,
     updates_are_those_of_plain_torch,
 )
+from .contract_vocabulary import excluded_tokens_are_impossible
 
 PER_MODEL: dict[str, Callable[..., None]] = {
     "outputs equal Hugging Face's": outputs_equal_hugging_face,
@@ -101,6 +102,7 @@ ONCE: dict[str, Callable[..., None]] = {
         settings_of_sampling_that_transformers_refuses_to_write_are_kept
     ),
     "every micro-batch is told": every_micro_batch_is_told,
+    "excluded tokens are impossible": excluded_tokens_are_impossible,
     "offloading changes nothing": offloading_changes_nothing,
     "offloading gives memory back": offloading_gives_memory_back,
 }

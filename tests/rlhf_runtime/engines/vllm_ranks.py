@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
@@ -45,12 +45,23 @@ from ..world_of_processes import Scenario, run_scenarios
 from .fsdp_ranks import local_weights
 from .generation_contract import CONTRACT, EngineUnderTest
 from .greedy import greedy_answers
-from .tiny_models import END, GENERATING, MODELS, ragged, write_model
+from .tiny_models import (
+    END,
+    GENERATING,
+    MODELS,
+    TEXTLESS,
+    TEXTLESS_IDS,
+    VOCABULARY,
+    ragged,
+    write_model,
+)
 from .vllm_heads import assert_kernels_are_those_that_plans_take
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
 MAX_PROMPT, MAX_RESPONSE = 300, 12
 STOPS = (END, *range(200, 220))
+EXCLUDED = {"qwen2": TEXTLESS}
+"""Tokens without a text, by kind of model; their logits are the highest."""
 MEBIBYTE = 1 << 20
 WEIGHT_VERSION = WeightVersion(GraphName.STEP, 1, 0)
 
@@ -63,7 +74,9 @@ class Pair:
     ) -> None:
         self.folder, self.parallel = folder, parallel
         place = folder / kind
-        self.model = FsdpEngine(place, parallel, torch.float32)
+        excluded = EXCLUDED.get(kind, ())
+        self.excluded_ids = [token for tokens in excluded for token in tokens]
+        self.model = FsdpEngine(place, parallel, torch.float32, excluded_tokens=excluded)
         self.engine = VllmEngine(
             EngineSettings(
                 folder=place,
@@ -78,6 +91,7 @@ class Pair:
                 stop_token_ids=STOPS,
                 share_prompts=kind != "qwen2",
                 world=f"test-{folder.parent.name}-{folder.name}",
+                excluded_tokens=excluded,
             ),
             world,
         )
@@ -111,11 +125,14 @@ class Pair:
 
     def expected(self, prompts: Column) -> list[list[int]]:
         """Hugging Face's greedy answers with the trainer's present weights."""
+        return greedy_answers(self.peer(), prompts, STOPS, MAX_RESPONSE, self.excluded_ids)
+
+    def peer(self) -> PreTrainedModel:
+        """Hugging Face's model with the trainer's present weights."""
         place = self.folder / f"version{self.model.version}"
         self.model.save(place, torch.float32)
         dist.barrier(self.parallel.group)
-        model = AutoModelForCausalLM.from_pretrained(place).eval()
-        return greedy_answers(model, prompts, STOPS, MAX_RESPONSE)
+        return AutoModelForCausalLM.from_pretrained(place).eval()
 
     def assert_greedy_answers_are_right(self) -> None:
         prompts = self.prompts()
@@ -337,6 +354,36 @@ def heads_with_kernels_are_those_that_plans_take(_: Pair) -> None:
     assert_kernels_are_those_that_plans_take()
 
 
+@torch.no_grad()
+def excluded_tokens_are_never_sampled(at: Pair) -> None:
+    """Nor counted: log-probabilities are those of a softmax over all others."""
+    from vllm import sampling_params
+
+    at.weight_sync.sync(WEIGHT_VERSION)
+    prompts, model = repeat_rows(at.prompts(), 3), at.peer()
+    samples = {0.0: at.generate(prompts, 0.0), 1.0: at.generate(prompts, 1.0)}
+    allowed = [token for token in range(VOCABULARY) if token not in TEXTLESS_IDS]
+    for temperature, got in samples.items():
+        assert not np.isin(got.tokens.values, TEXTLESS_IDS).any()
+        for prompt, response, found in zip(
+            prompts.runs(), got.tokens.runs(), got.log_probs.runs(), strict=True
+        ):
+            tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+            logits = model(tokens[None]).logits[0, len(prompt) - 1 : -1]
+            assert np.isin(logits.argmax(dim=1).numpy(), TEXTLESS_IDS).all(), "the highest"
+            expected = torch.full_like(logits, -torch.inf)
+            expected[:, allowed] = (logits[:, allowed] / (temperature or 1.0)).log_softmax(dim=1)
+            chosen = expected.gather(1, tokens[len(prompt) :, None])[:, 0]
+            assert (chosen - torch.tensor(found)).abs().max() < 1e-4
+    # Truncated sampling keeps the best tokens: also of the others only.
+    plain = sampling_params.SamplingParams
+    for truncation in ({"top_p": 0.9}, {"top_k": 5}):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sampling_params, "SamplingParams", partial(plain, **truncation))
+            got = at.generate(prompts, 1.0)
+        assert not np.isin(got.tokens.values, TEXTLESS_IDS).any(), truncation
+
+
 EVERY_MODEL: dict[str, Callable[[Pair], None]] = {
     "greedy answers follow the trainer": greedy_answers_follow_the_trainer,
     "log-probs agree with the trainer": log_probs_agree_with_the_trainer,
@@ -356,6 +403,9 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     **{name: partial(as_every_engine, scenario=each) for name, each in CONTRACT.items()},
     "heads with kernels are those that plans take": heads_with_kernels_are_those_that_plans_take,
 }
+EXCLUDING: dict[str, Callable[[Pair], None]] = {
+    "excluded tokens are never sampled": excluded_tokens_are_never_sampled,
+}
 
 
 def close_engines() -> None:
@@ -371,7 +421,7 @@ def _scenario(
     kind: str,
 ) -> None:
     if world.rank == 0 and kind not in PAIRS:
-        write_model(kind, folder / kind)
+        write_model(kind, folder / kind, favoured=TEXTLESS_IDS if kind in EXCLUDED else ())
     parallel = part_of(world, mesh_of(0, world.size))
     dist.barrier()
     assert parallel is not None
@@ -386,7 +436,11 @@ def scenarios(size: int) -> dict[str, Scenario]:
     return {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind)
         for kind in (*MODELS, *(GENERATING if size > 1 else ()))
-        for name, check in (EVERY_MODEL | (ONE_MODEL if kind == "llama" else {})).items()
+        for name, check in (
+            EVERY_MODEL
+            | (ONE_MODEL if kind == "llama" else {})
+            | (EXCLUDING if kind in EXCLUDED else {})
+        ).items()
     }
 
 

@@ -9,7 +9,11 @@ import pytest
 
 from rlhf_api.spec.rewards import ModelReward
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
-from rlhf_runtime.models.vocabulary import check_vocabularies, read_vocabulary
+from rlhf_runtime.models.vocabulary import (
+    check_vocabularies,
+    read_vocabulary,
+    tokens_without_text,
+)
 
 
 @pytest.fixture
@@ -81,6 +85,33 @@ def test_added_tokens_and_lists_of_tokens_count(other: Path) -> None:
         )
     )
     assert read_vocabulary(other).num_tokens == 10
+
+
+def remove_tokens(folder: Path, *ids: int) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    tokens = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: n for token, n in tokens.items() if n not in ids}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def test_every_token_of_a_vocabulary_without_padding_has_a_text(tiny_llama: Path) -> None:
+    assert tokens_without_text(tiny_llama) == ()
+
+
+def test_padding_and_gaps_have_no_text(other: Path) -> None:
+    change(other / "config.json", vocab_size=71)
+    assert tokens_without_text(other) == (range(64, 71),)
+    remove_tokens(other, 20, 30, 31, 63)
+    assert tokens_without_text(other) == (range(20, 21), range(30, 32), range(63, 71))
+    added = json.loads((other / "tokenizer.json").read_text())["added_tokens"]
+    change(other / "tokenizer.json", added_tokens=[*added, {"id": 66, "content": "<end>"}])
+    assert tokens_without_text(other)[2:] == (range(63, 66), range(67, 71))
+
+
+def test_without_a_tokenizer_no_token_is_known_to_have_no_text(other: Path) -> None:
+    change(other / "config.json", vocab_size=71)
+    (other / "tokenizer.json").unlink()
+    assert tokens_without_text(other) == ()
 
 
 def test_models_that_nest_their_text_config_are_read(other: Path) -> None:

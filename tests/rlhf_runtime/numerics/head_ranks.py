@@ -98,6 +98,34 @@ def ranks_beside_the_group_take_no_part(world: World, folder: Path) -> None:
     assert_close(got, head_log_probs(hidden, weight, tokens)[0], torch.float32)
 
 
+def excluded_tokens_take_no_part(world: World, folder: Path, with_entropy: bool) -> None:
+    """Some of two ranks, and all of the third one."""
+    excluded, possible = (range(3, 5), range(8, 12)), [0, 1, 2, 5, 6, 7]
+    group, own = world.make_group(range(world.size)), PARTS["even"][world.rank]
+    hidden, weight, positions = sample(12, torch.float64)
+    positions = positions % len(possible)
+    weight[[3, 4, *range(8, 12)]] *= 9
+    mine = rows(weight, own).clone().requires_grad_()
+    weight.requires_grad_()
+    factors, found = torch.linspace(-1, 1, len(positions)), []
+    expected = head_log_probs(hidden, weight[possible], positions, 0.7, with_entropy)
+    (wanted,) = torch.autograd.grad(loss(expected, factors), weight)
+    for width in (2, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(costs, "MIN_BLOCK_WIDTH", width)
+            patch.setitem(costs.BLOCK_ELEMENTS, Device.CPU, 1)
+            tokens, part = torch.tensor(possible)[positions], VocabularyShard(own, group)
+            got = head_log_probs(hidden, mine, tokens, 0.7, with_entropy, part, excluded)
+            found.append((got, *torch.autograd.grad(loss(got, factors), mine)))
+    for got, gradient in found:  # after all collectives: others do not wait
+        for one, other in zip(got, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                assert_close(one, other, torch.float64)
+        assert_close(gradient, rows(wanted, own), torch.float64)
+        assert not gradient[[token not in possible for token in own]].any()
+
+
 def where_nothing_is_predicted_ranks_exchange_nothing(world: World, folder: Path) -> None:
     own = PARTS["even"][world.rank]
     hidden, weight, tokens = sample(12, torch.float32, rows=0)
@@ -116,6 +144,12 @@ SCENARIOS: dict[str, Scenario] = {
         )
         for name, parts in PARTS.items()
         for dtype in LIMITS
+        for with_entropy in (False, True)
+    },
+    **{
+        f"excluded tokens take no part (entropy {with_entropy})": partial(
+            excluded_tokens_take_no_part, with_entropy=with_entropy
+        )
         for with_entropy in (False, True)
     },
     "ranks beside the group take no part": ranks_beside_the_group_take_no_part,

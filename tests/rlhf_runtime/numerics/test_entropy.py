@@ -62,6 +62,32 @@ def test_impossible_tokens_count_as_probability_zero() -> None:
     torch.testing.assert_close(logits.grad, torch.tensor([[0.5, -0.5, 0.0]]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_excluded_tokens_take_no_part_however_large_their_logits_are(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(entropy, "CPU_BLOCK_ELEMENTS", 24)  # two rows a block
+    excluded, possible = (range(0, 1), range(5, 12)), [1, 2, 3, 4]
+    logits, positions = sample(5, 4, dtype)
+    all_logits = torch.full((5, 12), 50.0, dtype=dtype)
+    all_logits[:, possible] = logits
+    tokens = torch.tensor(possible)[positions]
+    results = []
+    for values, targets, options in (
+        (all_logits, tokens, {"excluded": excluded}),
+        (logits, positions, {}),
+    ):
+        values.requires_grad_()
+        log_probs, entropies = token_log_probs(values, targets, 0.7, True, **options)
+        assert entropies is not None
+        (gradient,) = torch.autograd.grad((log_probs - 0.3 * entropies).sum(), values)
+        results.append((log_probs, entropies, gradient))
+    (*found, gradient), (*expected, expected_gradient) = results
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient[:, possible], expected_gradient)
+    assert not gradient[:, [0, *range(5, 12)]].any()
+
+
 def test_the_logits_are_left_as_they_were() -> None:
     logits, tokens = sample(4, 6, torch.float32)
     before = logits.clone()

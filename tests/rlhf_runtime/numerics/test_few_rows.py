@@ -305,7 +305,13 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
     ),
 }
 """How parts are put together, and what is computed of each, by the function's name."""
-PARTS_OF_OTHERS = {"no_reduce", "require_positive", "row_blocks", "softmax_gradients_"}
+PARTS_OF_OTHERS = {
+    "exclude_tokens_",
+    "no_reduce",
+    "require_positive",
+    "row_blocks",
+    "softmax_gradients_",
+}
 """Helpers that are tested through their callers."""
 
 

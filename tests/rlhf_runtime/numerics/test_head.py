@@ -85,6 +85,50 @@ def test_logits_far_apart_neither_overflow_nor_lose_their_sum(
     torch.testing.assert_close(entropies.double(), oracle.entropy(), rtol=1e-5, atol=1e-5)
 
 
+EXCLUDED = (range(0, 1), range(5, 10), range(16, VOCABULARY))
+"""The first token, a gap that fills a block of five, and padding of seven tokens."""
+
+
+@pytest.mark.parametrize("width", BLOCKS)
+@pytest.mark.parametrize("with_entropy", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_excluded_tokens_take_no_part_though_their_logits_are_the_highest(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, with_entropy: bool, width: int
+) -> None:
+    """The oracle is torch's softmax over the other tokens."""
+    set_width(monkeypatch, width)
+    hidden, weight, _ = sample(40, dtype)
+    no_text = [token for tokens in EXCLUDED for token in tokens]
+    possible = [token for token in range(VOCABULARY) if token not in no_text]
+    weight[no_text] = 20 * weight[no_text].abs()
+    hidden = hidden.abs()
+    logits = linear(hidden, weight)
+    assert (logits.argmax(dim=1)[:, None] == torch.tensor(no_text)).any(dim=1).all()
+    positions = torch.arange(40) % len(possible)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    log_probs, entropies = head_log_probs(
+        hidden, weight, torch.tensor(possible)[positions], 0.8, with_entropy, excluded=EXCLUDED
+    )
+    expected = (linear(hidden, weight[possible]).double() / 0.8).log_softmax(dim=1)
+    expected_entropies = -(expected.exp() * expected).sum(dim=1)
+    chosen = expected.gather(1, positions[:, None])[:, 0]
+    tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-5
+    close = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(log_probs.double(), chosen, **close)
+    loss, expected_loss = log_probs.sum(), chosen.sum()
+    if entropies is not None:
+        torch.testing.assert_close(entropies.double(), expected_entropies, **close)
+        loss, expected_loss = loss - entropies.sum(), expected_loss - expected_entropies.sum()
+    gradients = torch.autograd.grad(loss, (hidden, weight))
+    for one, other in zip(
+        gradients, torch.autograd.grad(expected_loss, (hidden, weight)), strict=True
+    ):
+        largest = float(other.abs().max())
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
+    assert not gradients[1][no_text].any()
+
+
 class Held(TorchDispatchMode):
     """The most bytes that tensors hold at once which are made meanwhile."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,5 +60,7 @@ def test_the_plan_says_what_is_recomputed(
         role.model_copy(update={"recomputes": recomputes}) if role.role == "actor" else role
         for role in plan.roles
     )
-    engines.make_engine(context_of(job, plan.model_copy(update={"roles": roles})))
+    context = context_of(job, plan.model_copy(update={"roles": roles}))
+    engines.make_engine(replace(context, excluded_tokens=(range(3, 9),)))
     assert [given["recompute"] for given in made] == [recomputes]
+    assert [given["excluded_tokens"] for given in made] == [(range(3, 9),)]

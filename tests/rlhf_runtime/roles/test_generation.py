@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_api.spec.failure import FailurePolicy
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller.restarts import Restarts
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
+from rlhf_runtime.engines.generation import EngineSettings
 from rlhf_runtime.engines.response_batch import Generated, Sampling
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
 from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
 from rlhf_runtime.roles.sequence_migration import Prompts
+
+from .small_batch import make_job
 
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
@@ -121,6 +128,28 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
     assert (parts.engine is not None) == generates
     assert parts.source == ("views" if trains else {})
     assert there == ([False] if generates else [])
+
+
+def test_engines_exclude_the_tokens_that_the_trainer_excludes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path, models={"actor": {"source": {"builtin": "TinyLlama"}}})
+    _, plan = make_plan(job, [local_inventory(1, 16 * GIB)])
+    generation, settings = Generation.__new__(Generation), list[EngineSettings]()
+    context: Any = SimpleNamespace(
+        job=job, plan=plan, role="actor", folder=tmp_path, precision=torch.float32
+    )
+    context.incarnation, context.world = "new", None
+    context.excluded_tokens = (range(64, 71),)
+    generation._context = context
+    generation._tokenizer = SimpleNamespace(end_token_ids=(1,))  # type: ignore[assignment]
+    monkeypatch.setattr(
+        generation_module, "make_generation_engine", lambda _, given, __: settings.append(given)
+    )
+    planned = plan.generation("actor")
+    assert planned is not None
+    generation._start_engine(planned)
+    assert [given.excluded_tokens for given in settings] == [(range(64, 71),)]
 
 
 class FirstTokenEngine(Engine):

@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
@@ -10,9 +11,12 @@ from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_flow.step.calls import ModelCall
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_runtime.calls.requests import CallRequest, InputBatch
+from rlhf_runtime.checkpoint import saver
+from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
-from rlhf_runtime.roles import saving
+from rlhf_runtime.roles import role_classes, saving
+from rlhf_runtime.roles.context import RoleContext
 from rlhf_runtime.workers import rank as rank_module
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.setup import RankSetup
@@ -148,6 +152,33 @@ def test_the_first_token_is_generated_where_the_trainer_may_have_left_its_device
     rank._roles["actor"] = role = Trying(trains, generates)
     rank.generate_first_token()
     assert role.asked == asked
+
+
+def test_every_role_excludes_the_tokens_that_the_policys_tokenizer_lacks(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also a role whose folder has no tokenizer."""
+    with_tokenizer, without = tmp_path / "one", tmp_path / "other"
+    for folder in (with_tokenizer, without):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"vocab_size": 71}')
+    write_tokenizer(with_tokenizer)
+    rank, built = make_rank(1, APART), dict[str, tuple[range, ...]]()
+    roles = rank._setup.plan.roles
+    contexts: dict[Any, Any] = {role.mesh: object() for role in roles if role.mesh is not None}
+    rank._contexts, rank._rank_groups = contexts, {}
+    rank._world = None  # type: ignore[assignment]
+
+    def make_role(context: RoleContext) -> SimpleNamespace:
+        built[context.role] = context.excluded_tokens
+        return SimpleNamespace(engine=None, methods={})
+
+    monkeypatch.setattr(role_classes, "make_role", make_role)
+    monkeypatch.setattr(saver, "Saver", lambda world: None)
+    folders = {role.role: without for role in roles}
+    rank.build(folders | {"actor": with_tokenizer})
+    assert built.keys() == {"actor", "critic"}
+    assert set(built.values()) == {(range(64, 71),)}
 
 
 def test_a_call_that_the_plan_does_not_have_is_refused(rank: Rank) -> None:

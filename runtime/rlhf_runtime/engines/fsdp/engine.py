@@ -53,6 +53,7 @@ class FsdpEngine(EngineBase):
         needs_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
+        excluded_tokens: tuple[range, ...] = (),
         tick: Hook = noop,
     ) -> None:
         super().__init__(parallel, tick)
@@ -66,7 +67,7 @@ class FsdpEngine(EngineBase):
             recompute=recompute,
         )
         self.module.requires_grad_(trained)
-        self._head = FsdpHead(self.module)
+        self._head = FsdpHead(self.module, excluded_tokens)
         self._supports_shared_prompts = self._probe()
         if not self._supports_shared_prompts:
             logger.info("%s computes a prompt with each of its responses", folder.name)

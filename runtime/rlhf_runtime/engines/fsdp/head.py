@@ -26,8 +26,15 @@ class FsdpHead:
 
     # Inside of the model's own forward pass, because only there FSDP has gathered the weights.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, excluded_tokens: tuple[range, ...] = ()) -> None:
+        """Replace the forward pass.
+
+        Args:
+            model: of transformers.
+            excluded_tokens: tokens of probability 0.
+        """
         self._model = model
+        self._excluded_tokens = excluded_tokens
         self._layer = model.get_output_embeddings()
         self._layer.forward = self._forward
         self._reading: HeadReading | None = None
@@ -47,9 +54,14 @@ class FsdpHead:
         if isinstance(reading, ReadValues):
             return TokenOutputs(result[:, 0].float())
         if self._needs_logits:
-            return TokenOutputs(
-                *token_log_probs(result, part.targets, reading.temperature, reading.with_entropy)
+            log_probs_and_entropies = token_log_probs(
+                result,
+                part.targets,
+                reading.temperature,
+                reading.with_entropy,
+                self._excluded_tokens,
             )
+            return TokenOutputs(*log_probs_and_entropies)
         return TokenOutputs(result[:, 0], result[:, 1] if reading.with_entropy else None)
 
     @torch.no_grad()
@@ -102,7 +114,12 @@ class FsdpHead:
             return linear(hidden, weight, bias)
         assert isinstance(self._reading, ReadLogProbs)
         log_probs, entropies = head_log_probs(
-            hidden, weight, part.targets, self._reading.temperature, self._reading.with_entropy
+            hidden,
+            weight,
+            part.targets,
+            self._reading.temperature,
+            self._reading.with_entropy,
+            excluded=self._excluded_tokens,
         )
         if entropies is None:
             return log_probs[:, None]

@@ -66,6 +66,7 @@ class MegatronEngine(EngineBase):
         needs_head: bool = False,
         trained: bool = True,
         recompute: bool = False,
+        excluded_tokens: tuple[range, ...] = (),
         sharding: ShardingOptions = ShardingOptions(),
         tick: Hook = noop,
     ) -> None:
@@ -79,6 +80,7 @@ class MegatronEngine(EngineBase):
             needs_head: True if the folder must have that head.
             trained: True if weights will change.
             recompute: True to recompute activations in the backward pass.
+            excluded_tokens: tokens of probability 0.
             sharding: sharding in addition to the mesh's axes.
             tick: called before each micro-batch, and after the last one.
 
@@ -96,6 +98,7 @@ class MegatronEngine(EngineBase):
             value_head=value_head,
             sequence_parallel=sharding.sequence_parallel,
             recompute=recompute and trained,
+            excluded_tokens=excluded_tokens,
             dtype=precision,
         )
         self._check_cut(parallel)

@@ -44,6 +44,7 @@ class MegatronHead:
         own: range | None,
         group: dist.ProcessGroup,
         sequence_parallel: bool,
+        excluded_tokens: tuple[range, ...] = (),
     ) -> None:
         """Replace the layer's forward pass.
 
@@ -52,11 +53,13 @@ class MegatronHead:
             own: this rank's part of the vocabulary. None: a scalar head, which all ranks have.
             group: the tensor ranks.
             sequence_parallel: True if inputs have only this rank's positions of the sequences.
+            excluded_tokens: tokens of probability 0.
         """
         self._layer = layer
         self._own = own
         self._group = group
         self._sequence_parallel = sequence_parallel
+        self._excluded_tokens = excluded_tokens
         self._logits = layer.forward
         layer.forward = self._forward
         self.request: HeadRequest | None = None
@@ -84,6 +87,7 @@ class MegatronHead:
             request.reading.temperature,
             request.reading.with_entropy,
             VocabularyShard(self._own, self._group) if self._group.size() > 1 else None,
+            self._excluded_tokens,
         )
         columns = [column for column in log_probs_and_entropies if column is not None]
         return torch.stack(columns, dim=1), None

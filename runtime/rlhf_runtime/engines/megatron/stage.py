@@ -49,6 +49,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         value_head: bool = False,
         sequence_parallel: bool = False,
         recompute: bool = False,
+        excluded_tokens: tuple[range, ...] = (),
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Build the stage. Collective over the mesh.
@@ -61,6 +62,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
                 products. Lengths must then be multiples of their number. No effect with one tensor
                 rank.
             recompute: True to recompute layers' activations in the backward pass.
+            excluded_tokens: tokens of probability 0 in the results of requests.
             dtype: of weights and of messages between stages.
 
         Raises:
@@ -93,7 +95,9 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         self.architecture = architecture
         self.parallel = parallel
         self.hf_config = config
-        self._head = self._make_head(value_head) if parallel.is_last_stage else None
+        self._head = (
+            self._make_head(value_head, excluded_tokens) if parallel.is_last_stage else None
+        )
         self._freeze_padding_token(config.pad_token_id)
         self._mark_cut_parameters()
         self._clear_padding()
@@ -195,7 +199,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             words, is_cut = self.embedding.word_embeddings, self.config.sequence_parallel
             UntrainedPadding(words, token, self.parallel.at.tensor, is_cut)
 
-    def _make_head(self, value_head: bool) -> MegatronHead:
+    def _make_head(self, value_head: bool, excluded_tokens: tuple[range, ...]) -> MegatronHead:
         if value_head:
             self.output_layer = ScalarLayer(self.config.hidden_size, self.config.params_dtype)
         return MegatronHead(
@@ -203,6 +207,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             None if value_head else self.own_vocabulary(),
             self.parallel.tensor_group,
             self.config.sequence_parallel,
+            excluded_tokens,
         )
 
     def _mark_cut_parameters(self) -> None:

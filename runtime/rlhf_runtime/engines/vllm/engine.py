@@ -68,6 +68,7 @@ class VllmEngine:
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a no-op
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
+        patches.exclude_tokens(self._runner.get_model(), settings.excluded_tokens)
         self._running: dict[str, _Output] = {}
         self._memory: EngineMemory = (
             HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)

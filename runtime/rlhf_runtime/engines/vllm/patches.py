@@ -65,6 +65,23 @@ def keep_process_group() -> None:
     core.cleanup_dist_env_and_memory = lambda: None
 
 
+def exclude_tokens(model: Any, excluded: Sequence[range]) -> None:
+    """Make a vLLM model compute logits of -inf for tokens, so that their probability is 0."""
+    # Not by `allowed_token_ids`: every request would list the whole vocabulary, of which vLLM's
+    # sampler for GPUs accepts 1024 tokens. Not by fewer logits either: vLLM's
+    # settings of sampling are for as many as the model's config says.
+    compute_logits = model.compute_logits
+
+    def compute_logits_without_excluded(*args: Any, **options: Any) -> torch.Tensor | None:
+        logits: torch.Tensor | None = compute_logits(*args, **options)
+        if logits is not None:  # only one rank may have them
+            for tokens in excluded:
+                logits[..., tokens.start : tokens.stop] = -torch.inf
+        return logits
+
+    model.compute_logits = compute_logits_without_excluded
+
+
 @contextmanager
 def engine_groups(groups: Groups, timeout: timedelta) -> Iterator[None]:
     """Make vLLM create these groups while an engine is built, or reuse those that it has.
