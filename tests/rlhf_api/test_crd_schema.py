@@ -171,9 +171,6 @@ def test_null_never_means_anything_else_than_a_field_left_out() -> None:
     assert [path for path, node in nodes(root_schema()) if "nullable" in node] == []
 
 
-SPLITS = ("train", "pretraining", "evaluation")
-
-
 def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
     untyped = [
         path
@@ -187,7 +184,11 @@ def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
         "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
-        *(f"spec.data.{split}.chatTemplateArguments[*]" for split in SPLITS),
+        "spec.data.train.chatTemplateArguments[*]",
+        "spec.data.train.sources[].chatTemplateArguments[*]",
+        "spec.data.pretraining.chatTemplateArguments[*]",
+        "spec.data.evaluation.chatTemplateArguments[*]",
+        "spec.data.evaluation.sources[].chatTemplateArguments[*]",
     ]
 
 

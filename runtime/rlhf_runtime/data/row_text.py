@@ -15,8 +15,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from rlhf_api.spec.data import ChatTemplate as TemplateUse
-from rlhf_api.spec.data import DataSource, PreferenceFields, is_template_variable
+from rlhf_api.spec.data import PreferenceFields
+from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
+from rlhf_api.spec.row_sources import DataSource, is_template_variable
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
@@ -28,7 +29,7 @@ from rlhf_runtime.data.row_checks import (
     last_answer,
     parse_messages,
 )
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"
@@ -48,7 +49,9 @@ class PromptWriter:
         special tokens itself.
     """
 
-    def __init__(self, source: DataSource, split: Split, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, source: DataSource, setting: SourceSetting, template: ChatTemplate | None
+    ) -> None:
         """Choose the form of prompts.
 
         Raises:
@@ -58,7 +61,7 @@ class PromptWriter:
         self._system = source.system_prompt
         self._arguments = source.chat_template_arguments
         self._arguments_field = source.chat_template_arguments_field
-        self._split = split
+        self._setting = setting
         requested = source.chat_template
         self._template = None if requested is TemplateUse.NEVER else template
         self.is_templated = self._template is not None
@@ -183,7 +186,7 @@ class PromptWriter:
             raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
 
     def _no_template(self, why: str) -> ChatTemplateUnusable:
-        setting = f"data.{self._split.value}"
+        setting = self._setting
         return ChatTemplateUnusable(
             f"{setting} needs a chat template and has none to use: {why}, got chatTemplate "
             "Never or a tokenizer without template; use a chat model's tokenizer, put "

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import rows as rows_module
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
@@ -23,7 +24,8 @@ from rlhf_runtime.data.errors import (
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
-from rlhf_runtime.data.rows import CHUNK_ROWS, Split
+from rlhf_runtime.data.rows import CHUNK_ROWS
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 
@@ -43,7 +45,7 @@ def build(
 ) -> PromptTable:
     policy = RowLimits(max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
     data = DataSource(path="rows.jsonl", **source)
-    return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
+    return build_prompt_table(rows, data, SourceSetting(Split.TRAIN), tokenizer, policy, limit)
 
 
 def test_rows_become_token_ids_texts_records_and_answers(tokenizer: TextTokenizer) -> None:
