@@ -17,11 +17,11 @@ from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import STDIN, annotate_lines, read_jobs
 
-DATA_PATH = ("data", "*", "path")
-"""A path that may be a pattern of files."""
+DATA_PATHS = (("data", "*", "path"), ("data", "*", "sources", "*", "path"))
+"""Paths that may be patterns of files."""
 PATHS = (
     ("code", "local"),
-    DATA_PATH,
+    *DATA_PATHS,
     ("models", "*", "source", "path"),
     ("rewards", "*", "model", "path"),
 )
@@ -85,7 +85,7 @@ def with_absolute_paths(job: RLHFJob, folder: Path) -> RLHFJob:
             if path.startswith("~"):
                 problems.append(_unknown_home(path, location))
             # Characters of a pattern in the folder's own name are none.
-            is_pattern = pattern == DATA_PATH and glob.has_magic(path)
+            is_pattern = pattern in DATA_PATHS and glob.has_magic(path)
             holder[key] = absolute(path, Path(glob.escape(str(folder))) if is_pattern else folder)
     if problems:
         raise ManifestError(problems)

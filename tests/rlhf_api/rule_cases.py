@@ -186,7 +186,8 @@ CREATED: dict[str, Case] = {
         ("spec.data.train.huggingFace=a/b",), "spec.data.train", "got path and huggingFace"
     ),
     "evaluation without data": Case(
-        ("spec.data.evaluation={}",), "spec.data.evaluation", "path, huggingFace, builtin is needed"
+        ("spec.data.evaluation={}",),
+        *("spec.data.evaluation", "path, huggingFace, builtin, sources is needed"),
     ),
     "a split of a file": Case(
         ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
@@ -210,6 +211,50 @@ CREATED: dict[str, Case] = {
     "a token in an address": Case(
         ("spec.code.git={url: 'https://secret@git.example.com/r.git', revision: main}",),
         *("spec.code.git.url", "remove them, and name a Secret in secretName"),
+    ),
+    "sources beside a path": Case(
+        ("spec.data.train={path: /a.jsonl, sources: [{path: /b.jsonl}]}",),
+        *("spec.data.train", "exactly one of path, huggingFace, builtin, sources is needed"),
+    ),
+    "a source of two kinds": Case(
+        ("spec.data.train={sources: [{path: /a.jsonl, builtin: SortDigits}]}",),
+        *("spec.data.train.sources[0]", "exactly one of path, huggingFace, builtin is needed"),
+    ),
+    "sources of one name": Case(
+        ("spec.data.train={sources: [{path: /a, name: a}, {path: /b}, {path: /c, name: a}]}",),
+        *("spec.data.train.sources", "several sources have the same name"),
+    ),
+    "held-out sources of one name": Case(
+        ("spec.data.evaluation={sources: [{path: /a, name: a}, {path: /b, name: a}]}",),
+        *("spec.data.evaluation.sources", "several sources have the same name"),
+    ),
+    "a number of rows beside sources": Case(
+        ("spec.data.train={sources: [{path: /a.jsonl}], maxRows: 9}",),
+        *("spec.data.train.maxRows", "set maxRows in the sources"),
+    ),
+    "a source of answers beside pairs": Case(
+        (
+            "spec.algorithm={type: DPO}",
+            "spec.data.train={sources: [{path: /a, answerField: b}], preferences: {}}",
+            "spec.rewards=[]",
+        ),
+        *("spec.data.train.sources", "answerField together with preferences"),
+    ),
+    "a source without the answers of others": Case(
+        (
+            "spec.algorithm={type: SFT}",
+            "spec.data.train={sources: [{path: /a, answerField: b}, {path: /c}]}",
+            "spec.rewards=[]",
+        ),
+        *("spec.data.train.answerField", "the algorithm takes reference answers"),
+    ),
+    "prompt fields of sources whose pairs are saved": Case(
+        (
+            "spec.algorithm={type: OnlineDPO, onlineDPO: {savePairs: true}}",
+            "spec.data.train={sources: [{path: /a, promptField: b}]}",
+            "spec.rollout.samplesPerPrompt=2",
+        ),
+        *("spec.data.train.sources", "saved pairs take the prompt from one column"),
     ),
     "a split of a builtin task": Case(
         ("spec.data.train={builtin: SortDigits, split: test}",),
@@ -351,6 +396,20 @@ CREATED: dict[str, Case] = {
     "a chat template for whole texts": Case(
         (f"{TEXTS}{{path: /t, textField: body, chatTemplate: Always}}",),
         *("spec.data.pretraining.chatTemplate", "or name answers to prompts by answerField"),
+    ),
+    "arguments of a chat template for whole texts": Case(
+        (f"{TEXTS}{{path: /t, textField: body, chatTemplateArgumentsField: variables}}",),
+        *("spec.data.pretraining.chatTemplateArgumentsField", "together with textField"),
+    ),
+    "arguments of a chat template that is not used": Case(
+        (
+            "spec.data.train.chatTemplate=Never",
+            "spec.data.train.chatTemplateArgumentsField=variables",
+        ),
+        *(
+            "spec.data.train.chatTemplateArgumentsField",
+            "arguments of a chat template that is not used",
+        ),
     ),
     "texts of a builtin task": Case(
         (f"{TEXTS}{{builtin: SortDigits, textField: body}}",),
@@ -689,6 +748,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout.parallelism.tensor=3",
     ),
     "one sample for ppo": ("spec.rollout.samplesPerPrompt=1",),
+    "several sources": (
+        "spec.data.train={sources: [{path: /a, weight: 3, name: a}, {huggingFace: b/c}, "
+        "{builtin: SortDigits, maxRows: 4}]}",
+        "spec.data.evaluation={sources: [{path: /d, name: a}, {huggingFace: b/c}]}",
+    ),
+    "answers of all sources": (
+        "spec.algorithm={type: SFT}",
+        "spec.data.train={sources: [{path: /a, answerField: b}, {builtin: SortDigits}]}",
+        "spec.rewards=[]",
+    ),
     "a split of a saved dataset": ("spec.data.train={path: /d, split: dev}",),
     "a dataset's part": ("spec.data.train={huggingFace: a/b, split: train, configuration: main}",),
     "a model's revision": ("spec.models.actor.source={huggingFace: a/b, revision: main}",),

@@ -90,7 +90,8 @@ def unbounded(node: Any, path: str) -> Iterator[str]:
     is_model = node.get("type") == "object" and "properties" in node
     if bound and not closed and not is_model and bound not in node:
         yield f"{path}: no {bound}"
-    if node.get("type") == "integer" and not closed and path.count("parameters") == 0:
+    is_user_value = "parameters" in path or "chatTemplateArguments" in path
+    if node.get("type") == "integer" and not closed and not is_user_value:
         for side in ("minimum", "maximum"):
             if side not in node and f"exclusive{side.capitalize()}" not in node:
                 yield f"{path}: no {side}"

@@ -184,6 +184,11 @@ def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
         "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
+        "spec.data.train.chatTemplateArguments[*]",
+        "spec.data.train.sources[].chatTemplateArguments[*]",
+        "spec.data.pretraining.chatTemplateArguments[*]",
+        "spec.data.evaluation.chatTemplateArguments[*]",
+        "spec.data.evaluation.sources[].chatTemplateArguments[*]",
     ]
 
 

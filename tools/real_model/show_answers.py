@@ -23,7 +23,7 @@ from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.data.load import PROMPTS_ONLY, load_table
 from rlhf_runtime.data.prompt_table import PromptTable
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
@@ -65,7 +65,8 @@ def held_out(job: RLHFJob, tokenizer: TextTokenizer) -> PromptTable:
     """Read the rows that the run evaluates on."""
     source = job.spec.data.evaluation
     assert source is not None, "the run's manifest has no data.evaluation"
-    return load_table(job.spec, Split.EVALUATION, source, tokenizer, PROMPTS_ONLY)
+    setting = SourceSetting(Split.EVALUATION)
+    return load_table(job.spec, setting, source, tokenizer, PROMPTS_ONLY)
 
 
 def answers(

@@ -30,7 +30,11 @@ _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 
 _IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
 _ROLES = cel_map({kind.value: texts(settings.roles) for kind, settings in SETTINGS.items()})
-_ANSWERS = "has(self.data.train.answerField) || has(self.data.train.builtin)"
+_ANSWERS = (
+    "has(self.data.train.answerField) || has(self.data.train.builtin) || "
+    "has(self.data.train.sources) && "
+    "self.data.train.sources.all(source, has(source.answerField) || has(source.builtin))"
+)
 _SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"
 
@@ -86,9 +90,17 @@ def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _has_answers(spec: RLHFJobSpec) -> list[Violation]:
-    data = spec.data.train
-    has_answers = data.answer_field is not None or data.builtin is not None
+    has_answers = spec.data.train.has_answers
     return violation_if(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
+
+
+def _saved_pairs_have_one_prompt_field(spec: RLHFJobSpec) -> Iterator[Violation]:
+    settings = spec.algorithm.online_dpo
+    if settings is not None and settings.save_pairs:
+        for index, source in enumerate(spec.data.train.sources or ()):
+            if source.prompt_field is not None:
+                path = ("data", "train", "sources", index, "promptField")
+                yield Violation(source.prompt_field, path)
 
 
 def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Violation]:
@@ -168,6 +180,15 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         "algorithm",
         field=".data.train.answerField",
         check=_has_answers,
+    ),
+    Rule(
+        holds="!has(self.algorithm.onlineDPO) || !self.algorithm.onlineDPO.savePairs || "
+        "!has(self.data.train.sources) || "
+        "!self.data.train.sources.exists(source, has(source.promptField))",
+        what="saved pairs take the prompt from one column of all sources",
+        do="set promptField beside sources, and give the columns of all sources that name",
+        field=".data.train.sources",
+        check=_saved_pairs_have_one_prompt_field,
     ),
     Rule(
         holds=f"self.algorithm.type != {text(AlgorithmType.SAFE_RLHF)} || self.rewards.size() == 0 "

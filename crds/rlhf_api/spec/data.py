@@ -1,7 +1,8 @@
-"""Data of a job: sources of rows, and their conversion to prompts and answers."""
+"""Data of a job: rows to train on and to evaluate on, and the reaction to unusable ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -9,27 +10,14 @@ from pydantic import Field
 from pydantic.alias_generators import to_snake
 
 from rlhf_api.base import Contract, Count, Text
-from rlhf_api.exclusive_fields import Alternatives
-from rlhf_api.rules import Rule, violation_if
-
-
-class BuiltinData(StrEnum):
-    """Generated tasks."""
-
-    SORT_DIGITS = "SortDigits"
-    """Sort six random digits: the answer to `402991=` is `012499`. Training and evaluation data
-    never overlap."""
-
-
-class ChatTemplate(StrEnum):
-    """Use of the tokenizer's chat template for prompts."""
-
-    AUTO = "Auto"
-    """Use it if the prompt field contains messages, or the tokenizer has a chat template."""
-    ALWAYS = "Always"
-    """Use it; a text becomes one user message."""
-    NEVER = "Never"
-    """Do not use it; the prompt field contains the text that the model continues."""
+from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.spec.row_sources import (
+    ChatTemplate,
+    DataSource,
+    MixedData,
+    NamedSource,
+    WeightedSource,
+)
 
 
 class OnInvalidRow(StrEnum):
@@ -63,68 +51,7 @@ def _exclusive_with_text_field(name: str) -> Rule:
     )
 
 
-_FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
 _HAS_PROMPTS = "has(self.answerField) || has(self.builtin)"
-
-
-class DataSource(Alternatives):
-    """Rows with prompts: exactly one of path, huggingFace, builtin."""
-
-    alternatives: ClassVar = ("path", "hugging_face", "builtin")
-
-    path: Text | None = None
-    """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
-    all files that match, sorted by name, are read one after the other. Or a folder that
-    Dataset.save_to_disk of Hugging Face's datasets wrote. For `rlhf run` relative to the manifest's
-    folder."""
-    hugging_face: Text | None = None
-    """A Hugging Face dataset id, such as openai/gsm8k."""
-    builtin: BuiltinData | None = None
-    """A generated task."""
-    configuration: Text | None = None
-    """Configuration of a Hugging Face dataset, such as main. Default: its only one."""
-    split: Text | None = None
-    """Split of a Hugging Face dataset, or of a folder with several. Default: train; for evaluation
-    test."""
-    prompt_field: Text = "prompt"
-    """Column with the prompt: a text, or a list of {role, content} messages. a.b is the entry b of
-    the map a."""
-    answer_field: Text | None = None
-    """Column with the reference answer, the target of a warm start and of steps that train on
-    answers: a text, a number, a list of these, or one message of the assistant. The column of
-    promptField: the last message of its conversation. Default: answer, but only for a warm start
-    and builtin data."""
-    system_prompt: Annotated[str, Field(max_length=16384)] | None = None
-    """System message before every prompt. Default: none."""
-    chat_template: ChatTemplate = ChatTemplate.AUTO
-    """Use of the tokenizer's chat template for prompts."""
-    max_rows: Count | None = None
-    """Number of rows to use, from the first. Default: all."""
-
-    validations: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            holds="!has(self.configuration) || has(self.huggingFace)",
-            what="configuration is for huggingFace data only",
-            do="remove it",
-            field=".configuration",
-            check=lambda self: violation_if(
-                self.configuration is not None and self.hugging_face is None, self.configuration
-            ),
-        ),
-        Rule(
-            holds="!has(self.split) || has(self.huggingFace) || has(self.path) && "
-            f"!{list(_FILE_SUFFIXES)}.exists(suffix, self.path.endsWith(suffix))",
-            what="split is for huggingFace data, and for folders of Dataset.save_to_disk",
-            do="remove it",
-            field=".split",
-            check=lambda self: violation_if(
-                self.split is not None
-                and self.hugging_face is None
-                and (self.path is None or self.path.endswith(_FILE_SUFFIXES)),
-                self.split,
-            ),
-        ),
-    )
 
 
 class PreferenceFields(Contract):
@@ -137,16 +64,19 @@ class PreferenceFields(Contract):
     """Column with the rejected response."""
 
 
-class TrainingData(DataSource):
+class TrainingData(MixedData):
     """Rows to train on: prompts, prompts with answers, or prompts with pairs of responses."""
 
+    sources: Annotated[tuple[WeightedSource, ...], Field(min_length=1, max_length=16)] | None = None
+    """Several sources, of which every step takes prompts by their weights. Each has an order and
+    epochs of its own."""
     preferences: PreferenceFields | None = None
     """Columns of preference pairs: every row is a prompt with a chosen and a rejected response.
     `{}` uses the default column names, which builtin data also have. Default: rows are not
     pairs."""
 
     validations: ClassVar = (
-        *DataSource.validations,
+        *MixedData.validations,
         Rule(
             holds="!has(self.preferences) || !has(self.answerField)",
             what="answerField together with preferences, whose responses are the answers",
@@ -156,12 +86,34 @@ class TrainingData(DataSource):
                 self.preferences is not None and self.answer_field is not None, self.answer_field
             ),
         ),
+        Rule(
+            holds="!has(self.preferences) || !has(self.sources) || "
+            "!self.sources.exists(source, has(source.answerField))",
+            what="answerField together with preferences, whose responses are the answers",
+            do="remove one of them",
+            field=".sources",
+            check=lambda self: _answers_beside_pairs(self),
+        ),
     )
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Weight of each source; empty if there are no several."""
+        return tuple(source.weight for source in self.sources or ())
 
-class EvaluationData(DataSource):
+
+def _answers_beside_pairs(data: TrainingData) -> Iterator[Violation]:
+    for index, source in enumerate(data.sources or ()):
+        if data.preferences is not None and source.answer_field is not None:
+            yield Violation(source.answer_field, ("sources", index, "answerField"))
+
+
+class EvaluationData(MixedData):
     """Evaluation prompts, and the sampling of their responses."""
 
+    sources: Annotated[tuple[NamedSource, ...], Field(min_length=1, max_length=16)] | None = None
+    """Several sets of prompts, all of which are answered. Each has metrics of its own,
+    evaluation/<source>/<metric>, beside those over all prompts together."""
     samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
     """Responses per prompt."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
@@ -173,7 +125,7 @@ class EvaluationData(DataSource):
     """Lowest score of a response that passes."""
 
     validations: ClassVar[tuple[Rule, ...]] = (
-        *DataSource.validations,
+        *MixedData.validations,
         Rule(
             holds="self.passAtK.all(k, k <= self.samplesPerPrompt)",
             what="pass@k of more responses than there are",
@@ -202,6 +154,7 @@ class PretrainingData(DataSource):
     validations: ClassVar = (
         *DataSource.validations,
         _exclusive_with_text_field("answerField"),
+        _exclusive_with_text_field("chatTemplateArgumentsField"),
         _exclusive_with_text_field("builtin"),
         Rule(
             holds=f"!has(self.systemPrompt) || {_HAS_PROMPTS}",
@@ -255,7 +208,8 @@ class DataSpec(Contract):
     """Additional rows that the algorithm trains on, such as Safe-RLHF's ptx loss. A step gets them
     by flow.pretraining(). Default: none."""
     evaluation: EvaluationData | None = None
-    """Evaluation prompts. Default: none; a builtin task has its own if the job scores responses."""
+    """Evaluation prompts. Default: none; a builtin task as the only source has its own if the job
+    scores responses."""
     shuffle: bool = True
     """If true, every epoch has a new order, derived from schedule.seed."""
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL

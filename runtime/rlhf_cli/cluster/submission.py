@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from rlhf_api.problems import Problem
-from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.row_sources import DataSource, MixedData
 from rlhf_cli.cluster.connect import CALLER
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.watching import LineDisplay, display, wait_for_end
@@ -131,6 +131,10 @@ def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
     for name, source in sources.items():
         if source is not None and source.path is not None:
             yield f"spec.data.{name}.path", source.path
+        several = source.sources if isinstance(source, MixedData) else None
+        for index, one in enumerate(several or ()):
+            if one.path is not None:
+                yield f"spec.data.{name}.sources[{index}].path", one.path
     for role, model in job.spec.models.items():
         if model.source.path is not None:
             yield f"spec.models.{role}.source.path", model.source.path

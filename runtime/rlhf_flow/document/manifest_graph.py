@@ -38,8 +38,7 @@ def data_columns(job: RLHFJob) -> frozenset[str]:
     data = job.spec.data.train
     if data.preferences is not None:
         return PAIR_COLUMNS
-    has_answers = data.answer_field is not None or data.builtin is not None
-    return ANSWER_COLUMNS if has_answers else PROMPT_COLUMNS
+    return ANSWER_COLUMNS if data.has_answers else PROMPT_COLUMNS
 
 
 def pretraining_rows(job: RLHFJob) -> RowCount | None:

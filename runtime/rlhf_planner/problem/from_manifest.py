@@ -138,7 +138,7 @@ def _workload(job: RLHFJob) -> Workload:
         prompts_per_step=schedule.prompts_per_step,
         warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
         pretraining_rows=job.spec.pretraining_rows_per_step or 0,
-        evaluation_prompts=None if evaluation is None else evaluation.max_rows,
+        evaluation_prompts=None if evaluation is None else evaluation.most_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
         # Without an expectation in the manifest, half of the limit.

@@ -240,7 +240,9 @@ class JobRun:
 
     def _evaluation_metrics(self, done: PassResult) -> dict[str, float]:
         roles = self._rewards[GraphName.EVALUATION]
-        return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured)
+        data = self._spec.data.evaluation
+        sources = () if data is None else data.source_names
+        return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured, sources)
 
     def _record_first_generation(self, done: PassResult) -> None:
         """Record the first generation as part of the start-up."""
@@ -293,14 +295,18 @@ def evaluation_metrics(
     roles: Sequence[str],
     rewards: Sequence[RewardSpec],
     measured: Mapping[str, str],
+    sources: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return the evaluation metrics, with those that verifiers declare to measure.
+
+    All are over all responses, those of a source over its own.
 
     Args:
         done: the evaluation.
         roles: roles that score; one of them stands for the job.
         rewards: of the job.
         measured: metrics by the reward's name.
+        sources: names of several sources of evaluation prompts.
     """
     shown = {EVALUATION_LENGTH: "response/length_mean"}
     if headline := _headline(roles):
@@ -308,12 +314,19 @@ def evaluation_metrics(
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
         shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
-    metrics = {name: done.metrics[source] for name, source in shown.items()}
-    for reward in rewards:
-        name = f"{reward.role}/{reward.name}"  # missing where the verifier scored nothing
-        if reward.name in measured and name in done.metrics:
-            metrics[f"evaluation/{measured[reward.name]}"] = done.metrics[name]
-    return metrics
+    metrics = {name: done.metrics[metric] for name, metric in shown.items()}
+    # Missing where verifiers scored nothing, or where models add to the reward.
+    optional: dict[str, str] = {}
+    for part in ("", *(f"{source}/" for source in sources)):
+        for reward in rewards:
+            if reward.name in measured:
+                name = f"evaluation/{part}{measured[reward.name]}"
+                optional[name] = f"{reward.role}/{part}{reward.name}"
+        if headline and part:
+            optional[f"evaluation/{part}reward_mean"] = headline.replace("/", f"/{part}")
+    return metrics | {
+        name: done.metrics[metric] for name, metric in optional.items() if metric in done.metrics
+    }
 
 
 def _headline(rewards: Sequence[str]) -> str | None:

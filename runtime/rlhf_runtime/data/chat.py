@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -65,16 +66,25 @@ class ChatTemplate:
             ) from error
         self._special_tokens = dict(special_tokens)
 
-    def render(self, messages: Sequence[Message], is_answered: bool = False) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        is_answered: bool = False,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """Render a conversation up to where the assistant's answer begins.
 
-        is_answered: whether the last message is the answer; the text then ends after it.
+        Args:
+            messages: of the conversation.
+            is_answered: whether the last message is the answer; the text then ends after it.
+            arguments: further variables of the template.
 
         Raises:
             TemplateRefusal: the template raised an error for these messages.
         """
         try:
             return self._template.render(
+                **arguments,
                 messages=list(messages),
                 tools=None,
                 documents=None,

@@ -7,6 +7,7 @@ import os.path
 from pathlib import Path
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable
+from rlhf_runtime.data.source_setting import field_location
 from rlhf_runtime.unreadable_files import unreadable_as
 
 PARQUET = ".parquet"
@@ -42,7 +43,7 @@ def find_files(path: str, setting: str) -> list[Path]:
             f"{setting} matches no file: got {path} (nothing there{folders}), allowed a pattern of "
             ".parquet, .jsonl or .json files that the workers can read; correct the pattern or "
             "mount the volume that holds them"
-        ).at("spec", *setting.split("."))
+        ).at(*field_location(setting))
     return files
 
 
@@ -55,10 +56,10 @@ def _find_file(file: Path, path: str, setting: str) -> Path:
             f"{setting} is not a file: got {path} ({kind}), allowed a .parquet, .jsonl or .json "
             "file, or a folder of Dataset.save_to_disk, that the workers can read; correct the "
             "path or mount the volume that holds it"
-        ).at("spec", *setting.split("."))
+        ).at(*field_location(setting))
     if file.suffix not in SUFFIXES:
         raise DataUnreadable(
             f"{setting} has an unknown kind: got {file.name}, allowed names ending in "
             f"{', '.join(SUFFIXES)}; convert the file or rename it"
-        ).at("spec", *setting.split("."))
+        ).at(*field_location(setting))
     return file

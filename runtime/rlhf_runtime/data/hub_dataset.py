@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 from datasets.exceptions import DatasetNotFoundError, DatasetsError
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataError, DataNotFound, DataUnreadable
 
 

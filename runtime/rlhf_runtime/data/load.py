@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rlhf_api.error_collector import ErrorCollector
+from rlhf_api.error_collector import ErrorCollector, raise_together
 from rlhf_api.plan import GraphInputs, GraphName
-from rlhf_api.spec.data import DataSource, DataSpec, EvaluationData
+from rlhf_api.spec.data import DataSpec, EvaluationData, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.row_sources import DataSource, MixedData
 from rlhf_flow.step.columns import RESPONSE_TOKENS
+from rlhf_runtime.data.errors import DatasetTooSmall
+from rlhf_runtime.data.mixture import Mixture
 from rlhf_runtime.data.named_columns import require_columns_of_path
-from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.rows import Split, read_rows
+from rlhf_runtime.data.rows import read_rows, single_sources
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 
@@ -70,10 +74,14 @@ def load_prompts(
     gathered = ErrorCollector()
     tables: dict[Split, PromptTable] = {}
     for split, source in sources_in_use(spec, use).items():
-        with gathered.check():
-            table = load_table(spec, split, source, tokenizer, use)
-            tables[split] = table
-            check_rows(spec, table, use)
+        parts = []
+        for setting, part in single_sources(split, source):
+            with gathered.check():
+                parts.append(load_table(spec, setting, part, tokenizer, use))
+        if len(parts) == len(single_sources(split, source)):
+            tables[split] = join_tables(parts, source_names(source))
+            with gathered.check():
+                check_rows(spec, tables[split], use)
     gathered.raise_all()
     others = (tables.get(split) for split in (Split.PRETRAINING, Split.EVALUATION))
     return JobPrompts(tables[Split.TRAIN], *others)
@@ -92,7 +100,7 @@ def sources_in_use(spec: RLHFJobSpec, use: DataUse) -> Mapping[Split, DataSource
 
 def load_table(
     spec: RLHFJobSpec,
-    split: Split,
+    setting: SourceSetting,
     source: DataSource,
     tokenizer: TextTokenizer,
     use: DataUse,
@@ -102,8 +110,8 @@ def load_table(
 
     Args:
         spec: of the job.
-        split: the source's role in the job.
-        source: of the rows.
+        setting: the manifest's field of the source.
+        source: of the rows, a single one.
         tokenizer: the policy's.
         use: of the data.
         limit: selects the first batches of rows. Default: all.
@@ -117,16 +125,16 @@ def load_table(
     trains_on_answers = {Split.TRAIN: use.trains_on_answers, Split.PRETRAINING: True}
     policy = RowLimits(
         rollout.max_prompt_tokens,
-        rollout.max_response_tokens if trains_on_answers.get(split) else None,
+        rollout.max_response_tokens if trains_on_answers.get(setting.split) else None,
         spec.data.on_invalid_row,
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
-    require_columns_of_path(source, split)
+    require_columns_of_path(source, setting)
     # Rows are read lazily, while the table is built: a file may be larger than memory.
     names = RowNames()
-    rows = read_rows(source, split, spec.schedule.seed, names)
-    return build_prompt_table(rows, source, split, tokenizer, policy, limit, names)
+    rows = read_rows(source, setting, spec.schedule.seed, names)
+    return build_prompt_table(rows, source, setting, tokenizer, policy, limit, names)
 
 
 def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
@@ -145,11 +153,37 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
     gathered = ErrorCollector()
     for count, setting, batches in _rows_needed(spec, table.split, use):
         with gathered.check():
-            table.require_rows(count, setting, batches)
+            if table.split is Split.TRAIN and table.sources:
+                _check_shares(spec.data.train, table, count * batches, setting)
+            else:
+                table.require_rows(count, setting, batches)
     if table.split is Split.TRAIN and spec.schedule.warm_start is not None:
         with gathered.check():
             table.require_answers()
     gathered.raise_all()
+
+
+def _check_shares(data: TrainingData, table: PromptTable, count: int, setting: str) -> None:
+    """Check that each source has enough rows for its share of a step.
+
+    Raises:
+        DatasetTooSmall: one has fewer.
+        SeveralErrors: several have.
+    """
+    largest = Mixture(data.weights, count).largest.tolist()
+    raise_together(
+        [
+            DatasetTooSmall(
+                f"data.train.sources[{index}] ({name}) has fewer rows than a step takes of it: got "
+                f"{size} usable rows, allowed at least {share}, its share of {setting} = {count}; "
+                f"add rows, lower its weight, or lower {setting}"
+            ).at(*SourceSetting(Split.TRAIN, index).location("weight"))
+            for index, (name, size, share) in enumerate(
+                zip(table.sources, table.sizes, largest, strict=True)
+            )
+            if size < share
+        ]
+    )
 
 
 def rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> int:
@@ -175,6 +209,11 @@ def _rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> Iterable[tupl
         is_set = spec.data.pretraining.rows_per_step is not None
         setting = "data.pretraining.rowsPerStep" if is_set else "schedule.promptsPerStep"
         yield count, setting, 1
+
+
+def source_names(source: DataSource) -> tuple[str, ...]:
+    """Return the names of several sources; empty for a single one."""
+    return source.source_names if isinstance(source, MixedData) else ()
 
 
 def evaluation_source(data: DataSpec) -> EvaluationData | None:

@@ -6,26 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_api.error_collector import raise_together
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import MissingField
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import Row, columns_of
-from rlhf_runtime.data.rows import (
-    CHUNK_ROWS,
-    Split,
-    find_folder,
-    path_setting,
-    preference_fields,
-    text_field,
-)
+from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, preference_fields, text_field
 from rlhf_runtime.data.saved_dataset import media_columns
+from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.row_values import has_field
 
 # Maximum of files that a message names; of the others it gives the number.
 MAX_NAMED_FILES = 3
 
 
-def require_columns(chunk: list[Row], source: DataSource, split: Split) -> None:
+def require_columns(chunk: list[Row], source: DataSource, setting: SourceSetting) -> None:
     """Refuse columns that no row of a chunk has: the manifest names the wrong ones.
 
     Raises:
@@ -36,16 +30,16 @@ def require_columns(chunk: list[Row], source: DataSource, split: Split) -> None:
     raise_together(
         [
             MissingField(
-                f"data.{split.value}.{setting} names a column that does not exist: got {name}, "
-                f"allowed {', '.join(columns) or 'none'}; correct data.{split.value}.{setting}"
-            ).at("spec", "data", split.value, *setting.split("."))
-            for setting, name in _named_columns(source).items()
+                f"{setting}.{field} names a column that does not exist: got {name}, "
+                f"allowed {', '.join(columns) or 'none'}; correct {setting}.{field}"
+            ).at(*setting.location(*field.split(".")))
+            for field, name in _named_columns(source).items()
             if not any(has_field(row, name) for row in chunk)
         ]
     )
 
 
-def require_columns_of_path(source: DataSource, split: Split) -> None:
+def require_columns_of_path(source: DataSource, setting: SourceSetting) -> None:
     """Check the columns of files, or of a saved dataset, before rows are read.
 
     Raises:
@@ -53,38 +47,37 @@ def require_columns_of_path(source: DataSource, split: Split) -> None:
         MissingField: some files of several lack a column, or it has no texts.
         SeveralErrors: several of these.
     """
-    if (folder := find_folder(source, split)) is not None:
-        _refuse_media(source, split, folder)
+    if (folder := find_folder(source, setting)) is not None:
+        _refuse_media(source, setting, folder)
     # With maxRows the last files may be of no use.
     elif source.path is not None and source.max_rows is None:
-        _require_same_columns(source, source.path, split)
+        _require_same_columns(source, source.path, setting)
 
 
-def _refuse_media(source: DataSource, split: Split, folder: Path) -> None:
+def _refuse_media(source: DataSource, setting: SourceSetting, folder: Path) -> None:
     """Refuse columns of images and other files, which are no part of rows."""
-    media = media_columns(folder, f"data.{split.value}")
+    media = media_columns(folder, str(setting))
     raise_together(
         [
             MissingField(
-                f"data.{split.value}.{field} names a column of type {media[name]}: got {name} of "
+                f"{setting}.{field} names a column of type {media[name]}: got {name} of "
                 f"{folder}, allowed texts, numbers and lists of messages; name another column"
-            ).at("spec", "data", split.value, *field.split("."))
+            ).at(*setting.location(*field.split(".")))
             for field, name in _named_columns(source).items()
             if name in media
         ]
     )
 
 
-def _require_same_columns(source: DataSource, path: str, split: Split) -> None:
+def _require_same_columns(source: DataSource, path: str, setting: SourceSetting) -> None:
     """Refuse columns that some files of a source have and others lack.
 
     Columns that the manifest does not name may differ.
     """
-    setting = path_setting(split)
-    files = find_files(path, setting)
+    files = find_files(path, f"{setting}.path")
     if len(files) == 1:
         return
-    columns = {file: columns_of(file, setting, CHUNK_ROWS) for file in files}
+    columns = {file: columns_of(file, f"{setting}.path", CHUNK_ROWS) for file in files}
     errors = []
     for field, name in _named_columns(source).items():
         without = [file for file, names in columns.items() if not _has_column(names, name)]
@@ -93,13 +86,13 @@ def _require_same_columns(source: DataSource, path: str, split: Split) -> None:
             having = next(file for file in files if file not in without)
             errors.append(
                 MissingField(
-                    f"data.{split.value}.{field} names a column that not all files of "
+                    f"{setting}.{field} names a column that not all files of "
                     f"{path} have: got {name}, which {having} has and "
                     f"{_first_few(without)} lacks (columns: "
                     f"{', '.join(columns[without[0]]) or 'none'}), allowed a column of all files; "
                     "write these files with the same columns, or name others by "
-                    f"{setting}"
-                ).at("spec", "data", split.value, *field.split("."))
+                    f"{setting}.path"
+                ).at(*setting.location(*field.split(".")))
             )
     raise_together(errors)
 
@@ -110,13 +103,16 @@ def _named_columns(source: DataSource) -> dict[str, str]:
     texts, preferences = text_field(source), preference_fields(source)
     if texts is not None:
         return {"textField": texts}
+    columns = {
+        "answerField": source.answer_field,
+        "chatTemplateArgumentsField": source.chat_template_arguments_field,
+    }
     if preferences is not None:
-        return {
-            "preferences.chosenField": preferences.chosen_field,
-            "preferences.rejectedField": preferences.rejected_field,
-        }
-    answers = {} if source.answer_field is None else {"answerField": source.answer_field}
-    return {"promptField": source.prompt_field, **answers}
+        columns["preferences.chosenField"] = preferences.chosen_field
+        columns["preferences.rejectedField"] = preferences.rejected_field
+    else:
+        columns = {"promptField": source.prompt_field, **columns}
+    return {setting: name for setting, name in columns.items() if name is not None}
 
 
 def _has_column(columns: Sequence[str], name: str) -> bool:

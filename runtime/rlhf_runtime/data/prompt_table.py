@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_runtime.data.errors import DatasetTooSmall, MissingAnswer
-from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.rows import Split
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.data.row_names import JointRowNames, RowNames, joint_row, source_and_row
+from rlhf_runtime.data.source_setting import Split
+from rlhf_runtime.dataplane.columns import Column, concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,15 @@ class PromptTable:
         token, a packed int32 column; empty for a row without an answer. For pretraining texts all
         tokens but the first.
     rejected: token ids of each pair's rejected response; None if the source has no pairs.
-    source_rows: int64, the row's number in the source, counted from 0.
+    source_rows: int64, the row's number in the source, counted from 0; of several sources its
+        `joint_row`.
     rows_read: rows of the source, including unusable ones.
     rows_invalid: rows skipped by onInvalidRow: Skip.
     rows_too_long: rows skipped by onLongPrompt: Skip.
     rows_cut: pretraining texts that were truncated.
     row_names: of the source's rows, for messages.
+    sources: names of several sources, whose rows follow each other; empty for a single one.
+    sizes: rows of each of these.
     """
 
     split: Split
@@ -48,6 +52,8 @@ class PromptTable:
     rows_too_long: int
     rows_cut: int = 0
     row_names: RowNames = field(default_factory=RowNames)
+    sources: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Number of usable rows."""
@@ -57,6 +63,12 @@ class PromptTable:
         """Return the source's row of a prompt."""
         record: dict[str, Any] = json.loads(self.records[index])
         return record
+
+    def source_name(self, index: int) -> str | None:
+        """Return the name of a prompt's source; None for a single one."""
+        if not self.sources:
+            return None
+        return self.sources[source_and_row(int(self.source_rows[index]))[0]]
 
     def row_name(self, index: int) -> str:
         """Return the name of a prompt's row for messages."""
@@ -106,3 +118,34 @@ class PromptTable:
                 f"{self.row_name(missing[0])}, allowed a text or a number; set "
                 f"data.{self.split.value}.answerField, or remove schedule.warmStart"
             )
+
+
+def join_tables(tables: Sequence[PromptTable], names: Sequence[str]) -> PromptTable:
+    """Join the tables of several sources: their rows follow each other.
+
+    Args:
+        tables: of a split, one for each source.
+        names: of the sources; empty for a single one.
+    """
+    if not names:
+        (table,) = tables
+        return table
+    rejected = [table.rejected for table in tables if table.rejected is not None]
+    return PromptTable(
+        split=tables[0].split,
+        prompts=concatenate([table.prompts for table in tables]),
+        texts=tuple(text for table in tables for text in table.texts),
+        records=tuple(record for table in tables for record in table.records),
+        answers=concatenate([table.answers for table in tables]),
+        rejected=concatenate(rejected) if rejected else None,
+        source_rows=np.concatenate(
+            [joint_row(number, 0) + table.source_rows for number, table in enumerate(tables)]
+        ),
+        rows_read=sum(table.rows_read for table in tables),
+        rows_invalid=sum(table.rows_invalid for table in tables),
+        rows_too_long=sum(table.rows_too_long for table in tables),
+        rows_cut=sum(table.rows_cut for table in tables),
+        row_names=JointRowNames([table.row_names for table in tables], names),
+        sources=tuple(names),
+        sizes=tuple(map(len, tables)),
+    )

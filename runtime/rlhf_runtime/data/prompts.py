@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.named_columns import require_columns
 from rlhf_runtime.data.prompt_table import PromptTable
@@ -23,12 +23,12 @@ from rlhf_runtime.data.row_text import (
     record_json,
 )
 from rlhf_runtime.data.rows import (
-    Split,
     preference_fields,
     row_batches,
     row_chunks,
     text_field,
 )
+from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
@@ -66,7 +66,7 @@ class _Collected:
 def build_prompt_table(
     rows: Iterable[Row],
     source: DataSource,
-    split: Split,
+    setting: SourceSetting,
     tokenizer: TextTokenizer,
     row_limits: RowLimits,
     limit: BatchLimit = iter,
@@ -86,9 +86,9 @@ def build_prompt_table(
         ChatTemplateUnusable: a template is needed and there is none.
         SeveralErrors: several of these.
     """
-    writer = PromptWriter(source, split, tokenizer.chat_template)
+    writer = PromptWriter(source, setting, tokenizer.chat_template)
     collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
-    for batch in limit(_batches(rows, source, split)):
+    for batch in limit(_batches(rows, source, setting)):
         ends = tokenizer.end_texts() if row_limits.max_answer_tokens is not None else []
         candidates = _read_candidates(batch, source, writer, ends, collected)
         if text_field(source) is None:
@@ -100,10 +100,10 @@ def build_prompt_table(
     counts = RowCounts(
         collected.rows_read, len(collected.rows), collected.invalid, collected.too_long
     )
-    raise_row_errors(counts, source, split, row_limits, names)
+    raise_row_errors(counts, source, setting, row_limits, names)
     answers, *others = map(concatenate, collected.answers)
     return PromptTable(
-        split=split,
+        split=setting.split,
         prompts=concatenate(collected.prompts),
         texts=tuple(row.text for row in collected.rows),
         records=tuple(row.record for row in collected.rows),
@@ -118,10 +118,12 @@ def build_prompt_table(
     )
 
 
-def _batches(rows: Iterable[Row], source: DataSource, split: Split) -> Iterator[list[Row]]:
+def _batches(
+    rows: Iterable[Row], source: DataSource, setting: SourceSetting
+) -> Iterator[list[Row]]:
     """Yield rows that are tokenized together, from chunks whose columns were checked."""
     for chunk in row_chunks(rows):
-        require_columns(chunk, source, split)
+        require_columns(chunk, source, setting)
         yield from row_batches(chunk)
 
 
@@ -142,10 +144,13 @@ def _read_candidates(
                 candidates.append(_Candidate(source_row, text, "{}", ()))
                 continue
             prompt, answers = _read(row, source)
-            text = writer.write(prompt)
+            arguments = writer.arguments(row)
+            text = writer.write(prompt, arguments)
             closed: tuple[str, ...] = ()
             if writer.is_templated and ends:
-                closed = tuple(writer.write_closed(prompt, answer, ends) for answer in answers)
+                closed = tuple(
+                    writer.write_closed(prompt, answer, ends, arguments) for answer in answers
+                )
             candidates.append(_Candidate(source_row, text, record_json(row), answers, closed))
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))

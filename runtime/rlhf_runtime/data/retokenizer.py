@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardTokenizer
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import ChatTemplateUnusable
-from rlhf_runtime.data.load import evaluation_source
+from rlhf_runtime.data.load import evaluation_source, source_names
 from rlhf_runtime.data.row_checks import RowProblem
 from rlhf_runtime.data.row_text import PromptWriter, prompt_and_answer
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.rows import single_sources
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.dataplane.columns import Column, concatenate, pack
 
 
 class Sequences(NamedTuple):
@@ -38,13 +39,15 @@ class Retokenizer:
     one it ends with the end token if the response ended by itself.
     """
 
-    def __init__(self, role: str, source: DataSource, split: Split, tokenizer: TextTokenizer):
+    def __init__(
+        self, role: str, source: DataSource, setting: SourceSetting, tokenizer: TextTokenizer
+    ) -> None:
         """Choose the form of conversations.
 
         Args:
             role: owner of the tokenizer, for messages.
-            source: of the prompts.
-            split: the source's role in the job.
+            source: of the prompts, a single one.
+            setting: the manifest's field of the source.
             tokenizer: the model's.
 
         Raises:
@@ -54,7 +57,7 @@ class Retokenizer:
         self._source = source
         self._tokenizer = tokenizer
         try:
-            self._writer = PromptWriter(source, split, tokenizer.chat_template)
+            self._writer = PromptWriter(source, setting, tokenizer.chat_template)
         except ChatTemplateUnusable as error:
             raise ChatTemplateUnusable(f"the tokenizer of {role}: {error}") from error
 
@@ -76,17 +79,17 @@ class Retokenizer:
         Raises:
             ChatTemplateUnusable: the template refuses a conversation.
         """
-        prompts = [
-            prompt_and_answer(json.loads(text)["record"], self._source)[0] for text in records
-        ]
+        rows = [json.loads(text)["record"] for text in records]
+        prompts = [prompt_and_answer(row, self._source)[0] for row in rows]
         try:
+            arguments = [self._writer.arguments(row) for row in rows]
             if self._writer.is_templated:
-                pairs = zip(prompts, responses, strict=True)
-                texts = [self._writer.write_answered(*pair) for pair in pairs]
+                conversations = zip(prompts, responses, arguments, strict=True)
+                texts = [self._writer.write_answered(*parts) for parts in conversations]
                 return _split_sequences(
                     self._tokenizer.encode(texts, add_special_tokens=False), groups
                 )
-            written = [self._writer.write(prompt) for prompt in prompts]
+            written = list(map(self._writer.write, prompts, arguments))
         except RowProblem as problem:
             raise ChatTemplateUnusable(
                 f"the tokenizer of {self._role} cannot render a prompt: {problem}; allowed prompts "
@@ -104,7 +107,52 @@ class Retokenizer:
         )
 
 
-def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, Retokenizer]:
+class SplitRetokenizer:
+    """Tokenizes prompts of all sources of a split."""
+
+    def __init__(self, role: str, split: Split, data: DataSource, tokenizer: TextTokenizer) -> None:
+        """Choose the form of conversations for each source; for errors see `Retokenizer`.
+
+        Args:
+            role: owner of the tokenizer, for messages.
+            split: the role of the sources in the job.
+            data: the sources.
+            tokenizer: the model's.
+        """
+        names = source_names(data) or (None,)
+        self._by_source = {
+            name: Retokenizer(role, source, setting, tokenizer)
+            for name, (setting, source) in zip(names, single_sources(split, data), strict=True)
+        }
+
+    def sequences(
+        self,
+        records: Sequence[str],
+        responses: Sequence[str],
+        finished: NDArray[np.bool_],
+        groups: NDArray[np.int64],
+    ) -> Sequences:
+        """Tokenize each prompt with its response; see `Retokenizer`."""
+        if None in self._by_source:
+            return self._by_source[None].sequences(records, responses, finished, groups)
+        rows_by_source: dict[str | None, list[int]] = {}
+        for row, record in enumerate(records):
+            rows_by_source.setdefault(json.loads(record).get("source"), []).append(row)
+        prompts, answers = [], []
+        for name, rows in rows_by_source.items():
+            own = self._by_source[name].sequences(
+                [records[row] for row in rows],
+                [responses[row] for row in rows],
+                finished[rows],
+                groups[rows],
+            )
+            prompts.append(own.prompts)
+            answers.append(own.responses)
+        order = np.argsort(np.concatenate(list(rows_by_source.values())))
+        return Sequences(concatenate(prompts).take(order), concatenate(answers).take(order))
+
+
+def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, SplitRetokenizer]:
     """Build the retokenizers of a reward model with its own tokenizer; empty for other roles.
 
     Args:
@@ -121,7 +169,7 @@ def retokenizers(spec: RLHFJobSpec, role: str, folder: Path) -> dict[Split, Reto
     tokenizer = TextTokenizer(folder)
     sources = {Split.TRAIN: spec.data.train, Split.EVALUATION: evaluation_source(spec.data)}
     return {
-        split: Retokenizer(role, source, split, tokenizer)
+        split: SplitRetokenizer(role, split, source, tokenizer)
         for split, source in sources.items()
         if source is not None
     }

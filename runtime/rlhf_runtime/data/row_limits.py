@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlhf_api.error_collector import raise_together
-from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataError, EmptyDataset, InvalidRow, PromptTooLong
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.rows import Split, preference_fields, text_field
+from rlhf_runtime.data.rows import preference_fields, text_field
+from rlhf_runtime.data.source_setting import SourceSetting
 
 # Maximum of rows that a message names; of the others it gives the number.
 MAX_NAMED_ROWS = 5
@@ -41,7 +43,11 @@ class RowCounts:
 
 
 def raise_row_errors(
-    counts: RowCounts, source: DataSource, split: Split, limits: RowLimits, names: RowNames
+    counts: RowCounts,
+    source: DataSource,
+    setting: SourceSetting,
+    limits: RowLimits,
+    names: RowNames,
 ) -> None:
     """Raise all errors of a source's rows together.
 
@@ -51,7 +57,7 @@ def raise_row_errors(
         EmptyDataset: no usable row.
         SeveralErrors: several of these.
     """
-    title, errors = f"data.{split.value}{_file_name(source)}", list[DataError]()
+    title, errors = f"{setting}{_file_name(source)}", list[DataError]()
     if counts.invalid and limits.on_invalid_row is OnInvalidRow.FAIL:
         reasons = _by_reason(counts.invalid, names)
         # A reason that all rows share is seldom in the rows.

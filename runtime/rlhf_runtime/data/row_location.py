@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from rlhf_api.errors import RlhfError
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import count_rows
 from rlhf_runtime.data.saved_dataset import is_saved_dataset

@@ -35,3 +35,37 @@ class RowNames:
         if not self._files and len(rows) > 1:
             return f"rows {', '.join(map(str, rows))}"
         return ", ".join(map(self.name, rows))
+
+
+# Position of a source's number in the number of a row. A single source has number 0, so that its
+# rows have their own numbers.
+SOURCE_BIT = 40
+
+
+def joint_row(source: int, row: int) -> int:
+    """Return the number of a source's row among the rows of several sources."""
+    return source << SOURCE_BIT | row
+
+
+def source_and_row(joint: int) -> tuple[int, int]:
+    """Return the number of a row's source, and the row's number in it."""
+    return joint >> SOURCE_BIT, joint & ((1 << SOURCE_BIT) - 1)
+
+
+class JointRowNames(RowNames):
+    """Names of the rows of several sources."""
+
+    def __init__(self, names: Sequence[RowNames], sources: Sequence[str]) -> None:
+        """Join the names of each source's rows with the sources' names."""
+        super().__init__()
+        self._names = tuple(names)
+        self._sources = tuple(sources)
+
+    def name(self, row: int) -> str:
+        """Return the name of a row."""
+        source, own = source_and_row(row)
+        return f"{self._names[source].name(own)} of source {self._sources[source]}"
+
+    def names(self, rows: Sequence[int]) -> str:
+        """Return the names of several rows in one phrase."""
+        return ", ".join(map(self.name, rows))

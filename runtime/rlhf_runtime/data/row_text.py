@@ -11,11 +11,13 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import takewhile
 from os.path import commonprefix
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from rlhf_api.spec.data import ChatTemplate as TemplateUse
-from rlhf_api.spec.data import DataSource, PreferenceFields
+from rlhf_api.spec.data import PreferenceFields
+from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
+from rlhf_api.spec.row_sources import DataSource, is_template_variable
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
@@ -27,10 +29,14 @@ from rlhf_runtime.data.row_checks import (
     last_answer,
     parse_messages,
 )
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"
+
+Arguments = Mapping[str, Any]
+"""Arguments of a chat template."""
+NO_ARGUMENTS: Arguments = MappingProxyType({})
 
 # Stands for an answer where only the text behind it matters; of a private use area.
 ANSWER_MARK = "\ue000answer\ue000"
@@ -43,7 +49,9 @@ class PromptWriter:
         special tokens itself.
     """
 
-    def __init__(self, source: DataSource, split: Split, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, source: DataSource, setting: SourceSetting, template: ChatTemplate | None
+    ) -> None:
         """Choose the form of prompts.
 
         Raises:
@@ -51,7 +59,9 @@ class PromptWriter:
         """
         self._field = source.prompt_field
         self._system = source.system_prompt
-        self._split = split
+        self._arguments = source.chat_template_arguments
+        self._arguments_field = source.chat_template_arguments_field
+        self._setting = setting
         requested = source.chat_template
         self._template = None if requested is TemplateUse.NEVER else template
         self.is_templated = self._template is not None
@@ -61,22 +71,44 @@ class PromptWriter:
         if self._template is None and self._system is not None:
             raise self._no_template("systemPrompt is set")
 
-    def write(self, prompt: Any) -> str:
+    def arguments(self, row: Row) -> Mapping[str, Any]:
+        """Return the template's arguments for a row.
+
+        Raises:
+            RowProblem: the row's own arguments are no map, or name a variable that rendering sets.
+        """
+        field = self._arguments_field
+        own = None if field is None else value_or_none(row, field)
+        if own is None:
+            return self._arguments
+        if not isinstance(own, Mapping) or any(map(is_template_variable, own)):
+            raise RowProblem(
+                f"{field} is {describe(own)}; allowed a map of variables for the chat template, "
+                "without those that rendering sets: messages, tools, special tokens"
+            )
+        # A column of maps has null for a variable that only other rows have.
+        return {**self._arguments, **{k: v for k, v in own.items() if v is not None}}
+
+    def write(self, prompt: Any, arguments: Arguments = NO_ARGUMENTS) -> str:
         """Render a prompt, a text or a list of messages.
+
+        Args:
+            prompt: a text or a list of messages.
+            arguments: of the template.
 
         Raises:
             RowProblem: the prompt is unusable.
             ChatTemplateUnusable: the prompt has messages, and there is no template.
         """
         if isinstance(prompt, list) and self._accepts_messages:
-            written = self._from_messages(parse_messages(prompt, self._field))
+            written = self._from_messages(parse_messages(prompt, self._field), arguments)
             return checked_text(written, self._field)
         text = checked_text(prompt, self._field)
         if self._template is None:
             return text
-        return self._from_messages([{"role": "user", "content": text}])
+        return self._from_messages([{"role": "user", "content": text}], arguments)
 
-    def write_answered(self, prompt: Any, answer: str) -> str:
+    def write_answered(self, prompt: Any, answer: str, arguments: Arguments = NO_ARGUMENTS) -> str:
         """Render a prompt with the assistant's answer by the template.
 
         Raises:
@@ -84,11 +116,17 @@ class PromptWriter:
             ChatTemplateUnusable: there is no template.
         """
         if isinstance(prompt, list):
-            return self._from_messages(parse_messages(prompt, self._field), answer)
+            return self._from_messages(parse_messages(prompt, self._field), arguments, answer)
         text = checked_text(prompt, self._field)
-        return self._from_messages([{"role": "user", "content": text}], answer)
+        return self._from_messages([{"role": "user", "content": text}], arguments, answer)
 
-    def write_closed(self, prompt: Any, answer: str, ends: Sequence[str]) -> str:
+    def write_closed(
+        self,
+        prompt: Any,
+        answer: str,
+        ends: Sequence[str],
+        arguments: Arguments = NO_ARGUMENTS,
+    ) -> str:
         """Render a prompt with the assistant's answer by the template, up to the first end token
         behind the answer; with the first of `ends` if the template writes none.
 
@@ -96,13 +134,15 @@ class PromptWriter:
             prompt: a text or a list of messages.
             answer: its answer.
             ends: texts of the end tokens.
+            arguments: of the template.
 
         Raises:
             RowProblem: the prompt is unusable, or the template renders it in another way if an
                 answer follows.
             ChatTemplateUnusable: there is no template.
         """
-        begin, text = self.write(prompt), self.write_answered(prompt, answer)
+        begin = self.write(prompt, arguments)
+        text = self.write_answered(prompt, answer, arguments)
         if not text.startswith(begin):
             same = len(commonprefix([begin, text]))
             raise RowProblem(
@@ -110,7 +150,9 @@ class PromptWriter:
                 f"{text[same : same + 40]!r} instead of {begin[same : same + 40]!r}; give the "
                 "model another chat_template.jinja, or set chatTemplate: Never"
             )
-        tail = self._tail(prompt)
+        # What the template writes behind an answer. The mark is in no template and no prompt.
+        marked = self.write_answered(prompt, ANSWER_MARK, arguments)
+        tail = marked.rpartition(ANSWER_MARK)[2]
         content = text.removesuffix(tail)
         # A template may strip the answer, or write something before it.
         if not text.endswith(tail) or answer.strip() not in content[len(begin) :]:
@@ -125,12 +167,9 @@ class PromptWriter:
         at, end = min(matches)
         return content + tail[:at] + end
 
-    def _tail(self, prompt: Any) -> str:
-        """Return what the template writes behind an answer."""
-        # The mark is in no template and no prompt.
-        return self.write_answered(prompt, ANSWER_MARK).rpartition(ANSWER_MARK)[2]
-
-    def _from_messages(self, messages: list[Message], answer: str | None = None) -> str:
+    def _from_messages(
+        self, messages: list[Message], arguments: Arguments, answer: str | None = None
+    ) -> str:
         if self._template is None:
             raise self._no_template(f"{self._field} holds messages")
         if self._system is not None:
@@ -142,12 +181,12 @@ class PromptWriter:
         if answer is not None:
             messages = [*messages, {"role": "assistant", "content": answer}]
         try:
-            return self._template.render(messages, is_answered=answer is not None)
+            return self._template.render(messages, answer is not None, arguments)
         except TemplateRefusal as refusal:
             raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
 
     def _no_template(self, why: str) -> ChatTemplateUnusable:
-        setting = f"data.{self._split.value}"
+        setting = self._setting
         return ChatTemplateUnusable(
             f"{setting} needs a chat template and has none to use: {why}, got chatTemplate "
             "Never or a tokenizer without template; use a chat model's tokenizer, put "

@@ -6,25 +6,19 @@ Rows are mappings, read one at a time and not checked: prompts.py does that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rlhf_api.error_collector import ErrorCollector
-from rlhf_api.spec.data import (
-    BuiltinData,
-    DataSource,
-    DataSpec,
-    PreferenceFields,
-    PretrainingData,
-    TrainingData,
-)
+from rlhf_api.spec.data import DataSpec, PreferenceFields, PretrainingData, TrainingData
+from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData
 from rlhf_runtime.data import files, saved_dataset, sort_digits
 from rlhf_runtime.data.errors import DataNotFound
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_names import RowNames
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 
 # Rows of a chunk. A column that no row of a chunk has does not exist.
 CHUNK_ROWS = 1024
@@ -33,33 +27,25 @@ CHUNK_ROWS = 1024
 BATCH_CHARACTERS = 1 << 20
 
 
-class Split(StrEnum):
-    """A source's role in the job: data.train, data.pretraining or data.evaluation."""
-
-    TRAIN = "train"
-    PRETRAINING = "pretraining"
-    EVALUATION = "evaluation"
-
-
 # Splits of Hugging Face datasets if the manifest names none.
 DEFAULT_SPLITS = {Split.TRAIN: "train", Split.PRETRAINING: "train", Split.EVALUATION: "test"}
 
 
 def read_rows(
-    source: DataSource, split: Split, seed: int, names: RowNames | None = None
+    source: DataSource, setting: SourceSetting, seed: int, names: RowNames | None = None
 ) -> Iterator[Row]:
     """Read the rows of a source, at most `maxRows` of them, in order.
 
     Args:
         source: of the rows.
-        split: the source's role in the job.
+        setting: the manifest's field of the source.
         seed: schedule.seed; only builtin tasks depend on it.
         names: gets each of several files as its first row is read. Default: nobody needs them.
 
     Raises (while iterating, too):
         DataNotFound, DataUnreadable, EmptyDataset.
     """
-    return islice(_all_rows(source, split, seed, names), source.max_rows)
+    return islice(_all_rows(source, setting, seed, names), source.max_rows)
 
 
 def preference_fields(source: DataSource) -> PreferenceFields | None:
@@ -80,58 +66,61 @@ def find_sources(data: DataSpec) -> None:
         SeveralErrors: several of these.
     """
     gathered = ErrorCollector()
-    sources: dict[Split, DataSource | None] = {
-        Split.TRAIN: data.train,
-        Split.PRETRAINING: data.pretraining,
-        Split.EVALUATION: data.evaluation,
-    }
-    for split, source in sources.items():
-        if source is not None and source.path is not None:
-            with gathered.check():
-                if find_folder(source, split) is None:
-                    find_files(source.path, path_setting(split))
+    for split, described in (
+        (Split.TRAIN, data.train),
+        (Split.PRETRAINING, data.pretraining),
+        (Split.EVALUATION, data.evaluation),
+    ):
+        for setting, source in [] if described is None else single_sources(split, described):
+            if source.path is not None:
+                with gathered.check():
+                    if find_folder(source, setting) is None:
+                        find_files(source.path, f"{setting}.path")
     gathered.raise_all()
 
 
-def path_setting(split: Split) -> str:
-    """Return the manifest's field with the path of a source's files."""
-    return f"data.{split.value}.path"
+def single_sources(split: Split, source: DataSource) -> list[tuple[SourceSetting, DataSource]]:
+    """Return each of several sources in the form of an only one, with the manifest's field."""
+    if isinstance(source, MixedData) and source.sources is not None:
+        return [(SourceSetting(split, index), part) for index, part in enumerate(source.parts)]
+    return [(SourceSetting(split), source)]
 
 
-def find_folder(source: DataSource, split: Split) -> Path | None:
+def find_folder(source: DataSource, setting: SourceSetting) -> Path | None:
     """Return the folder of the dataset that a source's path names; None if it names files.
 
     Raises:
         DataNotFound: the split does not exist, or files have one.
         DataUnreadable: the folder's description cannot be read.
     """
-    setting = f"data.{split.value}"
     if source.path is None:
         return None
     if saved_dataset.is_saved_dataset(source.path):
-        default = DEFAULT_SPLITS[split]
-        return saved_dataset.find_dataset(source.path, source.split, default, setting)
+        default = DEFAULT_SPLITS[setting.split]
+        return saved_dataset.find_dataset(source.path, source.split, default, str(setting))
     if source.split is not None:
         raise DataNotFound(
             f"{setting}.split is for Hugging Face datasets, and for folders of save_to_disk: got "
             f"{source.split} with {source.path}, allowed no split of files; remove it, or correct "
             f"{setting}.path"
-        ).at("spec", *setting.split("."), "split")
+        ).at(*setting.location("split"))
     return None
 
 
-def _all_rows(source: DataSource, split: Split, seed: int, names: RowNames | None) -> Iterator[Row]:
-    setting = f"data.{split.value}"
-    if (folder := find_folder(source, split)) is not None:
-        return saved_dataset.read_dataset(folder, setting)
+def _all_rows(
+    source: DataSource, setting: SourceSetting, seed: int, names: RowNames | None
+) -> Iterator[Row]:
+    if (folder := find_folder(source, setting)) is not None:
+        return saved_dataset.read_dataset(folder, str(setting))
     if source.path is not None:
-        return files.read_files(source.path, path_setting(split), names)
+        return files.read_files(source.path, f"{setting}.path", names)
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 
-        return hub_dataset.read_dataset(source, source.split or DEFAULT_SPLITS[split], setting)
+        split = source.split or DEFAULT_SPLITS[setting.split]
+        return hub_dataset.read_dataset(source, split, str(setting))
     assert source.builtin is BuiltinData.SORT_DIGITS
-    if split is Split.EVALUATION:
+    if setting.split is Split.EVALUATION:
         return sort_digits.evaluation_rows(seed)
     if preference_fields(source) is not None:
         return sort_digits.training_pairs(seed)

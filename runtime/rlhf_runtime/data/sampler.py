@@ -52,13 +52,13 @@ def _epoch_order(
     # Swapping needs an unaffected part of the epoch between its first and its last batch.
     if num_rows < 2 * prompts_per_step:
         return _small_epoch_order(epoch, num_rows, prompts_per_step, seed)
-    order = _permutation(epoch, num_rows, seed)
+    order = permutation(num_rows, seed, epoch)
     tail = epoch * num_rows % prompts_per_step
     if tail == 0:
         return order
     head = prompts_per_step - tail
-    before = _permutation(epoch - 1, num_rows, seed)[num_rows - tail :]
-    return _without_repeats(order, before, head, prompts_per_step)
+    before = permutation(num_rows, seed, epoch - 1)[num_rows - tail :]
+    return without_repeats(order, before, head, prompts_per_step)
 
 
 def _small_epoch_order(epoch: int, num_rows: int, prompts_per_step: int, seed: int) -> Order:
@@ -66,10 +66,10 @@ def _small_epoch_order(epoch: int, num_rows: int, prompts_per_step: int, seed: i
     # Epochs form groups that end together with a batch and share one order. A batch is then a
     # section of a circle that is at least as long as the batch, so it repeats no row.
     group = prompts_per_step // math.gcd(num_rows, prompts_per_step)
-    return _permutation(epoch // group, num_rows, seed)
+    return permutation(num_rows, seed, epoch // group)
 
 
-def _without_repeats(order: Order, before: Order, head: int, reach: int) -> Order:
+def without_repeats(order: Order, before: Order, head: int, reach: int) -> Order:
     """Swap rows of `before` out of the first `head` positions, with positions from head to
     `reach`."""
     # `reach` is the batch size, so each conflict has a partner: of the reach - head = len(before)
@@ -83,7 +83,8 @@ def _without_repeats(order: Order, before: Order, head: int, reach: int) -> Orde
     return swapped
 
 
-def _permutation(epoch: int, num_rows: int, seed: int) -> Order:
+def permutation(num_rows: int, *key: int) -> Order:
+    """Return an order of rows that numbers determine, such as a seed and an epoch."""
     # PCG64 by name: numpy's default generator may change, and resumed runs must not.
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(list(key))))
     return generator.permutation(num_rows).astype(np.int64, copy=False)

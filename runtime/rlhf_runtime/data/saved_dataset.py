@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable
 from rlhf_runtime.data.files import Row, rows_of_batch
+from rlhf_runtime.data.source_setting import field_location
 from rlhf_runtime.unreadable_files import unreadable_as
 
 STATE = "state.json"
@@ -50,7 +51,7 @@ def find_dataset(path: str, split: str | None, default: str, setting: str) -> Pa
                 f"{setting}.split does not exist in {path}: got {split}, allowed "
                 f"{saved or 'none: the folder is one dataset'}; remove it, or correct "
                 f"{setting}.path"
-            ).at("spec", *setting.split("."), "split")
+            ).at(*field_location(setting), "split")
         return folder
     splits = _read_json(folder / SPLITS, setting).get("splits", [])
     name = default if split is None else split
@@ -59,7 +60,7 @@ def find_dataset(path: str, split: str | None, default: str, setting: str) -> Pa
         raise DataNotFound(
             f"{setting}.split does not exist in {path}: got {name}{given}, allowed "
             f"{', '.join(map(str, splits)) or 'none'}; set {setting}.split"
-        ).at("spec", *setting.split("."), "split")
+        ).at(*field_location(setting), "split")
     return folder / name
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from rlhf_api.spec.data import DataSource
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import FunctionReward
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row
-from rlhf_runtime.data.load import DataUse, check_rows, load_table, rows_needed, sources_in_use
-from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.load import (
+    DataUse,
+    check_rows,
+    load_table,
+    rows_needed,
+    source_names,
+    sources_in_use,
+)
+from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import CHUNK_ROWS, Split, find_folder, find_sources, path_setting
+from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, find_sources, single_sources
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
@@ -47,63 +55,71 @@ def check_data(
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return
-    tables: dict[Split, PromptTable] = {}
+    texts: dict[Split, list[str]] = {}
     for split, source in sources_in_use(spec, use).items():
-        with findings.about("spec", "data", split.value):
-            if reason := _reason_unchecked(split, source, seconds):
-                findings.unchecked.append(f"data.{split.value}: {reason}")
-            else:
-                table = _check_source(spec, split, source, use, tokenizer, seconds, findings)
-                if source.builtin is None and table is not None:
-                    tables[split] = table
-    findings.warnings += _overlap(tables)
+        parts = single_sources(split, source)
+        checked: list[PromptTable] = []
+        for setting, part in parts:
+            with findings.about(*setting.location()):
+                if reason := _reason_unchecked(setting, part, seconds):
+                    findings.unchecked.append(f"{setting}: {reason}")
+                    continue
+                table, is_whole = _check_source(
+                    spec, setting, part, use, tokenizer, seconds, findings
+                )
+                if part.builtin is None and table is not None:
+                    texts.setdefault(split, []).extend(table.texts)
+                if is_whole and table is not None:
+                    checked.append(table)
+        if len(checked) == len(parts):  # all rows are there to be counted
+            with findings.about("spec", "data", split.value):
+                check_rows(spec, join_tables(checked, source_names(source)), use)
+    findings.warnings += _overlap(texts)
 
 
 def _check_source(
     spec: RLHFJobSpec,
-    split: Split,
+    setting: SourceSetting,
     source: DataSource,
     use: DataUse,
     tokenizer: TextTokenizer,
     seconds: float | None,
     findings: Findings,
-) -> PromptTable | None:
-    """Check and return the rows of one source; for arguments see `check_data`.
+) -> tuple[PromptTable | None, bool]:
+    """Check the rows of one source; for arguments see `check_data`.
 
     Returns:
-        None if the time limit ended before a usable row.
+        The rows, None if the time limit ended before a usable one; and True if these are all.
 
     Raises:
         DataError: an error in the rows.
         SeveralErrors: several errors.
     """
-    limit = RowLimit(seconds, _enough(spec, split, source, use, seconds))
+    limit = RowLimit(seconds, _enough(spec, setting.split, source, use, seconds))
     try:
-        table = load_table(spec, split, source, tokenizer, use, limit)
-        findings.facts.append(_described(table, source, spec.rollout.max_prompt_tokens))
+        table = load_table(spec, setting, source, tokenizer, use, limit)
+        findings.facts.append(_described(table, setting, source, spec.rollout.max_prompt_tokens))
         if source.builtin is None:
-            findings.facts.extend(_first_row(table, tokenizer, use))
-        if _is_scored(split, spec, use):
-            check_fields(spec, table, findings)
-        if not limit.is_late:  # all rows are there to be counted
-            check_rows(spec, table, use)
-        return table
+            findings.facts.extend(_first_row(table, setting, tokenizer, use))
+        if _is_scored(setting.split, spec, use):
+            check_fields(spec, table, setting, findings)
+        return table, not limit.is_late
     except EmptyDataset:
         if not limit.is_late:
             raise
-        return None  # later rows may be valid
+        return None, False  # later rows may be valid
     finally:
         if limit.is_late:
             # Also after an error, which concerns only the rows before the limit.
-            text = f"data.{split.value}: the rows after the first {limit.num_read:,}"
+            text = f"{setting}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
 
 
-def _overlap(tables: Mapping[Split, PromptTable]) -> list[str]:
+def _overlap(texts: Mapping[Split, Sequence[str]]) -> list[str]:
     """A warning if prompts of the evaluation are also trained on."""
-    if not tables.keys() >= {Split.TRAIN, Split.EVALUATION}:
+    if not texts.keys() >= {Split.TRAIN, Split.EVALUATION}:
         return []
-    trained, evaluated = set(tables[Split.TRAIN].texts), tables[Split.EVALUATION].texts
+    trained, evaluated = set(texts[Split.TRAIN]), texts[Split.EVALUATION]
     shared = sum(text in trained for text in evaluated)
     if not shared:
         return []
@@ -120,7 +136,7 @@ def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:
     return split is Split.EVALUATION
 
 
-def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -> str:
+def _reason_unchecked(setting: SourceSetting, source: DataSource, seconds: float | None) -> str:
     """The reason to leave a source to workers; empty: check it here.
 
     Raises:
@@ -128,9 +144,9 @@ def _reason_unchecked(split: Split, source: DataSource, seconds: float | None) -
     """
     if source.hugging_face is not None:
         return f"workers load {source.hugging_face} when they start"
-    if source.path is None or seconds is None or find_folder(source, split) is not None:
+    if source.path is None or seconds is None or find_folder(source, setting) is not None:
         return ""
-    if not has_large_first_row(source.path, path_setting(split), MAX_UNSTREAMED_BYTES):
+    if not has_large_first_row(source.path, f"{setting}.path", MAX_UNSTREAMED_BYTES):
         return ""
     return (
         f"workers read {source.path} when they start: its first row comes after more than "
@@ -163,7 +179,7 @@ def _enough(
     return max(CHUNK_ROWS, rows_needed(spec, split, use))
 
 
-def _described(table: PromptTable, source: DataSource, limit: int) -> str:
+def _described(table: PromptTable, setting: SourceSetting, source: DataSource, limit: int) -> str:
     """Number of rows, number and cause of skipped rows, and the longest prompt, in words."""
     origin = f" of {source.path}" if source.path is not None else ""
     row, tokens = table.longest_prompt()
@@ -177,7 +193,7 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
     ]
     without = f", without {' and '.join(left_out)}" if left_out else ""
     return (
-        f"data.{table.split.value}: {len(table):,} rows{origin}{without}; the longest prompt is "
+        f"{setting}: {len(table):,} rows{origin}{without}; the longest prompt is "
         f"{table.row_names.name(row)} with {tokens:,} tokens (rollout.maxPromptTokens = {limit:,})"
     )
 
@@ -186,7 +202,9 @@ def _described(table: PromptTable, source: DataSource, limit: int) -> str:
 SHOWN_CHARACTERS = 200
 
 
-def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> Iterator[str]:
+def _first_row(
+    table: PromptTable, setting: SourceSetting, tokenizer: TextTokenizer, use: DataUse
+) -> Iterator[str]:
     """Describe the first row as the model reads it: chat templates and end tokens are visible."""
     first = np.arange(1)
     columns = {"prompt": table.prompts.take(first)} if any(table.texts[:1]) else {}
@@ -201,7 +219,7 @@ def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> It
         if len(text) > 2 * SHOWN_CHARACTERS:
             text = f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
         row = table.row_name(0)
-        yield f"data.{table.split.value}: {row}, {name}, {len(tokens):,} tokens: {text!r}"
+        yield f"{setting}: {row}, {name}, {len(tokens):,} tokens: {text!r}"
 
 
 # Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
@@ -209,12 +227,15 @@ def _first_row(table: PromptTable, tokenizer: TextTokenizer, use: DataUse) -> It
 READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
 
 
-def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> None:
+def check_fields(
+    spec: RLHFJobSpec, table: PromptTable, setting: SourceSetting, findings: Findings
+) -> None:
     """Check the answers that built-in verifiers read in the rows of a source.
 
     Args:
         spec: of the job.
         table: of the source.
+        setting: the manifest's field of the source.
         findings: collects errors, and warnings of rows that are not scored.
     """
     if not table.records:
@@ -224,10 +245,12 @@ def check_fields(spec: RLHFJobSpec, table: PromptTable, findings: Findings) -> N
         if function is None or function.entrypoint not in READERS:
             continue
         with findings.about("spec", "rewards", number, "function"):
-            findings.warnings += _check_answers(function, table)
+            findings.warnings += _check_answers(function, table, setting)
 
 
-def _check_answers(function: FunctionReward, table: PromptTable) -> list[str]:
+def _check_answers(
+    function: FunctionReward, table: PromptTable, source: SourceSetting
+) -> list[str]:
     """Check the answers that one verifier reads.
 
     Returns:
@@ -236,7 +259,7 @@ def _check_answers(function: FunctionReward, table: PromptTable) -> list[str]:
     Raises:
         InvalidReward: it can use no answer of the source.
     """
-    field, source = str(function.parameters.get("field", "answer")), f"data.{table.split.value}"
+    field = str(function.parameters.get("field", "answer"))
     first, num_missing = json.loads(table.records[0]), 0
     problems: list[str] = []
     for index, text in enumerate(table.records):

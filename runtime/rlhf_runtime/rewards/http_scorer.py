@@ -153,6 +153,10 @@ class HTTPScorer:
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
         samples = [asdict(sample) for sample in batch]
+        for described in samples:
+            # Data of a single source has no names of sources.
+            if described["source"] is None:
+                del described["source"]
         body = {"samples": samples, "parameters": self._http.parameters}
         try:
             # A redirected POST would become a GET without the samples.

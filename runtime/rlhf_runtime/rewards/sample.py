@@ -16,12 +16,14 @@ class Sample:
     response: the model's response, without the end token.
     record: the row of the data that the prompt came from, with all its fields.
     finished: True if the response ended by itself, False if it was truncated at maxResponseTokens.
+    source: name of the row's source; None if the data has a single one.
     """
 
     prompt: str
     response: str
     record: Mapping[str, Any]
     finished: bool
+    source: str | None = None
 
 
 Verifier = TypeVar("Verifier", bound=Callable[..., Any])

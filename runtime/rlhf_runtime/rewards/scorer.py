@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ class ScoredSamples:
         could not score them.
     terms: each verifier's scores, by the reward's name, float32, shape [samples]; 0 without one.
     means: by metric a sum and a number of samples: <role>/<name>, of a verifier over the samples
-        that it scored; <role>/mean over the valid samples, unless models add to the sum.
+        that it scored; <role>/mean over the valid samples, unless models add to the sum; of
+        several sources also <role>/<source>/<name> and <role>/<source>/mean.
     spreads: <role>/std, of the valid samples, under the same condition.
     counts: score/invalid, samples that some verifier could not score, excluded or not;
         score/excluded, excluded samples; score/<fault>, samples with this fault;
@@ -91,7 +92,12 @@ class Scorer:
         wait(requests)
         scores = [request.result() for request in requests]
         scored = combine_scores(
-            self._rewards, scores, len(samples), self._is_complete, name_samples
+            self._rewards,
+            scores,
+            len(samples),
+            self._is_complete,
+            name_samples,
+            [sample.source for sample in samples],
         )
         for reward, pool, result in zip(self._rewards, self._pools, scores, strict=True):
             if result.errors and reward.on_error is OnRewardError.FAIL:
@@ -158,6 +164,7 @@ def combine_scores(
     num_samples: int,
     is_complete: bool = True,
     name_samples: SampleNamer = name_by_number,
+    sources: Sequence[str | None] = (),
 ) -> ScoredSamples:
     """Compute the weighted sum of all scores of one role, and its statistics.
 
@@ -167,12 +174,13 @@ def combine_scores(
         num_samples: number of samples.
         is_complete: False if models add to the sum; it then has no statistics here.
         name_samples: names samples in messages.
+        sources: of the samples, by name; None or empty: the data has a single one.
     """
     total = np.zeros(num_samples, dtype=np.float64)
     valid = np.ones(num_samples, dtype=np.bool_)
     scored = np.ones(num_samples, dtype=np.bool_)
     faults: Counter[str] = Counter()
-    means: dict[str, tuple[float, float]] = {}
+    averaged: dict[str, Averaged] = {}
     for reward, score in zip(rewards, scores, strict=True):
         total += reward.weight * score.values.astype(np.float64)
         scored &= score.valid
@@ -180,14 +188,14 @@ def combine_scores(
             valid &= score.valid
         faults.update(score.errors)
         faults.update({"rescored": score.rescored} if score.rescored else {})
-        means[f"{reward.role}/{reward.name}"] = _mean(score.values[score.valid])
+        averaged[f"{reward.role}/{reward.name}"] = Averaged(score.values, score.valid)
     # Summed in float64 and rounded once.
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
     # With scores of models to come, mean and spread are computed where the sum is complete.
     if is_complete:
         role = rewards[0].role
-        means[f"{role}/mean"] = _mean(values[valid])
+        averaged[f"{role}/mean"] = Averaged(values, valid)
         spreads[f"{role}/std"] = Spread.of(values[valid])
     counts = {
         "score/invalid": float(num_samples - scored.sum()),
@@ -199,7 +207,34 @@ def combine_scores(
         {name: score.failures for name, score in by_name.items()}, name_samples
     )
     terms = {name: score.values for name, score in by_name.items()}
+    means = dict(_means(averaged, sources))
     return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
+
+
+class Averaged(NamedTuple):
+    """Numbers of samples of which a mean is a metric."""
+
+    values: NDArray[np.float32]
+    valid: NDArray[np.bool_]
+    """True for samples that have one."""
+
+    def mean(self, chosen: NDArray[np.bool_]) -> tuple[float, float]:
+        """Return sum and number of the valid values of some samples."""
+        values = self.values[self.valid & chosen]
+        return float(values.sum(dtype=float)), float(len(values))
+
+
+def _means(
+    averaged: Mapping[str, Averaged], sources: Sequence[str | None]
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield sum and number for each metric, and for each source's own."""
+    names = np.asarray(list(sources), dtype=object)
+    for metric, numbers in averaged.items():
+        yield metric, numbers.mean(np.ones(len(numbers.values), dtype=np.bool_))
+        role, _, own = metric.partition("/")
+        for source in dict.fromkeys(sources):
+            if source is not None:
+                yield f"{role}/{source}/{own}", numbers.mean(names == source)
 
 
 def _name_failures(
@@ -213,10 +248,6 @@ def _name_failures(
         for reward, failed in failures.items()
         if failed
     }
-
-
-def _mean(values: NDArray[np.float32]) -> tuple[float, float]:
-    return float(values.sum(dtype=float)), float(len(values))
 
 
 def _start(reward: RewardSpec) -> VerifierPool | HTTPScorer:

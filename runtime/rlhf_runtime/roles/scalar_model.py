@@ -14,7 +14,7 @@ from rlhf_flow.step.columns import FINISHED, RECORD, RESPONSE_TEXT
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import Split
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.devices import to_device

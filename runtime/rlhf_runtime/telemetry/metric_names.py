@@ -87,6 +87,12 @@ METRICS: dict[str, Metric] = {
     "evaluation/reward_mean": Metric(
         "Held-out reward", "", "Mean reward on held-out prompts", True, Format.FRACTION
     ),
+    "data/<source>": Metric(
+        "Data",
+        "",
+        "epochs: passes over the rows of a source, of those the last may be unfinished",
+        None,
+    ),
     "evaluation/<metric>": Metric(
         "Held out", "", "What is measured on held-out prompts; pass_at_k: one of k passes", True
     ),

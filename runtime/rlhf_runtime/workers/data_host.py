@@ -21,6 +21,7 @@ from rlhf_flow.step.columns import (
 )
 from rlhf_runtime.calls.reports import CallReport, Statistics
 from rlhf_runtime.data.load import DataUse, JobPrompts, load_prompts
+from rlhf_runtime.data.mixture import Mixture, mixed_rows
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -85,7 +86,8 @@ class DataHost(ActivityServer):
         with self.activity.during("data.batch", step):
             table, rows = self._table(graph), self._rows(graph, step, number)
             shard = batch_of(table, rows, self._plan.inputs[graph].prompts)
-        return _report("batch", shard, start), shard
+            epochs = self._epochs(step) if graph is GraphName.STEP else {}
+        return _report("batch", shard, start, epochs), shard
 
     def pretraining(self, graph: GraphName, step: int) -> tuple[bytes, Shard]:
         """Return the rows of data.pretraining that a pass reads: a report, and the rows.
@@ -120,16 +122,35 @@ class DataHost(ActivityServer):
             count, seed = schedule.warm_start.prompts_per_step, seed + WARM_START_SEED
         # Batches of one step follow each other in the epoch's order.
         all_batches = count * self._plan.inputs[graph].prompt_batches
-        shuffle = self._job.spec.data.shuffle
-        rows = rows_for_step(step - 1, len(self._prompts.train), all_batches, shuffle, seed)
+        shuffle, table = self._job.spec.data.shuffle, self._prompts.train
+        if table.sources:
+            mixture = Mixture(self._job.spec.data.train.weights, all_batches)
+            rows = mixed_rows(step - 1, mixture, table.sizes, shuffle, seed)
+        else:
+            rows = rows_for_step(step - 1, len(table), all_batches, shuffle, seed)
         return rows[number * count :][:count]
 
+    def _epochs(self, step: int) -> dict[str, float]:
+        """Return the metrics of each source's passes over its rows, after a step."""
+        spec, table = self._job.spec, self._prompts.train
+        if not table.sources:
+            return {}
+        batches = self._plan.inputs[GraphName.STEP].prompt_batches
+        mixture = Mixture(spec.data.train.weights, spec.schedule.prompts_per_step * batches)
+        rows = mixture.before(step)
+        return {
+            f"data/{name}/epochs": float(rows[index] / table.sizes[index])
+            for index, name in enumerate(table.sources)
+        }
 
-def _report(method: str, shard: Shard, start: float) -> bytes:
+
+def _report(
+    method: str, shard: Shard, start: float, epochs: Mapping[str, float] | None = None
+) -> bytes:
     # Only rows with answers have tokens that are trained on.
     tokens = int(shard.index.lengths.sum()) if RESPONSE_TOKENS in shard.columns else 0
     span = Span("data", "", method, start, time.time())
-    statistics = Statistics(sums={"batch/tokens": tokens})
+    statistics = Statistics(maxima=epochs or {}, sums={"batch/tokens": tokens})
     return CallReport(f"data.{method}", statistics, (span,), resident_bytes()).to_bytes()
 
 
@@ -164,4 +185,6 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
 
 def _record(table: PromptTable, row: int) -> str:
     """Return the JSON record of a row for verifiers."""
-    return f'{{"prompt": {json.dumps(table.texts[row])}, "record": {table.records[row]}}}'
+    name = table.source_name(row)
+    source = "" if name is None else f', "source": {json.dumps(name)}'
+    return f'{{"prompt": {json.dumps(table.texts[row])}, "record": {table.records[row]}{source}}}'

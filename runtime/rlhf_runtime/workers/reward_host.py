@@ -18,6 +18,7 @@ from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.data.load import evaluation_source
 from rlhf_runtime.data.row_location import RowLocations
+from rlhf_runtime.data.row_names import source_and_row
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -126,8 +127,9 @@ class RewardHost(ActivityServer):
     ) -> list[SampleName]:
         """Return names for messages: the response, and the location of the prompt's row."""
         evaluation_data = evaluation_source(self._data) if graph is GraphName.EVALUATION else None
-        rows = [int(source_rows[number]) for number in numbers]
-        locations = self._row_locations.find(evaluation_data or self._data.train, rows)
+        parts = (evaluation_data or self._data.train).parts
+        rows = [source_and_row(int(source_rows[number])) for number in numbers]
+        locations = [self._row_locations.find(parts[part], [row])[0] for part, row in rows]
         return [
             SampleName(f"the response {samples[number].response[:SHOWN_CHARACTERS]!r}", location)
             for number, location in zip(numbers, locations, strict=True)
@@ -142,7 +144,7 @@ class RewardHost(ActivityServer):
 def _samples(columns: dict[str, Column]) -> list[Sample]:
     described = [json.loads(text) for text in columns["record"].texts()]
     return [
-        Sample(row["prompt"], response, row["record"], bool(finished))
+        Sample(row["prompt"], response, row["record"], bool(finished), row.get("source"))
         for row, response, finished in zip(
             described, columns["response_text"].texts(), columns["finished"].values, strict=True
         )

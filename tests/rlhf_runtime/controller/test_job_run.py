@@ -41,6 +41,24 @@ def test_every_verifier_that_declares_a_metric_has_it_on_held_out_prompts() -> N
     }
 
 
+def test_every_source_of_held_out_prompts_has_metrics_of_its_own() -> None:
+    """Those over all prompts keep their names, which checkpoints are compared by."""
+    (job,) = load_file(EXAMPLE, [])
+    (reward,) = job.spec.rewards
+    measured = {"reward/mean": 0.5, "reward/a/mean": 0.25, "reward/b/mean": 0.75}
+    exact = {f"reward/{part}{reward.name}": 0.125 for part in ("", "a/")}
+    done = PassResult({**measured, **exact, "response/length_mean": 6.0}, {}, (), 1.0, 1, {})
+    declared = {reward.name: "exact_match"}
+    assert evaluation_metrics(done, ("reward",), job.spec.rewards, declared, ("a", "b")) == {
+        EVALUATION_REWARD: 0.5,
+        EVALUATION_LENGTH: 6.0,
+        EXACT_MATCH: 0.125,
+        "evaluation/a/reward_mean": 0.25,
+        "evaluation/a/exact_match": 0.125,
+        "evaluation/b/reward_mean": 0.75,
+    }
+
+
 def test_where_nothing_scores_there_is_no_reward() -> None:
     done = PassResult({"response/length_mean": 6.0, "judge/loss": 0.5}, {}, (), 1.0, 1, {})
     assert evaluation_metrics(done, (), (), {}) == {EVALUATION_LENGTH: 6.0}

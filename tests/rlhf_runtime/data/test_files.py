@@ -9,10 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row, read_files
-from rlhf_runtime.data.rows import Split, read_rows
+from rlhf_runtime.data.rows import read_rows
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 
 from ...unprivileged import permissions_hold
 
@@ -100,7 +101,7 @@ def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
 def test_max_rows_takes_the_first_ones(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, ROWS)) + "\nbroken\n")
     source = DataSource(path=str(file), max_rows=2)
-    assert list(read_rows(source, Split.TRAIN, seed=0)) == ROWS
+    assert list(read_rows(source, SourceSetting(Split.TRAIN), seed=0)) == ROWS
 
 
 def test_a_missing_file_is_named_with_its_setting(tmp_path: Path) -> None:

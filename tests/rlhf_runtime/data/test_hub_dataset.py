@@ -14,7 +14,7 @@ import datasets
 import pytest
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataError
 from rlhf_runtime.data.hub_dataset import read_dataset
 
@@ -27,12 +27,13 @@ PREPARE = """
 """
 READ = """
     import json, sys
-    from rlhf_api.spec.data import DataSource
+    from rlhf_api.spec.row_sources import DataSource
     from rlhf_runtime.data.errors import DataError
-    from rlhf_runtime.data.rows import Split, read_rows
+    from rlhf_runtime.data.rows import read_rows
+    from rlhf_runtime.data.source_setting import SourceSetting, Split
     answers = []
     for case in json.loads(sys.argv[1]):
-        split = Split(case.pop("as"))
+        split = SourceSetting(Split(case.pop("as")))
         try:
             rows = list(read_rows(DataSource.model_validate(case), split, seed=0))
             answers.append({"rows": rows})

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from rlhf_api.errors import SeveralErrors
+from rlhf_api.spec.data import PreferenceFields
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import (
     DataError,
@@ -18,7 +19,7 @@ from rlhf_runtime.data.errors import (
     MissingField,
 )
 from rlhf_runtime.data.load import DataUse, evaluation_source, load_prompts, rows_needed
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 
@@ -259,3 +260,109 @@ def test_files_beyond_max_rows_may_have_any_columns(
     write_jsonl(tmp_path / "b.jsonl", [{"q": "1"}])
     train = {"path": str(tmp_path / "*.jsonl"), "maxRows": 4}
     assert len(load_prompts(job(train), tokenizer).train) == 4
+
+
+def mixed(tmp_path: Path, **changes: Any) -> RLHFJobSpec:
+    """A job of two sources: three rows of questions, and five of numbers."""
+    write_jsonl(tmp_path / "a.jsonl", [{"question": f"{n}+", "solution": n} for n in range(3)])
+    write_jsonl(tmp_path / "b.jsonl", [{"prompt": f"{n}="} for n in range(5)])
+    first = {"path": str(tmp_path / "a.jsonl"), "name": "sums", "promptField": "question"}
+    sources = [{**first, "answerField": "solution"}, {"path": str(tmp_path / "b.jsonl")}]
+    return job(
+        {"sources": [{**source, **changes.pop("each", {})} for source in sources]}, **changes
+    )
+
+
+def test_rows_of_several_sources_follow_each_other(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    table = load_prompts(mixed(tmp_path), tokenizer).train
+    assert table.texts == ("0+", "1+", "2+", "0=", "1=", "2=", "3=", "4=")
+    assert (table.sources, table.sizes) == (("sums", "1"), (3, 5))
+    assert [table.source_name(row) for row in (2, 3)] == ["sums", "1"]
+    assert [table.row_name(row) for row in (2, 3)] == ["row 2 of source sums", "row 0 of source 1"]
+    assert table.source_rows[:3].tolist() == [0, 1, 2]
+    assert len(set(table.source_rows.tolist())) == 8
+    assert tokenizer.decode(table.answers) == ["0", "1", "2", *[""] * 5]
+
+
+def test_a_single_source_in_the_list_has_the_rows_of_todays_form(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"q": str(n), "a": n} for n in range(5)])
+    fields = {"path": path, "promptField": "q", "answerField": "a", "maxRows": 4}
+    plain = load_prompts(job(fields), tokenizer).train
+    listed = load_prompts(job({"sources": [fields]}), tokenizer).train
+    assert (plain.texts, plain.records) == (listed.texts, listed.records)
+    assert plain.source_rows.tolist() == listed.source_rows.tolist()
+    assert (plain.sources, listed.sources) == ((), ("0",))
+
+
+def test_fields_beside_sources_are_those_of_all_that_set_none(
+    tmp_path: Path, chat_tokenizer: TextTokenizer
+) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"q": "1", "p": "2"}] * 4)
+    sources = [
+        {"path": rows, "maxRows": 2},
+        {"path": rows, "promptField": "p", "systemPrompt": "be", "maxRows": 3},
+        {"path": rows, "chatTemplate": "Never", "systemPrompt": None, "maxRows": 1},
+    ]
+    spec = job({"sources": sources, "promptField": "q"}, schedule={"promptsPerStep": 3})
+    table = load_prompts(spec, chat_tokenizer).train
+    assert table.texts[1:3] == ("<user>1<eos><assistant>", "<system>be<eos><user>2<eos><assistant>")
+    assert table.texts[5] == "1" and table.sizes == (2, 3, 1)
+
+
+def test_errors_name_the_source(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    write_jsonl(tmp_path / "b.jsonl", [{"prompt": ""}])
+    (tmp_path / "c.jsonl").write_text("{")
+    paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
+    with pytest.raises(SeveralErrors) as several:
+        load_prompts(job({"sources": [{"path": path} for path in paths]}), tokenizer)
+    missing, invalid, broken = several.value.errors
+    assert str(missing).startswith("data.train.sources[0].path is not a file")
+    assert missing.location == ("spec", "data", "train", "sources", 0, "path")
+    assert "data.train.sources[1] (" in str(invalid) and "row 0: prompt is an empty" in str(invalid)
+    assert "not valid JSON" in str(broken)
+
+
+def test_a_source_needs_the_rows_of_its_share(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    assert load_prompts(mixed(tmp_path, schedule={"promptsPerStep": 6}), tokenizer)
+    with pytest.raises(DatasetTooSmall) as caught:
+        load_prompts(mixed(tmp_path, schedule={"promptsPerStep": 7}), tokenizer)
+    assert str(caught.value) == (
+        "data.train.sources[0] (sums) has fewer rows than a step takes of it: got 3 usable rows, "
+        "allowed at least 4, its share of schedule.promptsPerStep = 7; add rows, lower its weight, "
+        "or lower schedule.promptsPerStep"
+    )
+    assert caught.value.location == ("spec", "data", "train", "sources", 0, "weight")
+
+
+def test_a_warm_start_names_the_source_without_answers(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    spec = mixed(tmp_path, schedule={"warmStart": {"promptsPerStep": 2}})
+    with pytest.raises(MissingAnswer, match="got 5 of 8 rows .*the first is row 0 of source 1,"):
+        load_prompts(spec, tokenizer)
+
+
+def test_pairs_may_come_from_several_sources(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = [{"prompt": f"{n}=", "chosen": str(n), "rejected": "9"} for n in range(4)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    spec = job({"sources": [{"path": path}, {"builtin": "SortDigits", "maxRows": 2}]})
+    data = spec.data.train.model_copy(update={"preferences": PreferenceFields()})
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"train": data})})
+    table = load_prompts(spec, tokenizer).train
+    assert table.rejected is not None and len(table.rejected.runs()) == 6
+    assert tokenizer.decode(table.answers)[:4] == ["0", "1", "2", "3"]
+
+
+def test_held_out_prompts_may_come_from_several_sources(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    paths = [write_jsonl(tmp_path / f"{n}.jsonl", [{"prompt": f"{n}"}] * n) for n in (1, 2)]
+    sources = [{"path": path, "name": f"set-{n}"} for n, path in enumerate(paths)]
+    spec = job({"builtin": "SortDigits"}, data={"evaluation": {"sources": sources}})
+    table = load_prompts(spec, tokenizer).evaluation
+    assert table is not None
+    assert (table.texts, table.sources) == (("1", "2", "2"), ("set-0", "set-1"))

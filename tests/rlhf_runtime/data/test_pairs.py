@@ -11,7 +11,7 @@ from rlhf_runtime.data.errors import InvalidRow, MissingField
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 LIMIT = 8
@@ -23,7 +23,7 @@ def build(
     policy = RowLimits(99, LIMIT, OnInvalidRow(on_invalid), OnLongPrompt.FAIL, 99)
     given = {"preferences": {}, **source}
     data = TrainingData.model_validate({"path": "rows.jsonl", **given})
-    return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy)
+    return build_prompt_table(rows, data, SourceSetting(Split.TRAIN), tokenizer, policy)
 
 
 def texts_of(table: PromptTable, tokenizer: TextTokenizer) -> list[tuple[str, str, str]]:

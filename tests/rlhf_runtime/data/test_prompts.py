@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_api.spec.data import DataSource, OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import rows as rows_module
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
@@ -23,7 +24,8 @@ from rlhf_runtime.data.errors import (
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
-from rlhf_runtime.data.rows import CHUNK_ROWS, Split
+from rlhf_runtime.data.rows import CHUNK_ROWS
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
 
@@ -43,7 +45,7 @@ def build(
 ) -> PromptTable:
     policy = RowLimits(max_tokens, max_answer, OnInvalidRow(on_invalid), OnLongPrompt(on_long), 99)
     data = DataSource(path="rows.jsonl", **source)
-    return build_prompt_table(rows, data, Split.TRAIN, tokenizer, policy, limit)
+    return build_prompt_table(rows, data, SourceSetting(Split.TRAIN), tokenizer, policy, limit)
 
 
 def test_rows_become_token_ids_texts_records_and_answers(tokenizer: TextTokenizer) -> None:
@@ -373,6 +375,49 @@ def test_a_prompt_that_an_answer_changes_is_refused(chat_tokenizer: TextTokenize
     with pytest.raises(InvalidRow, match="row 0: the chat template renders prompt in another way"):
         build([row], tokenizer, max_answer=9)
     build([row], tokenizer)  # nothing is trained on its answers
+
+
+WITHOUT_THINKING = """\
+{%- set opened = "a>" + ("[]" if enable_thinking is defined and not enable_thinking else "") %}
+{%- for m in messages %}
+    {{- (opened if m.role == "assistant" else "") + m.content + ";" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ opened }}{% endif %}"""
+
+
+def test_arguments_of_the_template_come_from_the_source_and_the_row(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "")
+    (tokenizer.folder / "chat_template.jinja").write_text(WITHOUT_THINKING)
+    tokenizer = TextTokenizer(tokenizer.folder)
+    (plain,) = build([{"prompt": "1="}], tokenizer).texts
+    settings = {"chat_template_arguments": {"enable_thinking": False}}
+    (changed,) = build([{"prompt": "1="}], tokenizer, **settings).texts
+    assert changed != plain and changed.replace("[]", "") == plain
+    rows = [
+        {"prompt": "1=", "variables": variables}
+        for variables in ({"enable_thinking": True}, {"enable_thinking": None}, None)
+    ]
+    field = {"chat_template_arguments_field": "variables"}
+    assert build(rows, tokenizer, **settings, **field).texts == (plain, changed, changed)
+    answered = [{**row, "answer": "2"} for row in rows]
+    table = build(answered, tokenizer, max_answer=9, **settings, **field)
+    assert tokenizer.decode(table.answers) == ["2", "2", "2"]
+
+
+@pytest.mark.parametrize("variables", ["no map", {"messages": []}, {"eos_token": "x"}])
+def test_unusable_arguments_of_a_row_are_named(
+    chat_tokenizer: TextTokenizer, variables: object
+) -> None:
+    row = {"prompt": "1=", "variables": variables}
+    with pytest.raises(InvalidRow, match="allowed a map of variables for the chat template"):
+        build([row], chat_tokenizer, chat_template_arguments_field="variables")
+
+
+def test_the_column_of_arguments_must_exist(chat_tokenizer: TextTokenizer) -> None:
+    with pytest.raises(MissingField, match="chatTemplateArgumentsField names a column"):
+        build([{"prompt": "1="}], chat_tokenizer, chat_template_arguments_field="variables")
 
 
 def test_an_answer_without_end_token_in_the_template_is_closed(

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rlhf_api.spec.data import TrainingData
 from rlhf_runtime.data.errors import ChatTemplateUnusable
-from rlhf_runtime.data.retokenizer import Retokenizer, Sequences, _split_sequences
-from rlhf_runtime.data.rows import Split
+from rlhf_runtime.data.retokenizer import Retokenizer, Sequences, SplitRetokenizer, _split_sequences
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import pack
 
@@ -34,7 +34,9 @@ def retokenized(
     tokenizer: TextTokenizer, prompts: list[Any] = PROMPTS, **source: Any
 ) -> list[list[int]]:
     data = TrainingData.model_validate({"path": "rows.jsonl", **source})
-    made = sequences(Retokenizer("learned_model", data, Split.TRAIN, tokenizer), prompts)
+    made = sequences(
+        Retokenizer("learned_model", data, SourceSetting(Split.TRAIN), tokenizer), prompts
+    )
     assert made.prompts.lengths is not None and made.prompts.lengths.min() > 0
     pairs = zip(made.prompts.runs(), made.responses.runs(), strict=True)
     return [[*prompt.tolist(), *response.tolist()] for prompt, response in pairs]
@@ -61,6 +63,23 @@ def test_a_template_writes_the_whole_conversation(
         expected.append(theirs.apply_chat_template(messages, return_dict=False))
     source = {} if system is None else {"systemPrompt": system}
     assert retokenized(chat_tokenizer, **source) == expected
+
+
+def test_the_template_has_the_arguments_of_source_and_row(chat_tokenizer: TextTokenizer) -> None:
+    file = chat_tokenizer.folder / "chat_template.jinja"
+    file.write_text(file.read_text() + "{{ depth }}")
+    tokenizer = TextTokenizer(chat_tokenizer.folder)
+    made = retokenized(tokenizer, chatTemplateArguments={"depth": 7})
+    assert [tokenizer.text_of(row)[-1] for row in made] == ["7"] * 4
+    data = TrainingData.model_validate(
+        {"path": "rows.jsonl", "chatTemplateArgumentsField": "variables"}
+    )
+    record = json.dumps({"record": {"prompt": "1=", "variables": {"depth": 3}}})
+    one = Retokenizer("learned_model", data, Split.TRAIN, tokenizer).sequences(
+        [record], ["2"], FINISHED[:1], GROUPS[:1]
+    )
+    (response,) = one.responses.runs()
+    assert tokenizer.text_of(response.tolist()).endswith("3")
 
 
 def test_without_a_template_texts_follow_each_other(tokenizer: TextTokenizer) -> None:
@@ -117,3 +136,24 @@ def test_rows_of_a_group_have_the_same_prompt(rows: list[list[int]], data: st.Da
         follow = {tuple(responses[number][:1]) for number in own}
         shortest = min(len(rows[number]) for number in own)
         assert len(prompt) == max(1, shortest - 1) or len(follow) > 1
+
+
+def test_prompts_of_several_sources_are_rendered_as_their_own(
+    chat_tokenizer: TextTokenizer,
+) -> None:
+    sources = [
+        {"path": "a.jsonl", "promptField": "q", "systemPrompt": "be"},
+        {"path": "b.jsonl", "name": "plain", "chatTemplate": "Never"},
+    ]
+    data = TrainingData.model_validate({"sources": sources})
+    several = SplitRetokenizer("learned_model", Split.TRAIN, data, chat_tokenizer)
+    rows = [("plain", {"prompt": "2="}), ("0", {"q": "1="}), ("plain", {"prompt": "3="})]
+    records = [json.dumps({"prompt": "", "record": row, "source": name}) for name, row in rows]
+    made = several.sequences(
+        records, ["a", "b", "c"], np.array([True, True, False]), np.array([0, 1, 2])
+    )
+    texts = [
+        chat_tokenizer.text_of([*prompt.tolist(), *response.tolist()])
+        for prompt, response in zip(made.prompts.runs(), made.responses.runs(), strict=True)
+    ]
+    assert texts == ["2=a<eos>", "<system>be<eos><user>1=<eos><assistant>b<eos>", "3=c"]

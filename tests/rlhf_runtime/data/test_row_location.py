@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import row_location
 from rlhf_runtime.data.files import read_files
 from rlhf_runtime.data.row_location import LineIndex, RowLocations

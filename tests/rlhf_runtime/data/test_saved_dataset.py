@@ -9,12 +9,13 @@ from typing import Any
 import datasets
 import pytest
 
-from rlhf_api.spec.data import DataSource
+from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, MissingField
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.named_columns import require_columns_of_path
 from rlhf_runtime.data.row_location import RowLocations
-from rlhf_runtime.data.rows import Split, find_folder, read_rows
+from rlhf_runtime.data.rows import find_folder, read_rows
+from rlhf_runtime.data.source_setting import SourceSetting, Split
 
 ROWS: dict[str, list[Any]] = {
     "prompt": ["a", "b", "c"],
@@ -42,7 +43,7 @@ def dataset() -> datasets.Dataset:
 
 
 def read(path: Path, role: Split = Split.TRAIN, **changes: Any) -> list[Row]:
-    return list(read_rows(DataSource(path=str(path), **changes), role, seed=0))
+    return list(read_rows(DataSource(path=str(path), **changes), SourceSetting(role), seed=0))
 
 
 def test_rows_are_those_that_were_saved(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_folder_of_one_dataset_has_its_own_split_only(tmp_path: Path) -> None:
 def test_files_have_no_splits(tmp_path: Path) -> None:
     source = DataSource(path=str(tmp_path / "*"), split="test")
     with pytest.raises(DataNotFound, match=r"got test with .*/\*, allowed no split of files"):
-        find_folder(source, Split.TRAIN)
+        find_folder(source, SourceSetting(Split.TRAIN))
 
 
 def test_columns_of_media_are_no_part_of_rows(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_columns_of_media_are_no_part_of_rows(tmp_path: Path) -> None:
     assert read(tmp_path) == [{"prompt": "a"}]
     source = DataSource(path=str(tmp_path), prompt_field="pictures")
     with pytest.raises(MissingField, match="promptField names a column of type Image: got picture"):
-        require_columns_of_path(source, Split.TRAIN)
+        require_columns_of_path(source, SourceSetting(Split.TRAIN))
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:

@@ -60,3 +60,37 @@ def test_errors_of_reward_models_are_told_in_their_order(tmp_path: Path) -> None
     check_reward_tokenizers(spec, folders, findings)
     told = [str(error).split(" with ")[0].rpartition("/")[2] for error in findings.gathered.errors]
     assert told == list(spec.reward_models)
+
+
+def test_every_source_is_checked_and_described(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    for name, rows in {"a": ["1", "22"], "b": ["3"], "c": ["22", "4"], "d": [" "]}.items():
+        text = "".join(json.dumps({"prompt": row, "answer": "1"}) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+
+    def checked(*train: str) -> Findings:
+        paths = {"train": train, "evaluation": ("c",)}
+        data = {
+            split: {"sources": [{"path": f"{tmp_path}/{name}.jsonl"} for name in names]}
+            for split, names in paths.items()
+        }
+        document = spec_of(tmp_path).model_dump(by_alias=True, exclude_unset=True)
+        findings = Findings()
+        spec = RLHFJobSpec.model_validate({**document, "data": data})
+        check_data(spec, PROMPTS_ONLY, tmp_path, None, findings)
+        return findings
+
+    findings = checked("a", "b")
+    assert not findings.gathered.errors
+    assert [fact.split(" of ")[0] for fact in findings.facts if "longest" in fact] == [
+        "data.train.sources[0]: 2 rows",
+        "data.train.sources[1]: 1 rows",
+        "data.evaluation.sources[0]: 2 rows",
+    ]
+    assert findings.warnings == [
+        "1 of 2 prompts of data.evaluation are also in data.train: the evaluation measures what "
+        "was learned by heart; take other rows for one of them"
+    ]
+    (invalid,) = checked("a", "d").gathered.errors
+    assert str(invalid).startswith("data.train.sources[1] (")
+    assert invalid.location == ("spec", "data", "train", "sources", 1)

@@ -63,6 +63,26 @@ def test_excluded_samples_are_marked_and_counted(reward: MakeReward) -> None:
     assert list(result.failures) == ["b"] and "score/rescored" not in result.counts
 
 
+def test_samples_of_several_sources_have_means_of_their_own(reward: MakeReward) -> None:
+    result = combine_scores(
+        [reward("a", name="a"), reward("b", name="b")],
+        [scores([1, 2, 3], [True] * 3), scores([1, 0, 1], [True, False, True], raised=1)],
+        3,
+        sources=["math", "math", "chat"],
+    )
+    assert result.means == {
+        "reward/a": (6.0, 3.0),
+        "reward/math/a": (3.0, 2.0),
+        "reward/chat/a": (3.0, 1.0),
+        "reward/b": (2.0, 2.0),
+        "reward/math/b": (1.0, 1.0),
+        "reward/chat/b": (1.0, 1.0),
+        "reward/mean": (6.0, 2.0),
+        "reward/math/mean": (2.0, 1.0),
+        "reward/chat/mean": (4.0, 1.0),
+    }
+
+
 def test_what_was_scored_again_is_counted_whatever_came_of_it(reward: MakeReward) -> None:
     once = scores([1, 2, 3], [True] * 3)
     twice = replace(scores([1, 2, 3], [True] * 3), rescored=3)

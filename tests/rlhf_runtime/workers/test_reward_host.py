@@ -17,6 +17,7 @@ from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.controller.scoring import require_scores, unscored_samples
 from rlhf_runtime.data import row_location
+from rlhf_runtime.data.row_names import joint_row
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.dataplane.partition import BatchShape, Slice
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
@@ -134,3 +135,35 @@ def test_failed_rows_are_named_without_reading_the_file_to_them_again(
         told.append([each.row for _, each in unscored_samples(score(host, 1)[0])])
     lines = [201, 205, 205, 209]
     assert told == [[f"train.jsonl, line {line}" for line in lines]] * 2
+
+
+def test_rows_of_several_sources_are_named_and_averaged_by_their_source(
+    host: RewardHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [{"path": "a.jsonl", "name": "math"}, {"builtin": "SortDigits"}]
+    data = make_job(data={"train": {"sources": sources}}).spec.data
+    monkeypatch.setattr(host, "_data", data)
+    rows = np.arange(4, dtype=np.int64)
+    records = [
+        json.dumps({"prompt": "p", "record": {}, "source": name})
+        for name in ("math", "1", "math", "1")
+    ]
+    columns = {
+        "response_text": pack_texts(["1", "nan", "3", "4"]),
+        "record": pack_texts(records),
+        "prompt_id": Column(np.array([7, joint_row(1, 9), 8, joint_row(1, 5)])),
+        "finished": Column(np.ones(4, dtype=np.int8)),
+    }
+    source = ColumnSource((Segment(1, {name: name for name in columns}),))
+    request = CallRequest(
+        CALL, 3, GraphName.STEP, "one", (InputBatch(BatchShape(4, 1), (source,)),)
+    )
+    shard = Shard(ShardIndex(rows, rows, np.ones(4, dtype=np.int32)), columns)
+    message, _ = host.run(*replace(request, batch_slice=Slice(0, 1)).to_message([shard]))
+    report = CallReport.from_bytes(message)
+    metrics = merge_statistics([report.statistics])
+    assert metrics["reward/math/number"] == 2.0 and metrics["reward/math/mean"] == 1.5
+    assert metrics["reward/1/number"] == 4.0 and metrics["reward/1/mean"] == 3.5
+    assert metrics["reward/mean"] == pytest.approx((0.5 + 2.5 + 3.5) / 3)
+    ((_, failure),) = unscored_samples([report])
+    assert failure.row == "SortDigits, row 9, counted from 0"

@@ -1,0 +1,251 @@
+"""Sources of rows: files, data sets and generated tasks, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field
+
+from rlhf_api.base import JOB_NAME_PATTERN, Count, Identifier, Text
+from rlhf_api.exclusive_fields import Alternatives
+from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.spec.algorithm import ParameterValue
+
+TEMPLATE_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of chat templates that a conversation itself sets, beside the special tokens."""
+
+
+class BuiltinData(StrEnum):
+    """Generated tasks."""
+
+    SORT_DIGITS = "SortDigits"
+    """Sort six random digits: the answer to `402991=` is `012499`. Training and evaluation data
+    never overlap."""
+
+
+class ChatTemplate(StrEnum):
+    """Use of the tokenizer's chat template for prompts."""
+
+    AUTO = "Auto"
+    """Use it if the prompt field contains messages, or the tokenizer has a chat template."""
+    ALWAYS = "Always"
+    """Use it; a text becomes one user message."""
+    NEVER = "Never"
+    """Do not use it; the prompt field contains the text that the model continues."""
+
+
+TemplateArguments = Annotated[dict[Identifier, ParameterValue], Field(max_length=64)]
+SystemPrompt = Annotated[str, Field(max_length=16384)]
+# Letters first: the number of a source is its name if it has none.
+SourceName = Annotated[str, Field(min_length=1, max_length=40, pattern=JOB_NAME_PATTERN)]
+_FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
+
+
+def is_template_variable(name: str) -> bool:
+    """True if rendering sets this variable of chat templates itself."""
+    return name in TEMPLATE_VARIABLES or name.endswith("_token")
+
+
+def _own_variables(source: DataSource | NamedSource) -> Iterator[Violation]:
+    for name in filter(is_template_variable, source.chat_template_arguments or {}):
+        yield Violation(name, ("chatTemplateArguments", name))
+
+
+_NO_OWN_VARIABLE = Rule(
+    holds="",  # CEL does not see maps of untyped values
+    what="a variable of chat templates that rendering sets itself",
+    allowed="other names, such as enable_thinking",
+    do="remove it",
+    field=".chatTemplateArguments",
+    check=_own_variables,
+)
+
+
+class RowSource(Alternatives):
+    """Rows: exactly one of path, huggingFace, builtin."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("path", "hugging_face", "builtin")
+
+    path: Text | None = None
+    """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
+    all files that match, sorted by name, are read one after the other. Or a folder that
+    Dataset.save_to_disk of Hugging Face's datasets wrote. For `rlhf run` relative to the manifest's
+    folder."""
+    hugging_face: Text | None = None
+    """A Hugging Face dataset id, such as openai/gsm8k."""
+    builtin: BuiltinData | None = None
+    """A generated task."""
+    configuration: Text | None = None
+    """Configuration of a Hugging Face dataset, such as main. Default: its only one."""
+    split: Text | None = None
+    """Split of a Hugging Face dataset, or of a folder with several. Default: train; for evaluation
+    test."""
+    max_rows: Count | None = None
+    """Number of rows to use, from the first. Default: all."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            holds="!has(self.configuration) || has(self.huggingFace)",
+            what="configuration is for huggingFace data only",
+            do="remove it",
+            field=".configuration",
+            check=lambda self: violation_if(
+                self.configuration is not None and self.hugging_face is None, self.configuration
+            ),
+        ),
+        Rule(
+            holds="!has(self.split) || has(self.huggingFace) || has(self.path) && "
+            f"!{list(_FILE_SUFFIXES)}.exists(suffix, self.path.endsWith(suffix))",
+            what="split is for huggingFace data, and for folders of Dataset.save_to_disk",
+            do="remove it",
+            field=".split",
+            check=lambda self: violation_if(
+                self.split is not None
+                and self.hugging_face is None
+                and (self.path is None or self.path.endswith(_FILE_SUFFIXES)),
+                self.split,
+            ),
+        ),
+    )
+
+
+class DataSource(RowSource):
+    """Rows with prompts."""
+
+    prompt_field: Text = "prompt"
+    """Column with the prompt: a text, or a list of {role, content} messages. a.b is the entry b of
+    the map a."""
+    answer_field: Text | None = None
+    """Column with the reference answer, the target of a warm start and of steps that train on
+    answers: a text, a number, a list of these, or one message of the assistant. The column of
+    promptField: the last message of its conversation. Default: answer, but only for a warm start
+    and builtin data."""
+    system_prompt: SystemPrompt | None = None
+    """System message before every prompt. Default: none."""
+    chat_template: ChatTemplate = ChatTemplate.AUTO
+    """Use of the tokenizer's chat template for prompts."""
+    chat_template_arguments: TemplateArguments = {}
+    """Further variables of the chat template, such as `enable_thinking: false`."""
+    chat_template_arguments_field: Text | None = None
+    """Column with a map of further variables of the chat template for this row. Default: none."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        *RowSource.validations,
+        _NO_OWN_VARIABLE,
+        Rule(
+            holds="self.chatTemplate != 'Never' || !has(self.chatTemplateArgumentsField)",
+            what="arguments of a chat template that is not used",
+            do="remove them, or chatTemplate: Never",
+            field=".chatTemplateArgumentsField",
+            check=lambda self: violation_if(
+                self.chat_template is ChatTemplate.NEVER
+                and self.chat_template_arguments_field is not None,
+                self.chat_template_arguments_field,
+            ),
+        ),
+    )
+
+
+class NamedSource(RowSource):
+    """One of several sources."""
+
+    name: SourceName | None = None
+    """Its name in metrics and for verifiers; unique among the sources. Default: its number, from
+    0."""
+    prompt_field: Text | None = None
+    """Column with the prompt. Default: that beside sources."""
+    answer_field: Text | None = None
+    """Column with the reference answer. Default: that beside sources."""
+    system_prompt: SystemPrompt | None = None
+    """System message before every prompt. Default: that beside sources."""
+    chat_template: ChatTemplate | None = None
+    """Use of the tokenizer's chat template for prompts. Default: that beside sources."""
+    chat_template_arguments: TemplateArguments | None = None
+    """Further variables of the chat template. Default: those beside sources."""
+    chat_template_arguments_field: Text | None = None
+    """Column with a map of further variables of the chat template. Default: that beside sources."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (*RowSource.validations, _NO_OWN_VARIABLE)
+
+
+class WeightedSource(NamedSource):
+    """One of several sources to train on."""
+
+    weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """Its share of every step's prompts, relative to the weights of the others."""
+
+
+_PROMPT_FIELDS = tuple(
+    name for name in NamedSource.model_fields if name not in RowSource.model_fields | {"name": None}
+)
+"""Fields that a source may leave to those beside `sources`."""
+
+
+class MixedData(DataSource):
+    """Rows with prompts: exactly one of path, huggingFace, builtin, sources."""
+
+    alternatives: ClassVar = ("path", "hugging_face", "builtin", "sources")
+
+    sources: tuple[NamedSource, ...] | None = None
+    """Several sources."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        *DataSource.validations,
+        Rule(
+            holds="!has(self.sources) || !has(self.maxRows)",
+            what="a number of rows beside sources, of which each has its own",
+            do="set maxRows in the sources",
+            field=".maxRows",
+            check=lambda self: violation_if(
+                self.sources is not None and self.max_rows is not None, self.max_rows
+            ),
+        ),
+        Rule(
+            holds="!has(self.sources) || self.sources.filter(source, has(source.name))"
+            ".all(source, self.sources.filter(other, has(other.name) && "
+            "other.name == source.name).size() == 1)",
+            what="several sources have the same name",
+            do="rename one of them",
+            field=".sources",
+            check=lambda self: _repeated_names(self),
+        ),
+    )
+
+    @property
+    def parts(self) -> tuple[Self, ...]:
+        """Each source as the only one; this one, if it is."""
+        if self.sources is None:
+            return (self,)
+        return tuple(map(self._part, self.sources))
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources; empty if there are no several."""
+        return tuple(source.name or str(index) for index, source in enumerate(self.sources or ()))
+
+    @property
+    def most_rows(self) -> int | None:
+        """Maximum of rows of all sources; None: unknown."""
+        limits = [part.max_rows for part in self.parts]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(limits) else None
+
+    @property
+    def has_answers(self) -> bool:
+        """True if every row has a reference answer."""
+        return all(part.answer_field is not None or part.builtin is not None for part in self.parts)
+
+    def _part(self, source: NamedSource) -> Self:
+        own = {name: getattr(source, name) for name in RowSource.model_fields}
+        given = {name: getattr(source, name) for name in _PROMPT_FIELDS}
+        own |= {name: value for name, value in given.items() if value is not None}
+        return self.model_copy(update={**own, "sources": None})
+
+
+def _repeated_names(data: MixedData) -> Iterator[Violation]:
+    names = [source.name for source in data.sources or ()]
+    for index, name in enumerate(names):
+        if name is not None and name in names[:index]:
+            yield Violation(name, ("sources", index, "name"))
