@@ -135,17 +135,22 @@ class DataSource(RowSource):
         *RowSource.validations,
         _NO_OWN_VARIABLE,
         Rule(
+            # CEL does not see maps of untyped values; Python checks chatTemplateArguments, too.
             holds="self.chatTemplate != 'Never' || !has(self.chatTemplateArgumentsField)",
             what="arguments of a chat template that is not used",
             do="remove them, or chatTemplate: Never",
             field=".chatTemplateArgumentsField",
-            check=lambda self: violation_if(
-                self.chat_template is ChatTemplate.NEVER
-                and self.chat_template_arguments_field is not None,
-                self.chat_template_arguments_field,
-            ),
+            check=lambda self: _unused_arguments(self),
         ),
     )
+
+
+def _unused_arguments(source: DataSource) -> Iterator[Violation]:
+    if source.chat_template is ChatTemplate.NEVER:
+        if source.chat_template_arguments_field is not None:
+            yield Violation(source.chat_template_arguments_field)
+        for name in source.chat_template_arguments:
+            yield Violation(name, ("chatTemplateArguments", name))
 
 
 class NamedSource(RowSource):

@@ -105,11 +105,8 @@ class MegatronEngine(EngineBase):
         self.stage.requires_grad_(trained)
         self.stage.eval()  # no dropout: log-probabilities must equal the sampler's
         # May move the parameters into buffers: views are valid only from here on.
-        self._gradients = (
-            wrap_with_gradients(self.stage, sharded=sharding.distributed_optimizer)
-            if trained
-            else None
-        )
+        sharded = sharding.distributed_optimizer
+        self._gradients = wrap_with_gradients(self.stage, sharded=sharded) if trained else None
         self._no_gradients: Shrunk = []
         self._masters = None if self._gradients is None else MasterWeights(self._gradients)
         views, architecture = self.master_views(), self.stage.architecture

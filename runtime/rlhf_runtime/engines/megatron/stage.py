@@ -95,9 +95,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         self.architecture = architecture
         self.parallel = parallel
         self.hf_config = config
-        self._head = (
-            self._make_head(value_head, excluded_tokens) if parallel.is_last_stage else None
-        )
+        self._head = self._make_head(value_head, excluded_tokens)
         self._freeze_padding_token(config.pad_token_id)
         self._mark_cut_parameters()
         self._clear_padding()
@@ -199,7 +197,11 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             words, is_cut = self.embedding.word_embeddings, self.config.sequence_parallel
             UntrainedPadding(words, token, self.parallel.at.tensor, is_cut)
 
-    def _make_head(self, value_head: bool, excluded_tokens: tuple[range, ...]) -> MegatronHead:
+    def _make_head(
+        self, value_head: bool, excluded_tokens: tuple[range, ...]
+    ) -> MegatronHead | None:
+        if not self.parallel.is_last_stage:
+            return None
         if value_head:
             self.output_layer = ScalarLayer(self.config.hidden_size, self.config.params_dtype)
         return MegatronHead(

@@ -1,0 +1,31 @@
+"""Sources of rows: what only the models check, and fields that several sources share."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_api.spec.data import TrainingData
+
+ARGUMENTS = {"enable_thinking": False}
+
+
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "eos_token"])
+@pytest.mark.parametrize("is_part", [False, True])
+def test_variables_that_rendering_sets_are_no_arguments(name: str, is_part: bool) -> None:
+    source = {"path": "/rows.jsonl", "chatTemplateArguments": {name: "x"}}
+    data = {"sources": [source]} if is_part else source
+    with pytest.raises(ValidationError, match="rendering sets itself"):
+        TrainingData.model_validate(data)
+
+
+def test_arguments_of_a_template_that_is_not_used_are_refused() -> None:
+    source = {"path": "/rows.jsonl", "chatTemplate": "Never", "chatTemplateArguments": ARGUMENTS}
+    with pytest.raises(ValidationError, match="a chat template that is not used"):
+        TrainingData.model_validate(source)
+
+
+def test_sources_have_the_arguments_beside_them_unless_they_have_their_own() -> None:
+    parts = [{"path": "/a.jsonl"}, {"path": "/b.jsonl", "chatTemplateArguments": {}}]
+    data = TrainingData.model_validate({"sources": parts, "chatTemplateArguments": ARGUMENTS})
+    assert [part.chat_template_arguments for part in data.parts] == [ARGUMENTS, {}]
