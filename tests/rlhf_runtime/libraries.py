@@ -7,6 +7,7 @@ import os
 from importlib import import_module
 
 from rlhf_api.spec.resources import Device
+from rlhf_planner.problem.devices import gpu_memory_bytes
 from rlhf_runtime.workers.libraries import import_libraries
 
 os.environ |= {
@@ -14,7 +15,8 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
-import_libraries(Device.CPU)
+# vLLM has one build for CPUs and one for GPUs: a machine with GPUs has the second.
+import_libraries(Device.GPU if gpu_memory_bytes() else Device.CPU)
 for module in (
     # Ranks import these only where a job needs them. Here dozens of ranks would, for seconds each.
     "rlhf_planner.plan",

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.plan import OffloadDepth
+from rlhf_runtime.engines.deterministic import deterministic_kernels
 from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch, pad_batches
@@ -121,10 +122,11 @@ class EngineBase(ABC):
         trained = [(part, term) for term in terms for part in term.micro_batches]
         # Ranks with fewer micro-batches take part in the collectives of the others.
         empty = (empty_micro_batch(), terms[0])
-        self._forward(list(pad_batches(no_grad, self._rounds(len(no_grad)), empty)))
-        # At least one backward pass: without a signal, Adam's momentum still moves the weights.
-        rounds = max(1, self._rounds(len(trained)))
-        self._forward_backward(list(pad_batches(trained, rounds, empty)))
+        with deterministic_kernels(self.parallel.device):
+            self._forward(list(pad_batches(no_grad, self._rounds(len(no_grad)), empty)))
+            # At least one backward pass: without a signal, Adam's momentum still moves the weights.
+            rounds = max(1, self._rounds(len(trained)))
+            self._forward_backward(list(pad_batches(trained, rounds, empty)))
         norm = self._optimizer.step()
         self._free_gradients()
         self._weights_changed()

@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # ranks that wait must not starve those that work
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # torch requires it for deterministic products
 }
 
 

@@ -27,6 +27,9 @@ ENVIRONMENT = {
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a process that has called CUDA must not be forked
+    # Otherwise torch's compiler times variants of a kernel and takes the fastest: another process
+    # would take another one, which adds in another order.
+    "TORCHINDUCTOR_DETERMINISTIC": "1",
 }
 """Variables that vLLM and torch read at import; values of the user take precedence."""
 CPU_ENVIRONMENT = {
