@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo demo-real test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
-	bench-operator bench-reshard bench-estimator bench-papers
+	bench-operator bench-reshard bench-rank bench-estimator bench-papers
 
 export PYTHON
 BIN := .venv/bin
@@ -125,6 +125,9 @@ bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000
 
 bench-reshard: setup ## weights from training to generation, against gathering them; ARGS=--accounting
 	@$(BENCH)/reshard.py $(ARGS)
+
+bench-rank: setup ## one rank without Ray, on a GPU if there is one: transfer, generation, update
+	@$(BENCH)/rank.py $(ARGS)
 
 bench-estimator: setup ## predicted seconds of calls beside measured ones, with profiles measured here
 	@$(BENCH)/estimator.py $(ARGS)

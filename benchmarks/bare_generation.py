@@ -46,6 +46,7 @@ def main() -> None:
     )
     start_seconds = time.perf_counter() - start
     prompts = [{"prompt_token_ids": run.tolist()} for run in rank_load(load).runs()]
+    # A seed for each row, as ours has: vLLM then draws row by row.
     sampling = [
         SamplingParams(
             max_tokens=load.response, logprobs=0, ignore_eos=True, detokenize=False, seed=row

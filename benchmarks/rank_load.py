@@ -41,6 +41,7 @@ class Load:
     @property
     def cache_bytes(self) -> int:
         """Keys and values of all sequences, and of a block more for each."""
+        # All sequences run at once, on both sides: no side waits for free blocks.
         tokens = self.rows * (self.prompt + self.response + 64)
         return 2 * self.layers * self.key_heads * HEAD_SIZE * self.item_bytes * tokens
 

@@ -27,6 +27,7 @@ PROGRAMS = {
     "recovery": "recovery",
     "operator": "operator_jobs",
     "reshard": "reshard",
+    "rank": "rank",
     "estimator": "estimator",
     "papers": "papers",
 }

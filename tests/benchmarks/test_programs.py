@@ -195,6 +195,30 @@ def test_reshard_moves_the_planned_bytes_in_every_case() -> None:
         assert_positive(value for value in row.values() if isinstance(value, float))
 
 
+def assert_rank_stages(printed: Printed, stages: Sequence[str]) -> None:
+    answer = printed.json("rank")
+    assert printed.names("median ms") == stages and not answer["failed"]
+    for stage in stages:
+        assert_positive(answer[stage][name] for name in ("seconds", "baseline", "ratio"))
+    assert answer["equal_seeds_give_equal_tokens"] and answer["equal_seeds_give_equal_log_probs"]
+    assert answer["release"]["same_tokens_after"]
+    # On a CPU engine and trainer both compute in float32.
+    assert answer["log_prob_distance_at_0.7"]["max"] < 1e-4
+
+
+@pytest.mark.ray
+def test_rank_prints_the_stages_of_one_rank() -> None:
+    printed = run_smallest("rank", "--without-bare", starts={Heavy.WORLD: 1, Heavy.ENGINE: 1})
+    assert_rank_stages(printed, ["transfer", "update"])
+
+
+@pytest.mark.ray
+@pytest.mark.nightly  # the test above runs our side
+def test_rank_compares_generation_with_bare_vllm() -> None:
+    printed = run_smallest("rank", starts={Heavy.WORLD: 1, Heavy.ENGINE: 2})
+    assert_rank_stages(printed, ["transfer", "generation", "update"])
+
+
 @pytest.mark.ray
 def test_estimator_prints_a_ratio_for_every_call_of_every_plan() -> None:
     printed = run_smallest("estimator", starts={Heavy.WORLD: 2, Heavy.ENGINE: 2})

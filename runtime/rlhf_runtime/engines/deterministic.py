@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-import torch.utils.deterministic as torch_deterministic
+import torch.utils.deterministic
+
+# torch declares no type of the property that it gives this module.
+_SETTINGS: Any = torch.utils.deterministic
 
 
 @contextmanager
@@ -22,12 +26,12 @@ def deterministic_kernels(device: torch.device) -> Iterator[None]:
     # Gradients of attention and sums over rows otherwise add in the order in which threads finish.
     # Not for the whole process: vLLM calls operations without a deterministic kernel.
     was_strict = torch.are_deterministic_algorithms_enabled()
-    was_filling = torch_deterministic.fill_uninitialized_memory
+    was_filling = _SETTINGS.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     # Filling new tensors only finds faults, and writes all memory once more.
-    torch_deterministic.fill_uninitialized_memory = False
+    _SETTINGS.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(was_strict)
-        torch_deterministic.fill_uninitialized_memory = was_filling
+        _SETTINGS.fill_uninitialized_memory = was_filling

@@ -82,7 +82,13 @@ def _detached(value: float | torch.Tensor) -> float | torch.Tensor:
 
 
 def _numbers(values: list[float | torch.Tensor]) -> list[float]:
-    """Convert all values to numbers, with one copy from the device."""
-    on_device = [value.double() for value in values if isinstance(value, torch.Tensor)]
-    copied = iter(torch.stack(on_device).tolist() if on_device else ())
-    return [next(copied) if isinstance(value, torch.Tensor) else value for value in values]
+    """Convert all values to numbers, with one copy from every device."""
+    # A loss may compute on the host what lacks a part of its inputs on the device.
+    on_device: dict[torch.device, list[torch.Tensor]] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            on_device.setdefault(value.device, []).append(value.double())
+    copied = {device: iter(torch.stack(some).tolist()) for device, some in on_device.items()}
+    return [
+        next(copied[value.device]) if isinstance(value, torch.Tensor) else value for value in values
+    ]

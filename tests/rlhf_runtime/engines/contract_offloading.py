@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from rlhf_runtime.engines.training import (
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import NotLoaded
 from rlhf_runtime.reshard.local_shards import LocalShards
-from rlhf_runtime.workers.process import resident_bytes
 
 from .contract_setup import (
     LANGUAGE,
@@ -31,6 +31,7 @@ from .contract_setup import (
     model_folder,
     settings,
 )
+from .used_memory import used_bytes
 
 DEPTHS = (OffloadDepth.DERIVED, OffloadDepth.EVERYTHING)
 
@@ -114,17 +115,18 @@ def assert_same_bits(one: Any, other: Any) -> None:
 
 
 def offloading_gives_memory_back(world: World, folder: Path, setup: Setup, kind: str) -> None:
-    """What the process has resident falls by what the engine held, and rises again."""
+    """The memory in use falls by what the engine had on its device, and rises again."""
     place = model_folder("wide", world, folder)
     built = setup.build(place, world)
+    used = partial(used_bytes, built.parallel.device)
     built.engine.use_optimizer(settings())
     built.train(max_tokens=1000)
     give_free_pages_back()
-    held, before = sum(built.engine.bytes_on_device().values()), resident_bytes()
+    held, before = sum(built.engine.bytes_on_device().values()), used()
     built.engine.offload(OffloadDepth.EVERYTHING)
-    offloaded = resident_bytes()
+    offloaded = used()
     assert abs(before - offloaded - held) < 0.15 * held, (before, offloaded, held)
     built.engine.load()
-    assert abs(resident_bytes() - offloaded - held) < 0.15 * held, (resident_bytes(), held)
+    assert abs(used() - offloaded - held) < 0.15 * held, (used(), held)
     built.engine.offload(OffloadDepth.EVERYTHING)
-    assert abs(resident_bytes() - offloaded) < 0.15 * held
+    assert abs(used() - offloaded) < 0.15 * held

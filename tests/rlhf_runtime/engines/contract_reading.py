@@ -62,7 +62,7 @@ def temperature_and_entropy_are_those_asked_for(
 
         def read(outputs: TokenOutputs, part: MicroBatch, got: torch.Tensor = got) -> None:
             assert outputs.entropies is not None
-            got[:, part.tokens] = torch.stack([outputs.values, outputs.entropies])
+            got[:, part.tokens] = torch.stack([outputs.values, outputs.entropies]).cpu()
 
         built.engine.infer(pieces(built, np.arange(6), 40), reading, read)
         found.append(got)

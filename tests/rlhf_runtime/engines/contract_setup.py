@@ -165,7 +165,7 @@ def log_probs_of(built: Built, max_tokens: int = 1000, share: bool = True) -> to
     got = torch.full((NUM_TOKENS,), torch.nan)
 
     def read(outputs: TokenOutputs, part: MicroBatch) -> None:
-        got[part.tokens] = outputs.values
+        got[part.tokens] = outputs.values.cpu()
 
     built.engine.infer(pieces(built, np.arange(6), max_tokens, share), LANGUAGE, read)
     return got

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.step.losses import Dpo
 from rlhf_runtime.dataplane.columns import Column
-from rlhf_runtime.engines.packing import MicroBatch
+from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.training import (
     Loss,
     ReadLogProbs,
@@ -49,6 +49,7 @@ from .contract_setup import (
     settings,
     whole_weights,
 )
+from .tiny_models import ragged
 
 PREFERENCE = np.array([1, -1] * 3, dtype=np.int8)
 
@@ -89,7 +90,7 @@ def ranks_do_not_change_the_result(world: World, folder: Path, setup: Setup, kin
 def recording(losses: torch.Tensor, place: int) -> Loss:
     def loss(outputs: TokenOutputs, part: MicroBatch) -> torch.Tensor:
         share = cross_entropy(outputs, part)
-        losses[place] += share.detach()
+        losses[place] += share.detach().cpu()
         return share
 
     return loss
@@ -103,6 +104,24 @@ def recomputation_changes_nothing(world: World, folder: Path, setup: Setup, kind
     for _ in range(3):
         assert_same_norm(*(built.train() for built in (plain, again)))
     assert_same_weights(plain, again)
+
+
+def equal_updates_give_equal_weights(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """To the last bit, with sequences so long that a GPU's kernels add in parts."""
+    place = model_folder(kind, world, folder)
+    prompts, responses = ragged([200] * 4, seed=1), ragged([250, 10, 130, 250], seed=2)
+    groups = np.array([0, 0, 1, 1])
+    updated = []
+    for _ in range(2):
+        built = setup.build(place, world)
+        built.engine.use_optimizer(settings())
+        packing = built.engine.packing(2000)
+        parts = pack_micro_batches(prompts, responses, groups, packing)
+        for _ in range(2):
+            built.engine.update([WeightedLoss(LANGUAGE, parts, cross_entropy)])
+        updated.append(whole_weights(built))
+    for name, tensor in updated[0].items():
+        assert torch.equal(tensor, updated[1][name]), name
 
 
 def half_precision_trains_nearly_alike(world: World, folder: Path, setup: Setup, kind: str) -> None:
@@ -167,7 +186,9 @@ def check_updates(built: Built, place: Path) -> None:
             group["lr"] = 1e-3 * factor
         adam.step()
         adam.zero_grad()
-        assert abs(norm - expected_norm) < 1e-5 * max(1.0, expected_norm), (norm, expected_norm)
+        # The oracle is on the CPU: a GPU adds in another order.
+        allowed = 1e-5 if built.parallel.device.type == "cpu" else 1e-4
+        assert abs(norm - expected_norm) < allowed * max(1.0, expected_norm), (norm, expected_norm)
     expected = dict(reference.named_parameters())
     for name, tensor in whole_weights(built).items():
         assert_close(tensor, expected[name].detach())

@@ -48,7 +48,7 @@ def excluded_tokens_are_impossible(world: World, folder: Path, setup: Setup, kin
 
     def read(found: TokenOutputs, part: MicroBatch) -> None:
         assert found.entropies is not None
-        outputs[:, part.tokens] = torch.stack([found.values, found.entropies])
+        outputs[:, part.tokens] = torch.stack([found.values, found.entropies]).cpu()
 
     built.engine.infer(micro_batches(built, np.arange(6)), READING, read)
     before = whole_weights(built)

@@ -32,8 +32,14 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return start_world(module, size, folder, device=device)
 
 
-@pytest.mark.parametrize("scenario", list(ranks.scenarios(1)))
+@pytest.mark.parametrize("scenario", list(ranks.scenarios(1, "cuda")))
 def test_generation(world: Path, scenario: str) -> None:
+    assert not failures(world, scenario)
+
+
+@pytest.mark.parametrize("world", ["one rank"], indirect=True)
+@pytest.mark.parametrize("scenario", [f"{name} (llama)" for name in ranks.CPU_KERNELS])
+def test_kernels_of_cpus(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)
 
 

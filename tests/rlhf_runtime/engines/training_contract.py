@@ -31,6 +31,7 @@ from .contract_setup import HALF, Setup
 from .contract_updates import (
     a_gradient_that_is_not_finite_changes_no_weight,
     a_replica_without_rows_takes_part,
+    equal_updates_give_equal_weights,
     every_micro_batch_is_told,
     half_precision_trains_nearly_alike,
     pieces_give_the_gradient_of_the_whole,
@@ -74,6 +75,7 @@ IN_EITHER_PRECISION: dict[str, Callable[..., None]] = {
     "rows without gradient are read and change nothing": (
         rows_without_gradient_are_read_and_change_nothing
     ),
+    "equal updates give equal weights": equal_updates_give_equal_weights,
     "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
 }
 OF_EVERY_MODEL = (
