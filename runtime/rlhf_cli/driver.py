@@ -25,6 +25,7 @@ from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
+from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
 from rlhf_cli.stopping import defer_signals, install_signal_handlers
 from rlhf_cli.train import TrainingTask, classify_ending, train
@@ -155,7 +156,12 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 stop.raise_if_requested,
                 board.beat,
             )
-            notices = [*changed, *lint_job(job, graphs, plan.device), *unchecked_notices(ready)]
+            notices = [
+                *changed,
+                *changed_rates(job, graphs, store),
+                *lint_job(job, graphs, plan.device),
+                *unchecked_notices(ready),
+            ]
             path = ready.python_path
             train(
                 TrainingTask(job, plan, folder, store, site, stop, progress, path, faults, notices)

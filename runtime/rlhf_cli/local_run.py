@@ -15,6 +15,7 @@ from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
+from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
@@ -137,6 +138,7 @@ def _train(
                 faults=faults,
                 notices=[
                     *changed,
+                    *changed_rates(job, graphs, store),
                     *(
                         f"spec.{section} is for clusters; rlhf run ignores it"
                         for section in ignored_sections(job)

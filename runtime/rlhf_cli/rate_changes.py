@@ -1,0 +1,55 @@
+"""Learning rates that a resume with another number of steps changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rlhf_api.calls import CallKind
+from rlhf_api.plan import GraphName
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.models import LearningRateDecay
+from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.checkpoint.store import CheckpointStore
+from rlhf_runtime.controller.optimizers import training_settings
+from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
+
+
+def changed_rates(
+    job: RLHFJob, graphs: Mapping[GraphName, Graph], store: CheckpointStore
+) -> Iterator[str]:
+    """Yield a sentence for every role whose learning rate leaves the curve of the run so far.
+
+    Args:
+        job: the current manifest.
+        graphs: its graphs.
+        store: of the checkpoints from which training resumes.
+    """
+    records = (store.record(step) for step in store.steps())
+    record = next((record for record in records if record is not None), None)
+    steps = None if record is None else record.spec.get("schedule", {}).get("steps")
+    if record is None or steps is None or steps == job.spec.schedule.steps:
+        return
+    graph = graphs[GraphName.STEP]
+    for role in graph.roles_with(CallKind.TRAIN):
+        # Without a decay the rate does not depend on the number of steps.
+        if job.spec.model_for(role).training.learning_rate_decay is LearningRateDecay.NONE:
+            continue
+        before = _settings(job, role, graph, steps)
+        after = _settings(job, role, graph, job.spec.schedule.steps)
+        update = _settings(job, role, graph, record.step).total_updates
+        if before.rate_factor(update - 1) != after.rate_factor(update):
+            yield (
+                f"the learning rate of {role} goes from {_rate(before, update - 1)} in step "
+                f"{record.step} to {_rate(after, update)} in step {record.step + 1}: it decays "
+                f"until spec.schedule.steps, which was {steps} and is {job.spec.schedule.steps}"
+            )
+
+
+def _settings(job: RLHFJob, role: str, graph: Graph, steps: int) -> OptimizerSettings:
+    """Settings of a job with another number of steps."""
+    schedule = job.spec.schedule.model_copy(update={"steps": steps})
+    return training_settings(job.spec.model_copy(update={"schedule": schedule}), role, graph)
+
+
+def _rate(settings: OptimizerSettings, update: int) -> str:
+    return f"{settings.learning_rate * settings.rate_factor(max(0, update)):.3g}"
