@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,9 @@ REQUIRED = WeightVersion(GraphName.STEP, 1, 0)
 class Rank:
     """Trainer, engine and the way between, on one device."""
 
-    def __init__(self, load: Load, device: torch.device, with_bare: bool) -> None:
-        self.load, self.device, self.with_bare = load, device, with_bare
+    def __init__(self, folder: Path, load: Load, device: torch.device, with_bare: bool) -> None:
+        self.folder, self.load, self.device, self.with_bare = folder, load, device, with_bare
         self.dtype = getattr(torch, load.dtype)
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-rank-"))
         self.prompts = rank_load(load)
         self.results: dict[str, Any] = {}
 
@@ -161,7 +160,7 @@ class Rank:
             trained = torch.full((len(generated.tokens.values),), torch.nan)
 
             def read(outputs: TokenOutputs, part: MicroBatch, into: torch.Tensor = trained) -> None:
-                into[part.tokens.cpu()] = outputs.values.float().cpu()
+                into[part.tokens] = outputs.values.cpu()
 
             self.trainer.infer(self._pack(generated), ReadLogProbs(temperature), read)
             distance = (trained - torch.tensor(generated.log_probs.values)).abs()
@@ -217,9 +216,6 @@ class Rank:
             teraflops=6 * self.parameters * tokens / ours / 1e12,
             peak_gib=peak,
         )
-        self.trainer.load()
-        self.weight_sync.sync(REQUIRED)
-        self._generate()
 
     def _plain_update(self, parts: list[MicroBatch], number: int) -> Callable[[], None]:
         """An update as a careful script writes it, with the same micro-batches."""
@@ -270,10 +266,10 @@ class Rank:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
 
-    def _rounds(self, run: Callable[[], Any], rounds: int | None = None) -> float:
+    def _rounds(self, run: Callable[[], Any]) -> float:
         """Median seconds of a round, after one that does not count."""
         seconds = []
-        for _ in range((rounds or self.load.rounds) + 1):
+        for _ in range(self.load.rounds + 1):
             self._synchronize()
             begin = time.perf_counter()
             run()
@@ -336,7 +332,15 @@ def main() -> None:
         options.rounds,
         "bfloat16" if device.type == "cuda" else "float32",
     )
-    rank = Rank(load, device, not options.without_bare)
+    with tempfile.TemporaryDirectory(prefix="bench-rank-") as folder:
+        rank = Rank(Path(folder), load, device, not options.without_bare)
+        failed = run_stages(rank)
+    print_results(rank, failed, smallest=options.smallest)
+    sys.exit(bool(failed))
+
+
+def run_stages(rank: Rank) -> list[str]:
+    """Run all stages; return the names of those that failed."""
     rank.start()
     failed = []
     # A GPU is often lent for minutes: a fault must not cost the other figures.
@@ -346,23 +350,27 @@ def main() -> None:
         except Exception:
             failed.append(stage.__name__)
             traceback.print_exc()
+    return failed
+
+
+def print_results(rank: Rank, failed: Sequence[str], *, smallest: bool) -> None:
+    """Print the table of stages with a baseline, and all figures as JSON."""
     table = [
         (name, 1000 * values["seconds"], 1000 * values["baseline"], f"{values['ratio']:.2f}")
         for name, values in rank.results.items()
         if isinstance(values, dict) and "ratio" in values
     ]
     print_table(("median ms", "ours", "baseline", "ratio"), table)
-    device_name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    device = torch.cuda.get_device_name() if rank.device.type == "cuda" else "CPU"
     print_json(
         "rank",
-        smallest=options.smallest,
-        device=device_name,
+        smallest=smallest,
+        device=device,
         parameters=rank.parameters,
-        sizes=asdict(load),
+        sizes=asdict(rank.load),
         failed=failed,
         **rank.results,
     )
-    sys.exit(bool(failed))
 
 
 BEGIN = time.perf_counter()
