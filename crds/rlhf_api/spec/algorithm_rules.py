@@ -90,8 +90,12 @@ def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _has_answers(spec: RLHFJobSpec) -> list[Violation]:
-    has_answers = spec.data.train.has_answers
-    return violation_if(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
+    train = spec.data.train
+    if spec.algorithm.type not in _ON_ANSWERS or train.has_answers:
+        return []
+    parts = enumerate(train.parts)
+    without = ", ".join(f"sources[{index}]" for index, part in parts if not part.has_answers)
+    return [Violation(f"rows of prompts{f' in {without}' if train.sources else ''}")]
 
 
 def _saved_pairs_have_one_prompt_field(spec: RLHFJobSpec) -> Iterator[Violation]:

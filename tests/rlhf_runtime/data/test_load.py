@@ -13,7 +13,6 @@ from rlhf_api.spec.data import PreferenceFields
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import (
     DataError,
-    DataError,
     DatasetTooSmall,
     InvalidRow,
     MissingAnswer,

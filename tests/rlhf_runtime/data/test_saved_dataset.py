@@ -123,9 +123,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataUnreadable, match=r"not a readable file .*\.arrow"):
         read(tmp_path)
     file.unlink()
-    with pytest.raises(
-        DataNotFound, match=r"got .* without data-00000-of-00001\.arrow"
-    ) as caught:
+    with pytest.raises(DataNotFound, match=r"got .* without data-00000-of-00001\.arrow") as caught:
         read(tmp_path)
     assert caught.value.location == ("spec", "data", "train", "path")
     (tmp_path / "dataset_info.json").write_text("{")
