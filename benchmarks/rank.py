@@ -142,9 +142,7 @@ class Rank:
         answer = self._bare()
         self.weight_sync.sync(REQUIRED)
         tokens = self.load.rows * self.load.response
-        self._record(
-            "generation", ours, min(answer["rounds"]), tokens_per_second=tokens / ours
-        )
+        self._record("generation", ours, min(answer["rounds"]), tokens_per_second=tokens / ours)
         self.results["bare_engine_start_seconds"] = answer["start"]
 
     def agreement(self) -> None:
@@ -153,9 +151,7 @@ class Rank:
             generated = self._generate(temperature)
             trained = torch.full((len(generated.tokens.values),), torch.nan)
 
-            def read(
-                outputs: TokenOutputs, part: MicroBatch, into: torch.Tensor = trained
-            ) -> None:
+            def read(outputs: TokenOutputs, part: MicroBatch, into: torch.Tensor = trained) -> None:
                 into[part.tokens.cpu()] = outputs.values.float().cpu()
 
             self.trainer.infer(self._pack(generated), ReadLogProbs(temperature), read)

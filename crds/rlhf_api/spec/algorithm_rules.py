@@ -11,6 +11,7 @@ from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
+from rlhf_api.spec.rollout import TokenLimitAction
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -25,6 +26,7 @@ _SCORING = _kinds(lambda settings: bool(settings.reward_roles))
 _ON_PAIRS = _kinds(lambda settings: settings.takes_pairs)
 _ON_PROMPTS = _kinds(lambda settings: not settings.takes_pairs)
 _ON_ANSWERS = _kinds(lambda settings: settings.takes_answers)
+_ON_DATA = _kinds(lambda settings: settings.takes_pairs or settings.takes_answers)
 _COMPARING = _kinds(lambda settings: settings.compares_samples)
 _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 
@@ -37,6 +39,7 @@ _ANSWERS = (
 )
 _SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"
+_TOKEN_LIMIT = "self.rollout.onStop.TokenLimit"
 
 
 def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
@@ -115,6 +118,18 @@ def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Violation]:
 def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Violation]:
     settings, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
     return violation_if(settings is not None and settings.group_baseline and samples < 2, samples)
+
+
+def _cut_off_responses_exist(spec: RLHFJobSpec) -> list[Violation]:
+    action = spec.rollout.on_stop.token_limit
+    is_used = action is TokenLimitAction.TRAIN or spec.algorithm.type not in _ON_DATA
+    return violation_if(not is_used, action.value)
+
+
+def _pairs_are_not_masked(spec: RLHFJobSpec) -> list[Violation]:
+    action = spec.rollout.on_stop.token_limit
+    is_masked = action is TokenLimitAction.MASK
+    return violation_if(is_masked and spec.algorithm.type is AlgorithmType.ONLINE_DPO, action.value)
 
 
 def _actor_is_trained(kind: AlgorithmType) -> Rule:
@@ -228,6 +243,25 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         do="write samplesPerPrompt: 8, or remove groupBaseline",
         field=".rollout.samplesPerPrompt",
         check=_group_has_a_baseline,
+    ),
+    Rule(
+        holds=f"{_TOKEN_LIMIT} == {text(TokenLimitAction.TRAIN)} || !({_is_one_of(_ON_DATA)})",
+        what="onStop is about generated responses, and the algorithm generates none",
+        got=_TOKEN_LIMIT,
+        allowed="Train",
+        do="remove onStop",
+        field=".rollout.onStop.TokenLimit",
+        check=_cut_off_responses_exist,
+    ),
+    Rule(
+        holds=f"{_TOKEN_LIMIT} != {text(TokenLimitAction.MASK)} || "
+        f"self.algorithm.type != {text(AlgorithmType.ONLINE_DPO)}",
+        what="OnlineDPO compares two complete responses, so it cannot mask one of them",
+        got=_TOKEN_LIMIT,
+        allowed="Train, LeaveOut",
+        do="write TokenLimit: LeaveOut, then no pair has a response that was cut off",
+        field=".rollout.onStop.TokenLimit",
+        check=_pairs_are_not_masked,
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )

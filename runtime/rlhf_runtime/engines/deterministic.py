@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-import torch.utils.deterministic as torch_deterministic
+import torch.utils.deterministic
+
+# torch replaces this module by an object with a property, which type checkers do not see.
+torch_deterministic: Any = torch.utils.deterministic
 
 
 @contextmanager
