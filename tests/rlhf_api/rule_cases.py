@@ -601,6 +601,29 @@ CREATED: dict[str, Case] = {
         (TWO_GPU_POOLS, "spec.placement={maxDevices: 2}"),
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
+    "a treatment of cut off responses where SFT generates none": Case(
+        ("spec.algorithm.type=SFT", "spec.rollout.onStop.TokenLimit=Mask"),
+        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
+    ),
+    "a treatment of cut off responses where DPO generates none": Case(
+        ("spec.algorithm.type=DPO", "spec.rollout.onStop.TokenLimit=LeaveOut"),
+        *("spec.rollout.onStop.TokenLimit", "got LeaveOut, allowed Train; remove onStop"),
+    ),
+    "a treatment of cut off responses where RewardModel generates none": Case(
+        ("spec.algorithm.type=RewardModel", "spec.rollout.onStop.TokenLimit=Mask"),
+        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
+    ),
+    "a masked response of a pair": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, onStop: {TokenLimit: Mask}}",
+        ),
+        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train, LeaveOut; write Token"),
+    ),
+    "a stop reason that is not treated": Case(
+        ("spec.rollout.onStop.EndToken=Mask",),
+        *("spec.rollout.onStop.EndToken", "allowed TokenLimit"),
+    ),
     "a threshold of a fusion that may not be there": Case(
         ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
         *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always with"),
@@ -700,6 +723,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "a fusion from some responses on": (
         "spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",
+    ),
+    "masked responses": ("spec.rollout.onStop={TokenLimit: Mask}",),
+    "pairs without cut off responses": (
+        "spec.algorithm.type=OnlineDPO",
+        "spec.rollout={samplesPerPrompt: 2, onStop: {TokenLimit: LeaveOut}}",
+    ),
+    "cut off responses of answers": (
+        *("spec.algorithm.type=SFT", "spec.rewards=[]"),
+        "spec.data.train={builtin: SortDigits}",
+        "spec.rollout.onStop={TokenLimit: Train}",
     ),
     "two pools for the planner": (TWO_GPU_POOLS,),
     "a pool for each half": (TWO_POOLS, "spec.placement={type: Split}"),

@@ -25,6 +25,15 @@ def test_arguments_of_a_template_that_is_not_used_are_refused() -> None:
         TrainingData.model_validate(source)
 
 
+def test_a_source_without_the_template_leaves_the_arguments_beside_it_to_others() -> None:
+    parts = [{"path": "/a.jsonl"}, {"path": "/b.jsonl", "chatTemplate": "Never"}]
+    data = TrainingData.model_validate(
+        {"sources": parts, "chatTemplateArguments": ARGUMENTS, "chatTemplateArgumentsField": "v"}
+    )
+    assert [part.chat_template_arguments for part in data.parts] == [ARGUMENTS, {}]
+    assert [part.chat_template_arguments_field for part in data.parts] == ["v", None]
+
+
 def test_sources_have_the_arguments_beside_them_unless_they_have_their_own() -> None:
     parts = [{"path": "/a.jsonl"}, {"path": "/b.jsonl", "chatTemplateArguments": {}}]
     data = TrainingData.model_validate({"sources": parts, "chatTemplateArguments": ARGUMENTS})

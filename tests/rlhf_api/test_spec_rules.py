@@ -52,6 +52,14 @@ def test_a_good_spec_has_no_problem() -> None:
             "got reference",
         ),
         (
+            [
+                "spec.algorithm={type: SFT}",
+                "spec.data.train={sources: [{path: /a, answerField: b}, {path: /c}]}",
+            ],
+            "spec.data.train.answerField",
+            "got rows of prompts in sources[1]",
+        ),
+        (
             ["spec.algorithm.ppo.criticWarmupSteps=10"],
             "spec.algorithm.ppo.criticWarmupSteps",
             "got 10 of 10 steps",

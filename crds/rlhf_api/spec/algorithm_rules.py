@@ -11,6 +11,7 @@ from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
+from rlhf_api.spec.rollout import TokenLimitAction
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -25,6 +26,7 @@ _SCORING = _kinds(lambda settings: bool(settings.reward_roles))
 _ON_PAIRS = _kinds(lambda settings: settings.takes_pairs)
 _ON_PROMPTS = _kinds(lambda settings: not settings.takes_pairs)
 _ON_ANSWERS = _kinds(lambda settings: settings.takes_answers)
+_ON_DATA = _kinds(lambda settings: settings.takes_pairs or settings.takes_answers)
 _COMPARING = _kinds(lambda settings: settings.compares_samples)
 _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 
@@ -37,6 +39,7 @@ _ANSWERS = (
 )
 _SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"
+_TOKEN_LIMIT = "self.rollout.onStop.TokenLimit"
 
 
 def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
@@ -90,8 +93,12 @@ def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _has_answers(spec: RLHFJobSpec) -> list[Violation]:
-    has_answers = spec.data.train.has_answers
-    return violation_if(spec.algorithm.type in _ON_ANSWERS and not has_answers, "rows of prompts")
+    train = spec.data.train
+    if spec.algorithm.type not in _ON_ANSWERS or train.has_answers:
+        return []
+    parts = enumerate(train.parts)
+    without = ", ".join(f"sources[{index}]" for index, part in parts if not part.has_answers)
+    return [Violation(f"rows of prompts{f' in {without}' if train.sources else ''}")]
 
 
 def _saved_pairs_have_one_prompt_field(spec: RLHFJobSpec) -> Iterator[Violation]:
@@ -111,6 +118,18 @@ def _groups_can_be_compared(spec: RLHFJobSpec) -> list[Violation]:
 def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Violation]:
     settings, samples = spec.algorithm.reinforce_plus_plus, spec.rollout.samples_per_prompt
     return violation_if(settings is not None and settings.group_baseline and samples < 2, samples)
+
+
+def _cut_off_responses_exist(spec: RLHFJobSpec) -> list[Violation]:
+    action = spec.rollout.on_stop.token_limit
+    is_used = action is TokenLimitAction.TRAIN or spec.algorithm.type not in _ON_DATA
+    return violation_if(not is_used, action.value)
+
+
+def _pairs_are_not_masked(spec: RLHFJobSpec) -> list[Violation]:
+    action = spec.rollout.on_stop.token_limit
+    is_masked = action is TokenLimitAction.MASK
+    return violation_if(is_masked and spec.algorithm.type is AlgorithmType.ONLINE_DPO, action.value)
 
 
 def _actor_is_trained(kind: AlgorithmType) -> Rule:
@@ -224,6 +243,25 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         do="write samplesPerPrompt: 8, or remove groupBaseline",
         field=".rollout.samplesPerPrompt",
         check=_group_has_a_baseline,
+    ),
+    Rule(
+        holds=f"{_TOKEN_LIMIT} == {text(TokenLimitAction.TRAIN)} || !({_is_one_of(_ON_DATA)})",
+        what="onStop is about generated responses, and the algorithm generates none",
+        got=_TOKEN_LIMIT,
+        allowed="Train",
+        do="remove onStop",
+        field=".rollout.onStop.TokenLimit",
+        check=_cut_off_responses_exist,
+    ),
+    Rule(
+        holds=f"{_TOKEN_LIMIT} != {text(TokenLimitAction.MASK)} || "
+        f"self.algorithm.type != {text(AlgorithmType.ONLINE_DPO)}",
+        what="OnlineDPO compares two complete responses, so it cannot mask one of them",
+        got=_TOKEN_LIMIT,
+        allowed="Train, LeaveOut",
+        do="write TokenLimit: LeaveOut, then no pair has a response that was cut off",
+        field=".rollout.onStop.TokenLimit",
+        check=_pairs_are_not_masked,
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )

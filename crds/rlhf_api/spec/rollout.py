@@ -32,6 +32,25 @@ class StageFusionType(StrEnum):
     """No overlap: all responses end before calls that read them begin."""
 
 
+class TokenLimitAction(StrEnum):
+    """Treatment of responses that are cut off at maxResponseTokens."""
+
+    TRAIN = "Train"
+    """They are trained on like all others."""
+    MASK = "Mask"
+    """Their scores count in baselines and advantages, but none of their tokens in a loss."""
+    LEAVE_OUT = "LeaveOut"
+    """They count neither in baselines nor in a loss, as if they had no score."""
+
+
+class OnStop(Contract):
+    """Treatment of responses by the reason for their end."""
+
+    # The keys are stop reasons, whose names are values of the contract: TokenLimit, not tokenLimit.
+    token_limit: Annotated[TokenLimitAction, Field(alias="TokenLimit")] = TokenLimitAction.TRAIN
+    """Treatment of responses that are cut off at maxResponseTokens: Train, Mask or LeaveOut."""
+
+
 class GenerationParallelism(Contract):
     """Parallelism of the actor for generation. The planner chooses fields that are not set."""
 
@@ -73,6 +92,8 @@ class RolloutSpec(Contract):
     """Longest prompt; data.onLongPrompt says what happens to longer ones."""
     max_response_tokens: Count = 1024
     """Longest response; a longer one is cut off here."""
+    on_stop: OnStop = OnStop()
+    """Treatment of responses by the reason for their end. Default: all are trained on."""
     expected_prompt_tokens: Count | None = None
     """Mean number of tokens of a prompt, for estimates of times. Default: half of
     maxPromptTokens."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Self
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -186,6 +187,9 @@ _PROMPT_FIELDS = tuple(
     name for name in NamedSource.model_fields if name not in RowSource.model_fields | {"name": None}
 )
 """Fields that a source may leave to those beside `sources`."""
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType(
+    {"chat_template_arguments": {}, "chat_template_arguments_field": None}
+)
 
 
 class MixedData(DataSource):
@@ -243,10 +247,12 @@ class MixedData(DataSource):
         return all(part.answer_field is not None or part.builtin is not None for part in self.parts)
 
     def _part(self, source: NamedSource) -> Self:
-        own = {name: getattr(source, name) for name in RowSource.model_fields}
-        given = {name: getattr(source, name) for name in _PROMPT_FIELDS}
-        own |= {name: value for name, value in given.items() if value is not None}
-        return self.model_copy(update={**own, "sources": None})
+        rows = {name: getattr(source, name) for name in RowSource.model_fields}
+        fields = {name: getattr(source, name) for name in _PROMPT_FIELDS}
+        own = {name: value for name, value in fields.items() if value is not None}
+        # A source without the template leaves the arguments beside `sources` to the others.
+        unused = _NO_ARGUMENTS if source.chat_template is ChatTemplate.NEVER else {}
+        return self.model_copy(update={**rows, **unused, **own, "sources": None})
 
 
 def _repeated_names(data: MixedData) -> Iterator[Violation]:

@@ -16,6 +16,7 @@ from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.document.manifest_graph import (
     check_up_to_date,
     data_columns,
@@ -25,8 +26,10 @@ from rlhf_flow.document.manifest_graph import (
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.jobs.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.step.algorithm import Algorithm
+from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, scores_column, term_scores_column
+from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.step.roles import RewardSource
 from rlhf_flow.trace.graph import PROMPTS, Graph, RowCount
@@ -71,7 +74,9 @@ def trace_algorithms(
         ManifestError: rewards that do not fit its roles.
     """
     step = build_algorithm(job, device)
-    graph = _traced(job, step, data_columns(job), pretraining_rows(job))
+    graph = _traced(
+        job, step, data_columns(job), pretraining_rows(job), job.spec.rollout.on_stop.token_limit
+    )
     # These errors are about a user's class, but about no call: name the line of its method.
     with errors_located_at(type(step).step):
         check_step(graph)
@@ -119,6 +124,7 @@ def _traced(
     algorithm: Algorithm,
     inputs: frozenset[str],
     pretraining: RowCount | None = None,
+    on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
 ) -> Graph:
     return trace(
         algorithm,
@@ -126,6 +132,7 @@ def _traced(
         inputs=inputs,
         pretraining=pretraining,
         rewards=reward_terms(job.spec.rewards),
+        on_token_limit=on_token_limit,
     )
 
 
@@ -134,6 +141,7 @@ def _check_job(job: RLHFJob, graph: Graph) -> None:
     check_pairs(job, graph)
     check_pretraining(job, graph)
     check_rewards(job, graph)
+    check_on_stop(job, graph)
     policy = policy_role(graph)
     if graph.roles[policy].head is not ModelHead.LM:
         _check_without_text(job, graph, policy)
@@ -303,6 +311,37 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
         ]
     if problems:
         raise ManifestError(problems)
+
+
+def check_on_stop(job: RLHFJob, graph: Graph) -> None:
+    """Refuse a treatment of cut off responses that would change nothing in the step.
+
+    Raises:
+        ManifestError: nothing applies it.
+    """
+    action = job.spec.rollout.on_stop.token_limit
+    trained = [call.options for call in graph.calls_of_kind(CallKind.TRAIN)]
+    losses = [options.loss for options in trained if isinstance(options, TrainOptions)]
+    applies, needs = {
+        TokenLimitAction.TRAIN: (True, ""),
+        TokenLimitAction.MASK: (
+            any(isinstance(loss, ClippedLoss | ValueLoss) for loss in losses),
+            "a step that trains by ClippedLoss or ValueLoss",
+        ),
+        TokenLimitAction.LEAVE_OUT: (
+            bool(reward_roles(graph)) and bool(graph.calls_of_kind(CallKind.GENERATE)),
+            "a step that generates responses and scores them",
+        ),
+    }[action]
+    if not applies:
+        problem = Problem(
+            ("spec", "rollout", "onStop", "TokenLimit"),
+            "a treatment of cut off responses that the step never applies",
+            got=action.value,
+            allowed=f"Train, or {needs}",
+            do="remove onStop",
+        )
+        raise ManifestError([problem])
 
 
 def check_step(graph: Graph) -> None:

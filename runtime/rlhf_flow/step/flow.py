@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from rlhf_api.calls import CallKind
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import (
@@ -28,7 +29,7 @@ from rlhf_flow.step.calls import (
 from rlhf_flow.step.checks import checked_call, is_count, suggest
 from rlhf_flow.step.columns import ALLOWED_NAMES, ENOUGH, LINES, columns_read_by, is_name
 from rlhf_flow.step.missing_column import missing_column_message
-from rlhf_flow.step.operations import Operation, Scope, WeightedSum
+from rlhf_flow.step.operations import BothValid, Operation, Scope, WeightedSum
 from rlhf_flow.step.reward_terms import RewardTerms
 from rlhf_flow.step.roles import Primitive, Roles
 
@@ -41,7 +42,7 @@ METHODS = ("compute", "every", "pretraining", "repeat", "save")
 # families of metrics, and `rollout`, whose column would be `rollout_log_probs`.
 RESERVED = frozenset(
     {
-        *(*METHODS, "call", "roles", "samples_per_prompt", "step"),
+        *(*METHODS, "call", "on_token_limit", "roles", "samples_per_prompt", "step"),
         *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
         "rollout",
     }
@@ -94,6 +95,7 @@ class Flow:
         backend: executes or records calls.
         samples_per_prompt: responses to a prompt unless a call says otherwise.
         rewards: terms of each role's score; verifiers score a role that is not in it.
+        on_token_limit: treatment of responses that are cut off.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
@@ -105,6 +107,7 @@ class Flow:
         backend: Backend,
         samples_per_prompt: int = 1,
         rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
+        on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
     ) -> None:
         clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
@@ -116,6 +119,8 @@ class Flow:
         self.roles: Roles = dict(roles)
         # Of `Caller`: the default of `generate`.
         self.samples_per_prompt = samples_per_prompt
+        # Of `Caller`: what `score` and `train` do with responses that are cut off.
+        self.on_token_limit = on_token_limit
         self._rewards = rewards
         self._backend = backend
         # None outside of a step.
@@ -347,6 +352,10 @@ class Flow:
         """Sum the terms of a role's score."""
         # Named after the role, as its metrics are.
         return self._compute(f"{role}.sum", batch, (operation,))
+
+    def restrict_valid(self, role: str, batch: BatchValue, operation: BothValid) -> BatchValue:
+        """Restrict the rows whose scores by a role count."""
+        return self._compute(f"{role}.valid", batch, (operation,))
 
     def _send(
         self, call: ModelCall, batch: BatchValue | None, auxiliary: Sequence[BatchValue] = ()

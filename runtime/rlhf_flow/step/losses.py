@@ -22,6 +22,7 @@ from rlhf_flow.step.columns import (
     Credits,
     LogProbs,
     MaybeLogProbs,
+    MaybeValid,
     OwnLogProbs,
     OwnValues,
     Preference,
@@ -52,9 +53,25 @@ class _EpochLoss(ColumnSettings):
         return per_epoch * self.epochs_per_batch
 
 
+class _RowMaskedLoss(_EpochLoss):
+    """A loss over the tokens of rows that count."""
+
+    valid: Valid
+    finished: MaybeValid
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns that are all true for the rows that count."""
+        return (self.valid,) if self.finished is None else (self.valid, self.finished)
+
+    def unused(self) -> frozenset[str]:
+        """The column of finished rows, if all may count."""
+        return frozenset({"finished"}) if self.finished is None else frozenset()
+
+
 @checked_settings
 @dataclass(frozen=True)
-class ClippedLoss(_EpochLoss):
+class ClippedLoss(_RowMaskedLoss):
     """The policy-gradient loss of PPO and GRPO, or of GSPO or CISPO, by its objective.
 
     The settings have the meaning of those of PolicyLossSettings.
@@ -94,6 +111,9 @@ class ClippedLoss(_EpochLoss):
     """The column of the reference's log-probabilities; needed for a KL term."""
     advantages: Credits = columns.ADVANTAGES
     """The column of every token's advantage."""
+    finished: MaybeValid = None
+    """A column that is true for the rows that the loss counts, in addition to `valid`. Under
+    rollout.onStop.TokenLimit: Mask a train call sets it. None: no further condition."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -112,7 +132,8 @@ class ClippedLoss(_EpochLoss):
 
     def unused(self) -> frozenset[str]:
         """The reference's column, without a KL term."""
-        return frozenset() if self.kl_coefficient > 0 else frozenset({"reference_log_probs"})
+        reference = set() if self.kl_coefficient > 0 else {"reference_log_probs"}
+        return super().unused() | reference
 
     def _check(self) -> None:
         owner = type(self).__name__
@@ -175,7 +196,7 @@ class ClippedLoss(_EpochLoss):
 
 @checked_settings
 @dataclass(frozen=True)
-class ValueLoss(_EpochLoss):
+class ValueLoss(_RowMaskedLoss):
     """Half the squared error of the values, clipped or not."""
 
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
@@ -190,6 +211,8 @@ class ValueLoss(_EpochLoss):
     epochs_per_batch: int = 1
     returns: Credits = columns.RETURNS
     """The column of the targets."""
+    finished: MaybeValid = None
+    """As in ClippedLoss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,20 +9,21 @@ To add a primitive add a row and a method here, its execution in the runtime, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import ModelHead
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.step import columns
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import CopyOptions, GenerateOptions, Options, TrainOptions
 from rlhf_flow.step.checks import checked_call, suggest
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
-from rlhf_flow.step.operations import WeightedSum
+from rlhf_flow.step.operations import BothValid, WeightedSum
 from rlhf_flow.step.reward_terms import ModelTerm, RewardTerms
 
 
@@ -83,6 +84,8 @@ class Caller(Protocol):
 
     samples_per_prompt: int
     """Responses to a prompt unless a call says otherwise."""
+    on_token_limit: TokenLimitAction
+    """Treatment of responses that are cut off."""
 
     def call(
         self,
@@ -107,6 +110,9 @@ class Caller(Protocol):
 
     def sum_terms(self, role: str, batch: BatchValue, operation: WeightedSum) -> BatchValue:
         """Sum the terms of a role's score."""
+
+    def restrict_valid(self, role: str, batch: BatchValue, operation: BothValid) -> BatchValue:
+        """Restrict the rows whose scores by a role count."""
 
 
 class Role:
@@ -170,6 +176,8 @@ class Model(Role):
                 f"{_named(loss)}, allowed "
                 f"{' or '.join(f'{kind.__name__}(...)' for kind in self.losses)}; correct it"
             )
+        if self._flow.on_token_limit is TokenLimitAction.MASK:
+            loss = self._mask_cut_off(batch, loss)
         added = tuple(map(self._check_auxiliary, auxiliary))
         options = TrainOptions(loss, from_step, tuple(other for _, other in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
@@ -195,6 +203,19 @@ class Model(Role):
                 "flow.actor; pass it"
             )
         self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
+
+    def _mask_cut_off(self, batch: BatchValue, loss: Loss) -> Loss:
+        """Leave responses that are cut off out of a loss."""
+        if isinstance(loss, ClippedLoss | ValueLoss):
+            return replace(loss, finished=columns.FINISHED)
+        # Answers of the data end where the data say; only generated ones have the column.
+        if columns.FINISHED in getattr(batch, "column_names", ()):
+            raise FlowError(
+                f"{self._name}.train has a loss that cannot mask responses: got {_named(loss)} and "
+                "rollout.onStop.TokenLimit: Mask, allowed ClippedLoss(...) or ValueLoss(...); "
+                "write LeaveOut or Train"
+            )
+        return loss
 
     def _check_auxiliary(self, auxiliary: object) -> tuple[BatchValue, Loss]:
         """Check a pair of a batch and an auxiliary loss."""
@@ -282,8 +303,18 @@ class RewardSource(Role):
         """Score every response: `<role>_scores`, and `<role>_valid`, true if the score counts.
         If several rewards contribute, each also gets a column `<role>_<reward>_scores`.
 
-        Verifiers and services score in one call, each reward model in one of its own.
+        Verifiers and services score in one call, each reward model in one of its own. Under
+        rollout.onStop.TokenLimit: LeaveOut no score of a response counts that was cut off.
         """
+        scored = self._scored(batch)
+        if self._flow.on_token_limit is not TokenLimitAction.LEAVE_OUT:
+            return scored
+        valid = columns.valid_column(self._name)
+        finished = BothValid(valid, columns.FINISHED, valid)
+        return scored | self._flow.restrict_valid(self._name, batch | scored, finished)
+
+    def _scored(self, batch: BatchValue) -> BatchValue:
+        """The scores of every response, whatever its end."""
         # If several terms contribute, each keeps its scores in a column, for metrics and for steps
         # that treat them apart.
         name, terms = self._name, self._flow.role_terms(self._name)

@@ -12,7 +12,7 @@ from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.checks import suggest
-from rlhf_flow.trace.source_location import errors_located, prefix_location
+from rlhf_flow.trace.source_location import errors_located, prefix_definition, prefix_location
 
 ALGORITHM = "the algorithm"
 OPERATION = "the custom operation"
@@ -34,6 +34,22 @@ def load_algorithm_class(entrypoint: str) -> type[Algorithm]:
             f"rlhf_flow.Algorithm; derive {entrypoint.partition(':')[2]} from it"
         )
     return loaded
+
+
+def require_plain_step(algorithm: Algorithm) -> None:
+    """Refuse an algorithm whose step is a coroutine or a generator.
+
+    Raises:
+        InvalidAlgorithm: it is.
+    """
+    # A call of one runs nothing of its body, so the trace would be empty.
+    step = type(algorithm).step
+    if kind := deferred_kind(step):
+        text = (
+            f"a call of {type(algorithm).__qualname__}.step runs nothing of it: got {kind}, "
+            "allowed a plain method; write def without async, and no yield in it"
+        )
+        raise InvalidAlgorithm(prefix_definition(step, text))
 
 
 def check_function(entrypoint: str, parameters: Mapping[str, object]) -> None:

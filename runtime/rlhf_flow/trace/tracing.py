@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from rlhf_api.calls import CallKind
-from rlhf_api.entrypoint import deferred_kind
 from rlhf_api.plan import GraphInputs
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm, checked_roles, reward_models
 from rlhf_flow.step.batch import BatchValue
@@ -32,7 +32,7 @@ from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Operation
 from rlhf_flow.step.reward_terms import RewardTerms
 from rlhf_flow.step.roles import Roles
-from rlhf_flow.trace.entrypoints import check_function, check_protocol
+from rlhf_flow.trace.entrypoints import check_function, check_protocol, require_plain_step
 from rlhf_flow.trace.graph import (
     PRETRAINING,
     PROMPTS,
@@ -276,6 +276,7 @@ def trace(
     inputs: frozenset[str] = PROMPT_COLUMNS,
     pretraining: RowCount | None = None,
     rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
+    on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
 ) -> Graph:
     """The graph of one pass of an algorithm's step.
 
@@ -285,15 +286,17 @@ def trace(
         inputs: columns of the data.
         pretraining: rows of data.pretraining per prompt of a step. None: the job has none.
         rewards: terms of each role's score.
+        on_token_limit: treatment of responses that are cut off.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
         InvalidAlgorithm: it raises something else, calls nothing, or differs from run to run.
     """
-    _require_plain(algorithm)
+    require_plain_step(algorithm)
     # One trace cannot show that a step depends on time, chance or its own state.
     first, second = (
-        _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards) for _ in range(2)
+        _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards, on_token_limit)
+        for _ in range(2)
     )
     name = type(algorithm).__qualname__
     if not first.calls:
@@ -309,24 +312,13 @@ def trace(
     return first
 
 
-def _require_plain(algorithm: Algorithm) -> None:
-    """Refuse a coroutine or a generator."""
-    # A call of one runs nothing of its body, so the trace would be empty.
-    step = type(algorithm).step
-    if kind := deferred_kind(step):
-        text = (
-            f"a call of {type(algorithm).__qualname__}.step runs nothing of it: got {kind}, "
-            "allowed a plain method; write def without async, and no yield in it"
-        )
-        raise InvalidAlgorithm(prefix_definition(step, text))
-
-
 def _trace_once(
     algorithm: Algorithm,
     samples_per_prompt: int,
     inputs: frozenset[str],
     pretraining: RowCount | None,
     rewards: Mapping[str, RewardTerms],
+    on_token_limit: TokenLimitAction,
 ) -> Graph:
     name = type(algorithm).__qualname__
     # Each preference pair is two adjacent rows of one prompt.
@@ -346,7 +338,7 @@ def _trace_once(
                 roles = {**own, **reward_models(name, own, rewards)}
                 backend = TracingBackend(roles, prompts, others)
                 # Without the reward models, which a step reaches by score() only.
-                flow = Flow(own, backend, samples_per_prompt, rewards)
+                flow = Flow(own, backend, samples_per_prompt, rewards, on_token_limit)
             with flow.step():
                 algorithm.step(flow, prompts)
     except FlowError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.reward_terms import reward_terms
@@ -125,7 +126,10 @@ class PassRunner:
         )
         spec = workers.job.spec
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
-        flow = Flow(algorithm.roles(), backend, samples, rewards)
+        # An evaluation measures all responses, cut off or not.
+        is_step = graph is GraphName.STEP
+        action = spec.rollout.on_stop.token_limit if is_step else TokenLimitAction.TRAIN
+        flow = Flow(algorithm.roles(), backend, samples, rewards, action)
         with flow.step():
             algorithm.step(flow, backend.prompts)
         backend.send_deferred()

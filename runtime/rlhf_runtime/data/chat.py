@@ -31,6 +31,17 @@ Message = Mapping[str, Any]
 # uninterrupted one.
 TEMPLATE_DATE = datetime(2024, 7, 26)
 
+# Errors of a template's expressions: it is a program, whose values come from rows and arguments.
+_REFUSALS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+)
+
 
 class TemplateRefusal(Exception):
     """The template refuses these messages, for example because roles do not alternate."""
@@ -84,14 +95,17 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                **arguments,
-                messages=list(messages),
-                tools=None,
-                documents=None,
-                add_generation_prompt=not is_answered,
-                **self._special_tokens,
+                # A dict: `self` may be the name of an argument.
+                {
+                    **arguments,
+                    "messages": list(messages),
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": not is_answered,
+                    **self._special_tokens,
+                }
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except _REFUSALS as error:
             raise TemplateRefusal(str(error)) from error
 
 

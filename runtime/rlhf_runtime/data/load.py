@@ -11,8 +11,8 @@ from rlhf_api.spec.data import DataSpec, EvaluationData, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource, MixedData
 from rlhf_flow.step.columns import RESPONSE_TOKENS
-from rlhf_runtime.data.errors import DatasetTooSmall
-from rlhf_runtime.data.mixture import Mixture
+from rlhf_runtime.data.errors import DataError, DatasetTooSmall
+from rlhf_runtime.data.mixture import MAX_PERIOD, Mixture
 from rlhf_runtime.data.named_columns import require_columns_of_path
 from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
@@ -147,6 +147,7 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
 
     Raises:
         DatasetTooSmall: fewer than a step or the warm start takes.
+        DataError: one of several sources has no share of a step.
         MissingAnswer: a warm start over rows without reference answers.
         SeveralErrors: several of these.
     """
@@ -164,26 +165,35 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
 
 
 def _check_shares(data: TrainingData, table: PromptTable, count: int, setting: str) -> None:
-    """Check that each source has enough rows for its share of a step.
+    """Check that each source has a share of a step, and enough rows for it.
 
     Raises:
-        DatasetTooSmall: one has fewer.
-        SeveralErrors: several have.
+        DataError: one has no share.
+        DatasetTooSmall: one has fewer rows.
+        SeveralErrors: several of these.
     """
     largest = Mixture(data.weights, count).largest.tolist()
-    raise_together(
-        [
-            DatasetTooSmall(
-                f"data.train.sources[{index}] ({name}) has fewer rows than a step takes of it: got "
-                f"{size} usable rows, allowed at least {share}, its share of {setting} = {count}; "
-                f"add rows, lower its weight, or lower {setting}"
-            ).at(*SourceSetting(Split.TRAIN, index).location("weight"))
-            for index, (name, size, share) in enumerate(
-                zip(table.sources, table.sizes, largest, strict=True)
+    errors = list[DataError]()
+    for index, (name, size, share) in enumerate(
+        zip(table.sources, table.sizes, largest, strict=True)
+    ):
+        source = SourceSetting(Split.TRAIN, index)
+        if share == 0:
+            error = DataError(
+                f"{source} ({name}) would never be trained on: got weight {data.weights[index]} of "
+                f"{sum(data.weights)}, allowed at least one prompt in {MAX_PERIOD:,} steps of "
+                f"{setting} = {count}; raise its weight, lower those of others, or remove it"
             )
-            if size < share
-        ]
-    )
+        elif size < share:
+            error = DatasetTooSmall(
+                f"{source} ({name}) has fewer rows than a step takes of it: got {size} usable "
+                f"rows, allowed at least {share}, its share of {setting} = {count}; add rows, "
+                f"lower its weight, or lower {setting}"
+            )
+        else:
+            continue
+        errors.append(error.at(*source.location("weight")))
+    raise_together(errors)
 
 
 def rows_needed(spec: RLHFJobSpec, split: Split, use: DataUse) -> int:

@@ -37,9 +37,9 @@ class Mixture:
         shares = [prompts_per_step * weight / sum(exact) for weight in exact]
         self._whole = np.asarray([math.floor(share) for share in shares], dtype=np.int64)
         remainders = [share - math.floor(share) for share in shares]
-        self._period = math.lcm(*(remainder.denominator for remainder in remainders))
-        self._parts = _round(remainders, min(self._period, MAX_PERIOD))
-        self._period = min(self._period, MAX_PERIOD)
+        exact_period = math.lcm(*(remainder.denominator for remainder in remainders))
+        self._period = min(exact_period, MAX_PERIOD)
+        self._parts = _round(remainders, self._period)
         self._ends = np.cumsum(self._parts)
         self._stride = _coprime_near(_GOLDEN * self._period, self._period)
 
@@ -152,9 +152,9 @@ def _round(remainders: Sequence[Fraction], period: int) -> Order:
     return np.asarray(parts, dtype=np.int64)
 
 
-def _coprime_near(wanted: float, period: int) -> int:
-    """Return a number from 1 on near another one that has no factor in common with a period."""
-    number = max(1, round(wanted))
+def _coprime_near(target: float, period: int) -> int:
+    """Return a number from 1 on near a target that has no factor in common with a period."""
+    number = max(1, round(target))
     while math.gcd(number, period) > 1:
         number += 1
     return number

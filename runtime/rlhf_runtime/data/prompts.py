@@ -22,12 +22,7 @@ from rlhf_runtime.data.row_text import (
     prompt_value,
     record_json,
 )
-from rlhf_runtime.data.rows import (
-    preference_fields,
-    row_batches,
-    row_chunks,
-    text_field,
-)
+from rlhf_runtime.data.rows import preference_fields, row_batches, row_chunks, text_field
 from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
@@ -83,10 +78,11 @@ def build_prompt_table(
         InvalidRow: a row without usable prompt or answers, or with a number that is not finite;
             with onInvalidRow: Fail.
         PromptTooLong: a prompt over the limit, with onLongPrompt: Fail.
-        ChatTemplateUnusable: a template is needed and there is none.
+        ChatTemplateUnusable: a template is needed, or has arguments, and there is none.
         SeveralErrors: several of these.
     """
     writer = PromptWriter(source, setting, tokenizer.chat_template)
+    writer.require_template_for_arguments()
     collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
     for batch in limit(_batches(rows, source, setting)):
         ends = tokenizer.end_texts() if row_limits.max_answer_tokens is not None else []

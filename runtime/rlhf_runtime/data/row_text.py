@@ -71,21 +71,39 @@ class PromptWriter:
         if self._template is None and self._system is not None:
             raise self._no_template("systemPrompt is set")
 
+    def require_template_for_arguments(self) -> None:
+        """Refuse arguments of a chat template if there is none to use.
+
+        Raises:
+            ChatTemplateUnusable: the source sets some.
+        """
+        if self._template is None:
+            if self._arguments:
+                raise self._no_template("chatTemplateArguments is set")
+            if self._arguments_field is not None:
+                raise self._no_template("chatTemplateArgumentsField is set")
+
     def arguments(self, row: Row) -> Mapping[str, Any]:
         """Return the template's arguments for a row.
 
         Raises:
-            RowProblem: the row's own arguments are no map, or name a variable that rendering sets.
+            RowProblem: the row's own arguments are no map by names, or name a variable that
+                rendering sets.
         """
         field = self._arguments_field
         own = None if field is None else value_or_none(row, field)
         if own is None:
             return self._arguments
-        if not isinstance(own, Mapping) or any(map(is_template_variable, own)):
-            raise RowProblem(
-                f"{field} is {describe(own)}; allowed a map of variables for the chat template, "
-                "without those that rendering sets: messages, tools, special tokens"
-            )
+        allowed = (
+            "allowed a map of variables for the chat template, by their names, without those that "
+            "rendering sets: messages, tools, special tokens"
+        )
+        if not isinstance(own, Mapping):
+            raise RowProblem(f"{field} is {describe(own)}; {allowed}")
+        # A map of a columnar file may have keys of any type.
+        for name in own:
+            if not isinstance(name, str) or is_template_variable(name):
+                raise RowProblem(f"{field} has an entry {name!r}; {allowed}")
         # A column of maps has null for a variable that only other rows have.
         return {**self._arguments, **{k: v for k, v in own.items() if v is not None}}
 
@@ -101,8 +119,7 @@ class PromptWriter:
             ChatTemplateUnusable: the prompt has messages, and there is no template.
         """
         if isinstance(prompt, list) and self._accepts_messages:
-            written = self._from_messages(parse_messages(prompt, self._field), arguments)
-            return checked_text(written, self._field)
+            return self._from_messages(parse_messages(prompt, self._field), arguments)
         text = checked_text(prompt, self._field)
         if self._template is None:
             return text
@@ -181,9 +198,11 @@ class PromptWriter:
         if answer is not None:
             messages = [*messages, {"role": "assistant", "content": answer}]
         try:
-            return self._template.render(messages, answer is not None, arguments)
+            rendered = self._template.render(messages, answer is not None, arguments)
         except TemplateRefusal as refusal:
             raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
+        # Arguments and fields of messages reach the text, too.
+        return checked_text(rendered, f"{self._field}, rendered by the chat template,")
 
     def _no_template(self, why: str) -> ChatTemplateUnusable:
         setting = self._setting
@@ -191,7 +210,7 @@ class PromptWriter:
             f"{setting} needs a chat template and has none to use: {why}, got chatTemplate "
             "Never or a tokenizer without template; use a chat model's tokenizer, put "
             f"chat_template.jinja into the model's folder, or give {setting} plain text prompts "
-            "with chatTemplate: Never and no systemPrompt"
+            "with chatTemplate: Never, no systemPrompt and no chatTemplateArguments"
         )
 
 

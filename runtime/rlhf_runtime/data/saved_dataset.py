@@ -10,7 +10,7 @@ import json
 import os.path
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable
 from rlhf_runtime.data.files import Row, rows_of_batch
@@ -20,6 +20,7 @@ from rlhf_runtime.unreadable_files import unreadable_as
 STATE = "state.json"
 INFO = "dataset_info.json"
 SPLITS = "dataset_dict.json"
+Entry = TypeVar("Entry", list[Any], dict[str, Any])
 # Types of columns whose values are files. They are no part of rows.
 MEDIA = ("Image", "Audio", "Video", "Pdf", "Nifti")
 
@@ -53,12 +54,12 @@ def find_dataset(path: str, split: str | None, default: str, setting: str) -> Pa
                 f"{setting}.path"
             ).at(*field_location(setting), "split")
         return folder
-    splits = _read_json(folder / SPLITS, setting).get("splits", [])
+    splits = _read_entry(folder / SPLITS, "splits", list, setting)
     name = default if split is None else split
     if name not in splits:
-        given = "" if split is not None else f", the default of {setting}"
+        origin = "" if split is not None else f", the default of {setting}"
         raise DataNotFound(
-            f"{setting}.split does not exist in {path}: got {name}{given}, allowed "
+            f"{setting}.split does not exist in {path}: got {name}{origin}, allowed "
             f"{', '.join(map(str, splits)) or 'none'}; set {setting}.split"
         ).at(*field_location(setting), "split")
     return folder / name
@@ -78,14 +79,13 @@ def read_dataset(folder: Path, setting: str) -> Iterator[Row]:
         DataUnreadable: one cannot be read.
     """
     media = media_columns(folder, setting)
-    state = _read_json(folder / STATE, setting)
-    files = [folder / str(entry["filename"]) for entry in state.get("_data_files", [])]
+    files = _data_files(folder, setting)
     for file in files:
         if not file.is_file():
             raise DataNotFound(
                 f"{setting}.path is an incomplete dataset: got {folder} without {file.name}, which "
                 f"its {STATE} lists; copy the folder again"
-            )
+            ).at(*field_location(setting), "path")
     for file in files:
         yield from _read_arrow(file, media, setting)
 
@@ -96,9 +96,20 @@ def media_columns(folder: Path, setting: str) -> dict[str, str]:
     Raises:
         DataUnreadable: the description of the columns cannot be read.
     """
-    features = _read_json(folder / INFO, setting).get("features") or {}
+    features = _read_entry(folder / INFO, "features", dict, setting)
     types = {name: _media_type(feature) for name, feature in features.items()}
     return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def _data_files(folder: Path, setting: str) -> list[Path]:
+    """Return the files with a Dataset's rows, in order."""
+    entries = _read_entry(folder / STATE, "_data_files", list, setting)
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    if None in names:
+        raise _no_dataset(
+            folder / STATE, "an entry of _data_files that names no file", "filenames", setting
+        )
+    return [folder / str(name) for name in names]
 
 
 def _media_type(feature: Any) -> str | None:
@@ -128,6 +139,22 @@ def _read_arrow(file: Path, media: Mapping[str, str], setting: str) -> Iterator[
             ) from error
 
 
+def _read_entry(file: Path, name: str, kind: type[Entry], setting: str) -> Entry:
+    """Read an entry of one of the folder's files that describe it."""
+    value = _read_json(file, setting).get(name)
+    if not isinstance(value, kind):
+        got = f"{name} of type {type(value).__name__}" if value is not None else f"no {name}"
+        raise _no_dataset(file, got, f"a {kind.__name__}", setting)
+    return value
+
+
+def _no_dataset(file: Path, got: str, allowed: str, setting: str) -> DataUnreadable:
+    return DataUnreadable(
+        f"{setting}.path is no readable dataset: got {file} with {got}, allowed {allowed}; save "
+        "the dataset again"
+    ).at(*field_location(setting), "path")
+
+
 def _read_json(file: Path, setting: str) -> Mapping[str, Any]:
     """Read one of the folder's files that describe it."""
     with unreadable_as(DataUnreadable, f"{setting}.path", file):
@@ -138,4 +165,6 @@ def _read_json(file: Path, setting: str) -> Mapping[str, Any]:
                 f"{setting}.path is no readable dataset: got {file}, which is not JSON: {error}; "
                 "save the dataset again"
             ) from error
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        raise _no_dataset(file, f"a {type(value).__name__}", "a map", setting)
+    return value

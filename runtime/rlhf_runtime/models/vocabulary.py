@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from rlhf_api.spec.rewards import ModelReward, RewardTokenizer
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
@@ -38,7 +39,8 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     """Read config.json and, if it exists, tokenizer.json.
 
     Raises:
-        ModelIncomplete: no config.json, or one without vocab_size.
+        ModelIncomplete: no config.json, or one without vocab_size; a tokenizer.json without
+            vocabulary.
     """
     size = _num_rows(folder)
     tokens = _tokens(folder)
@@ -58,7 +60,8 @@ def tokens_without_text(folder: Path) -> tuple[range, ...]:
     out.
 
     Raises:
-        ModelIncomplete: no config.json, or one without vocab_size.
+        ModelIncomplete: no config.json, or one without vocab_size; a tokenizer.json without
+            vocabulary.
     """
     size, tokens = _num_rows(folder), _tokens(folder)
     if tokens is None:
@@ -130,14 +133,23 @@ def _tokens(folder: Path) -> dict[str, int] | None:
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         return None
-    content = read_object(file)
-    model = content.get("model")
-    listed = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(listed, dict | list):
+    try:
+        tokens = _listed_tokens(read_object(file))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        tokens = {}
+    # Without any token, all ids would have probability 0.
+    if not tokens or not all(isinstance(index, int) for index in tokens.values()):
         raise ModelIncomplete(f"{TOKENIZER_FILE} has no vocabulary: got {file}; copy it again")
-    if isinstance(listed, dict):
-        tokens = dict(listed)
-    else:  # Unigram models list tokens with their log-probabilities, in the order of their ids
+    return tokens
+
+
+def _listed_tokens(content: Mapping[str, Any]) -> dict[str, int]:
+    """Tokens of a tokenizer.json; another form of file raises any of Python's errors of values."""
+    listed = content["model"]["vocab"]
+    if isinstance(listed, list):
+        # Unigram models list tokens with their log-probabilities, in the order of their ids.
         tokens = {token: index for index, (token, _) in enumerate(listed)}
+    else:
+        tokens = dict(listed)
     tokens.update({added["content"]: added["id"] for added in content.get("added_tokens") or ()})
     return tokens

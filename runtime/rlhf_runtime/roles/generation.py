@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
@@ -39,6 +40,11 @@ logger = logging.getLogger(__name__)
 
 # Words in the errors that another rank causes, not the model.
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
+# Number of responses that are not trained on as they were cut off.
+CUT_OFF_METRICS = {
+    TokenLimitAction.MASK: "response/masked",
+    TokenLimitAction.LEAVE_OUT: "response/left_out",
+}
 # The version before any pass.
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -228,6 +234,7 @@ class Generation:
             "response/truncated": (count - float(generated.finished.sum()), count),
         }
         tokens = float(index.lengths.sum()) if is_first else 0.0
+        num_cut_off = count - float(generated.finished.sum()) if is_first else 0.0
         maxima = {"response/length_max": float(lengths.max(initial=0))}
         return Result(
             columns={
@@ -237,9 +244,18 @@ class Generation:
                 "finished": Column(generated.finished),
                 "response_text": pack_texts(texts),
             },
-            statistics=Statistics(means, maxima, {"batch/tokens": tokens}),
+            statistics=Statistics(
+                means, maxima, {"batch/tokens": tokens, **self._cut_off(inputs.graph, num_cut_off)}
+            ),
             index=index,
         )
+
+    def _cut_off(self, graph: GraphName, count: float) -> dict[str, float]:
+        """Return the metric of responses that are masked or left out as they were cut off."""
+        action = self._context.job.spec.rollout.on_stop.token_limit
+        # An evaluation measures all responses.
+        is_counted = graph is GraphName.STEP and action in CUT_OFF_METRICS
+        return {CUT_OFF_METRICS[action]: count} if is_counted else {}
 
 
 def _prompts(index: ShardIndex, columns: Mapping[str, Column]) -> Prompts:

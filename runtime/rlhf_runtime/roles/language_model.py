@@ -95,7 +95,7 @@ class LanguageModel:
         parallel = self._context.parallel
         if not isinstance(loss, ClippedLoss):
             return mini_batches(inputs, parallel, max_tokens)
-        return mini_batches(inputs, parallel, max_tokens, loss.valid, mismatch_rejection(loss))
+        return mini_batches(inputs, parallel, max_tokens, loss.counted, mismatch_rejection(loss))
 
     def _weighted_loss(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,7 +105,7 @@ def mini_batches(
     inputs: BatchInputs,
     parallel: ParallelContext,
     fixed_length: int,
-    valid: str | None = None,
+    counted: Sequence[str] = (),
     row_filter: RowFilter | None = None,
 ) -> list[MiniBatch]:
     """Cut the batch into its mini-batches, in order, rows balanced over ranks by tokens.
@@ -114,7 +114,8 @@ def mini_batches(
         inputs: the batch.
         parallel: the ranks that share the batch.
         fixed_length: divisor of token sums under SEQUENCE_MEAN_FIXED_LENGTH.
-        valid: the column that marks rows that count; the others are carried along. None: all do.
+        counted: columns that are all true for rows that count; the others are carried along.
+            Empty: all rows count.
         row_filter: excludes further rows. None: no others.
 
     Raises:
@@ -134,7 +135,7 @@ def mini_batches(
     groups = [inputs.index.find(part).groups for part in parts]
     masks = [_loss_mask(batch, part) for batch, part in zip(selected, parts, strict=True)]
     kept = [
-        _kept_rows(batch, mask, valid, row_filter)
+        _kept_rows(batch, mask, counted, row_filter)
         for batch, mask in zip(selected, masks, strict=True)
     ]
     # Losses divide by counts over all ranks, so that they do not depend on which rank has a row.
@@ -215,12 +216,21 @@ def _loss_mask(columns: Mapping[str, Column], rows: Rows) -> LossMask:
 
 
 def _kept_rows(
-    columns: Mapping[str, Column], mask: LossMask, valid: str | None, row_filter: RowFilter | None
+    columns: Mapping[str, Column],
+    mask: LossMask,
+    counted: Sequence[str],
+    row_filter: RowFilter | None,
 ) -> torch.Tensor:
-    kept = torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
-    if valid is not None:
-        kept = torch.tensor(columns[valid].values).bool()
+    kept = all_true(columns, counted)
     return kept if row_filter is None else kept & row_filter(columns, mask)
+
+
+def all_true(columns: Mapping[str, Column], names: Sequence[str]) -> torch.Tensor:
+    """Mark the rows in which all of some columns are true: bool[rows]."""
+    marked = torch.ones(columns[RESPONSES].num_rows, dtype=torch.bool)
+    for name in names:
+        marked = marked & torch.tensor(columns[name].values).bool()
+    return marked
 
 
 def _counts(tokens_per_row: torch.Tensor) -> list[int]:

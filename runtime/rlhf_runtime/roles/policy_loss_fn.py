@@ -29,7 +29,7 @@ from rlhf_runtime.numerics.losses import (
 )
 from rlhf_runtime.numerics.padding import pad
 from rlhf_runtime.roles.metrics import MetricAccumulator
-from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch, RowFilter
+from rlhf_runtime.roles.mini_batches import LossMask, MiniBatch, RowFilter, all_true
 from rlhf_runtime.roles.sequences import as_tensor
 
 
@@ -86,7 +86,7 @@ class PolicyLossFn:
         # The weight counts once per mini-batch; each micro-batch adds its share with weight 0.
         metrics.record_mean(f"{role}/loss", 0.0, batch.share)
         if mismatch_rejection(loss) is not None:
-            valid = as_tensor(batch.columns[loss.valid]).bool()
+            valid = all_true(batch.columns, loss.counted)
             # Valid rows that do not count were rejected by the mismatch filter.
             rejected = float((valid & ~batch.kept).sum())
             metrics.record_mean(f"{role}/rejected_sequences", rejected, float(valid.sum()))

@@ -117,7 +117,7 @@ class ScalarModel:
             inputs,
             self._context.parallel,
             spec.rollout.max_response_tokens,
-            loss.valid,
+            loss.counted,
         )
         metrics = MetricAccumulator()
         for batch in batches * loss.epochs_per_batch:

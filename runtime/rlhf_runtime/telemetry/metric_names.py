@@ -74,6 +74,20 @@ METRICS: dict[str, Metric] = {
     "response/truncated": Metric(
         "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
     ),
+    "response/masked": Metric(
+        "Masked",
+        "responses",
+        "Responses cut at the length limit whose tokens are in no loss",
+        False,
+        Format.COUNT,
+    ),
+    "response/left_out": Metric(
+        "Left out",
+        "responses",
+        "Responses cut at the length limit that count neither in baselines nor in a loss",
+        False,
+        Format.COUNT,
+    ),
     "groups/equal": Metric(
         "Groups without signal",
         "fraction",

@@ -286,7 +286,7 @@ def test_rows_of_several_sources_follow_each_other(
     assert tokenizer.decode(table.answers) == ["0", "1", "2", *[""] * 5]
 
 
-def test_a_single_source_in_the_list_has_the_rows_of_todays_form(
+def test_a_single_source_in_the_list_has_the_rows_of_one_without_list(
     tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"q": str(n), "a": n} for n in range(5)])
@@ -336,6 +336,14 @@ def test_a_source_needs_the_rows_of_its_share(tmp_path: Path, tokenizer: TextTok
         "or lower schedule.promptsPerStep"
     )
     assert caught.value.location == ("spec", "data", "train", "sources", 0, "weight")
+
+
+def test_a_source_without_a_share_is_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": str(n)} for n in range(9)])
+    sources = [{"path": rows, "weight": 1e6}, {"path": rows, "name": "few", "weight": 1e-9}]
+    with pytest.raises(DataError, match=r"sources\[1\] \(few\) would never be trained") as caught:
+        load_prompts(job({"sources": sources}), tokenizer)
+    assert caught.value.location == ("spec", "data", "train", "sources", 1, "weight")
 
 
 def test_a_warm_start_names_the_source_without_answers(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic.alias_generators import to_camel
 
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
 from rlhf_api.spec.row_sources import DataSource
@@ -406,13 +407,50 @@ def test_arguments_of_the_template_come_from_the_source_and_the_row(
     assert tokenizer.decode(table.answers) == ["2", "2", "2"]
 
 
-@pytest.mark.parametrize("variables", ["no map", {"messages": []}, {"eos_token": "x"}])
+@pytest.mark.parametrize(
+    "variables", ["no map", ["no map"], {"messages": []}, {"eos_token": "x"}, {1: "x"}]
+)
 def test_unusable_arguments_of_a_row_are_named(
     chat_tokenizer: TextTokenizer, variables: object
 ) -> None:
     row = {"prompt": "1=", "variables": variables}
     with pytest.raises(InvalidRow, match="allowed a map of variables for the chat template"):
         build([row], chat_tokenizer, chat_template_arguments_field="variables")
+
+
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [(0, "refuses prompt: integer division"), (10**9, "refuses prompt: Range too big")],
+)
+def test_a_row_on_which_the_template_fails_is_named(
+    chat_tokenizer: TextTokenizer, size: int, problem: str
+) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "")
+    (tokenizer.folder / "chat_template.jinja").write_text("{{ range(size) }}{{ 1 // size }}")
+    rows = [{"prompt": "1=", "variables": {"size": size}}]
+    with pytest.raises(InvalidRow, match=problem):
+        build(rows, TextTokenizer(tokenizer.folder), chat_template_arguments_field="variables")
+
+
+def test_arguments_that_are_no_valid_text_are_named(chat_tokenizer: TextTokenizer) -> None:
+    tokenizer = with_template(chat_tokenizer, "", "")
+    (tokenizer.folder / "chat_template.jinja").write_text("{{ style }}")
+    rows = [{"prompt": "1=", "variables": {"style": "\ud800"}}]
+    with pytest.raises(InvalidRow, match="rendered by the chat template, is not valid Unicode"):
+        build(rows, TextTokenizer(tokenizer.folder), chat_template_arguments_field="variables")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chat_template_arguments": {"style": "x"}},
+        {"chat_template_arguments_field": "variables"},
+    ],
+)
+def test_arguments_need_a_template(tokenizer: TextTokenizer, settings: dict[str, Any]) -> None:
+    (setting,) = settings
+    with pytest.raises(ChatTemplateUnusable, match=f"{to_camel(setting)} is set"):
+        build([{"prompt": "1=", "variables": {}}], tokenizer, **settings)
 
 
 def test_the_column_of_arguments_must_exist(chat_tokenizer: TextTokenizer) -> None:

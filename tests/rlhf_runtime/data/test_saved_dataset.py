@@ -123,13 +123,34 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataUnreadable, match=r"not a readable file .*\.arrow"):
         read(tmp_path)
     file.unlink()
-    with pytest.raises(DataNotFound, match=r"got .* without data-00000-of-00001\.arrow"):
+    with pytest.raises(DataNotFound, match=r"got .* without data-00000-of-00001\.arrow") as caught:
         read(tmp_path)
+    assert caught.value.location == ("spec", "data", "train", "path")
     (tmp_path / "dataset_info.json").write_text("{")
     with pytest.raises(DataUnreadable, match=r"dataset_info\.json, which is not JSON"):
         read(tmp_path)
     (tmp_path / "dataset_info.json").unlink()
     with pytest.raises(DataUnreadable, match=r"dataset_info\.json \(No such file"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("state.json", "[]", "a list, allowed a map"),
+        ("state.json", "{}", "no _data_files, allowed a list"),
+        ("state.json", '{"_data_files": 3}', "_data_files of type int, allowed a list"),
+        ("state.json", '{"_data_files": ["x.arrow"]}', "an entry of _data_files that names no"),
+        ("dataset_info.json", '{"features": ["a"]}', "features of type list, allowed a dict"),
+        ("dataset_dict.json", '{"splits": null}', "no splits, allowed a list"),
+    ],
+)
+def test_a_description_of_another_form_is_named(
+    tmp_path: Path, name: str, content: str, problem: str
+) -> None:
+    dataset().save_to_disk(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataUnreadable, match=rf"{name} with {problem}"):
         read(tmp_path)
 
 

@@ -142,3 +142,22 @@ def test_a_reward_model_may_have_a_tokenizer_of_its_own(tiny_llama: Path, other:
     change(other / "config.json", vocab_size=9)
     with pytest.raises(VocabularyMismatch, match="more tokens than its model: got 64 tokens for"):
         check_vocabularies(folders, {"learned_model": own})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": {"vocab": {}}},
+        {"model": {"vocab": {"a": "0"}}},
+        {"model": {"vocab": ["a"]}},
+        {"model": {"vocab": None}},
+        {"model": []},
+        {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 3}]},
+        {},
+    ],
+)
+def test_a_tokenizer_without_vocabulary_is_incomplete(other: Path, content: dict[str, Any]) -> None:
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    for read in (read_vocabulary, tokens_without_text):
+        with pytest.raises(ModelIncomplete, match="has no vocabulary"):
+            read(other)

@@ -102,6 +102,7 @@ class FewRows:
             "has_baseline": Column((np.arange(count) % 3 != 1).astype(np.int8)),
             "reward_learned_scores": Column(draw.standard_normal(count).astype(np.float32)),
             "multiplier": Column(np.full(count, 0.3, dtype=np.float32)),
+            "finished": Column((np.arange(count) % 4 != 1).astype(np.int8)),
             "preference": Column(np.array(preference, dtype=np.int8)),
         }
         for name, (seed, scale, mean) in PER_TOKEN.items():

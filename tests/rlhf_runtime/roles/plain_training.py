@@ -63,7 +63,9 @@ def parts_of(batch: FewRows, count: int) -> Iterator[list[int]]:
 
 def by_rows(reference: Plain, batch: FewRows, count: int, loss: ClippedLoss | ValueLoss) -> Check:
     """Train on the rows that count; returns what compares metrics."""
-    valid = reference.columns["reward_valid"].values
+    valid = reference.columns["reward_valid"].values.astype(bool)
+    if loss.finished is not None:
+        valid = valid & (reference.columns[loss.finished].values == 1)
     notes, tokens = None, []
     if isinstance(loss, ClippedLoss):
         notes = Notes(reference, loss, loss.kl_coefficient > 0)

@@ -73,6 +73,9 @@ SETTINGS: tuple[Loss, ...] = (
     clipped(rejection_threshold=1.1, epochs_per_batch=2),
     *(ValueLoss("reward_valid", "critic_values", aggregation=mode) for mode in OTHER_MODES),
     ValueLoss("reward_valid", "critic_values", clip_range=0.2, epochs_per_batch=2),
+    *(clipped(aggregation=mode, finished="finished") for mode in LossAggregation),
+    clipped(rejection_threshold=1.1, entropy_coefficient=0.1, finished="finished"),
+    ValueLoss("reward_valid", "critic_values", finished="finished"),
 )
 """Settings that change the denominator of a loss or the columns that it reads."""
 SOME_BATCHES = ("no rows", "one row", "one token", "one valid row", "all masked", "many rows")

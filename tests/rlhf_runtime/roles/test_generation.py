@@ -221,21 +221,25 @@ class CountingTokenizer:
 
 
 @pytest.mark.parametrize(("tensor", "rows"), [(0, 4), (1, 0)])
-def test_responses_become_texts_once(tensor: int, rows: int) -> None:
+def test_responses_become_texts_and_are_counted_once(tensor: int, rows: int) -> None:
     """On the rank of a replica whose shard counts; verifiers get these very texts."""
+    rollout = {"samplesPerPrompt": 2, "onStop": {"TokenLimit": "Mask"}}
     generation = Generation.__new__(Generation)
     tokenizer = CountingTokenizer()
     generation._tokenizer = tokenizer  # type: ignore[assignment]
+    context: Any = SimpleNamespace(job=make_job(Path("model"), rollout=rollout))
+    generation._context = context
     at = Coordinates(data=0, data_size=1, tensor=tensor, tensor_size=2)
     answered = ShardIndex(np.arange(4), np.arange(4) // 2, np.ones(4, dtype=np.int32))
     tokens = pack([[1, 2], [], [3], [4, 5]], np.int32)
-    generated = Generated(tokens, tokens, np.ones(4, dtype=np.int8))
+    generated = Generated(tokens, tokens, np.array([1, 0, 1, 1], dtype=np.int8))
     prompts = Prompts(answered, {"prompt_tokens": pack([[9]] * 4, np.int32)})
-    inputs: Any = SimpleNamespace(at=at)
+    inputs: Any = SimpleNamespace(at=at, graph=GraphName.STEP)
     made = generation._result(inputs, prompts, generated)
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
     assert made.statistics.means["response/empty"] == (rows / 4, rows)
+    assert made.statistics.sums["response/masked"] == rows / 4
 
 
 def test_samples_are_numbered_over_all_rows_of_a_prompt() -> None:
