@@ -9,6 +9,7 @@ RlhfError
     ├── InvalidRow             unusable rows, with onInvalidRow: Fail
     ├── PromptTooLong          prompts over the limit, with onLongPrompt: Fail
     ├── DatasetTooSmall        fewer usable rows than a step needs
+    ├── SourceUnused           a source whose weight gives it no row of any step
     ├── MissingAnswer          a warm start over rows without reference answers
     ├── TokenizerUnusable      a model folder without a usable tokenizer
     └── ChatTemplateUnusable   a chat template is needed and missing, or broken
@@ -67,6 +68,12 @@ class DatasetTooSmall(DataError):
     """Fewer usable rows than prompts in a step."""
 
     reason = "DatasetTooSmall"
+
+
+class SourceUnused(DataError):
+    """A training source whose weight gives it no row of any step."""
+
+    reason = "SourceUnused"
 
 
 class MissingAnswer(DataError):

@@ -11,7 +11,7 @@ from rlhf_api.spec.data import DataSpec, EvaluationData, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource, MixedData
 from rlhf_flow.step.columns import RESPONSE_TOKENS
-from rlhf_runtime.data.errors import DataError, DatasetTooSmall
+from rlhf_runtime.data.errors import DataError, DatasetTooSmall, SourceUnused
 from rlhf_runtime.data.mixture import MAX_PERIOD, Mixture
 from rlhf_runtime.data.named_columns import require_columns_of_path
 from rlhf_runtime.data.prompt_table import PromptTable, join_tables
@@ -147,7 +147,7 @@ def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:
 
     Raises:
         DatasetTooSmall: fewer than a step or the warm start takes.
-        DataError: one of several sources has no share of a step.
+        SourceUnused: one of several sources has no share of a step.
         MissingAnswer: a warm start over rows without reference answers.
         SeveralErrors: several of these.
     """
@@ -168,7 +168,7 @@ def _check_shares(data: TrainingData, table: PromptTable, count: int, setting: s
     """Check that each source has a share of a step, and enough rows for it.
 
     Raises:
-        DataError: one has no share.
+        SourceUnused: one has no share.
         DatasetTooSmall: one has fewer rows.
         SeveralErrors: several of these.
     """
@@ -179,7 +179,7 @@ def _check_shares(data: TrainingData, table: PromptTable, count: int, setting: s
     ):
         source = SourceSetting(Split.TRAIN, index)
         if share == 0:
-            error = DataError(
+            error: DataError = SourceUnused(
                 f"{source} ({name}) would never be trained on: got weight {data.weights[index]} of "
                 f"{sum(data.weights)}, allowed at least one prompt in {MAX_PERIOD:,} steps of "
                 f"{setting} = {count}; raise its weight, lower those of others, or remove it"

@@ -17,6 +17,7 @@ from rlhf_runtime.data.errors import (
     InvalidRow,
     MissingAnswer,
     MissingField,
+    SourceUnused,
 )
 from rlhf_runtime.data.load import DataUse, evaluation_source, load_prompts, rows_needed
 from rlhf_runtime.data.source_setting import Split
@@ -341,7 +342,9 @@ def test_a_source_needs_the_rows_of_its_share(tmp_path: Path, tokenizer: TextTok
 def test_a_source_without_a_share_is_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": str(n)} for n in range(9)])
     sources = [{"path": rows, "weight": 1e6}, {"path": rows, "name": "few", "weight": 1e-9}]
-    with pytest.raises(DataError, match=r"sources\[1\] \(few\) would never be trained") as caught:
+    with pytest.raises(
+        SourceUnused, match=r"sources\[1\] \(few\) would never be trained"
+    ) as caught:
         load_prompts(job({"sources": sources}), tokenizer)
     assert caught.value.location == ("spec", "data", "train", "sources", 1, "weight")
 
