@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.reading.manifest import load_jobs
+from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.checkpoint.record import RECORD_FILE
+from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, best_record
 from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
@@ -54,6 +55,45 @@ def find_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
         )
     say(f"the newest complete checkpoint is of step {checkpoint.record.step}")
     return checkpoint
+
+
+def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
+    """Find the checkpoint of a job that checkpoint.keepBest calls the best; verify all its bytes.
+
+    Args:
+        source: folder or address of all checkpoints of a job, or of a run.
+        say: prints a line about the choice.
+
+    Raises:
+        CannotExport: there is none, or it is damaged.
+        StorageFailed: the address cannot be read.
+    """
+    name = source.rstrip("/").rpartition("/")[2]
+    if is_checkpoint_name(name):
+        raise CannotExport(
+            f"--best chooses among the checkpoints of a run: got the step {name}, allowed the "
+            "folder or address of a run; leave --best out, or name the run"
+        )
+    store = _store_at(_checkpoints_in(source), source)
+    records = [record for step in store.steps() if (record := store.record(step)) is not None]
+    metric = _best_metric(records)
+    best = best_record(records, metric)
+    if best is None:
+        raise CannotExport(
+            f"no checkpoint is the best: got {len(records)} checkpoints in {store.address}, none "
+            f"of a step with {metric or 'a metric of checkpoint.keepBest'}, allowed one of an "
+            "evaluated step; leave --best out, or set schedule.evaluateEverySteps and "
+            "checkpoint.keepBest before the next run"
+        )
+    say(f"the best checkpoint is of step {best.step}: {metric} is {best.metrics[metric]:.5g}")
+    return _checkpoint_named(store, f"step-{best.step:08d}")
+
+
+def _best_metric(records: Sequence[CheckpointRecord]) -> str:
+    """The metric that the newest manifest names; empty if it names none."""
+    spec = max(records, key=lambda record: record.step).spec if records else {}
+    name = spec.get("checkpoint", {}).get("keepBest", KeepBest.REWARD_MEAN.value)
+    return KeepBest(name).metric or "" if name in set(KeepBest) else ""
 
 
 def _checkpoint_named(store: CheckpointStore, name: str) -> Checkpoint:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.models import Precision
-from rlhf_cli.checkpoint_lookup import find_checkpoint, still_exists
+from rlhf_cli.checkpoint_lookup import find_best_checkpoint, find_checkpoint, still_exists
 from rlhf_cli.staging import recover, staging_folder, write_error
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import Checkpoint
@@ -46,6 +46,8 @@ class ExportRequest:
     """A folder with config and tokenizer. Default: the source in the checkpoint's manifest."""
     force: bool = False
     """Replace existing files in `output`."""
+    best: bool = False
+    """Of a run: the best checkpoint instead of the newest."""
 
 
 def export_checkpoint(request: ExportRequest) -> None:
@@ -63,7 +65,8 @@ def export_checkpoint(request: ExportRequest) -> None:
     # Mistakes in the options are reported before minutes are spent on reading the checkpoint.
     _check_output(output, request)
     _check_source(request.source)
-    checkpoint = find_checkpoint(request.checkpoint, _notify)
+    find = find_best_checkpoint if request.best else find_checkpoint
+    checkpoint = find(request.checkpoint, _notify)
     try:
         _export(checkpoint, output, request)
     except RuntimeFailure as error:

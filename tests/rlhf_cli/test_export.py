@@ -85,6 +85,28 @@ def test_the_newest_policy_of_a_run_becomes_a_model(run: Path, tmp_path: Path) -
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
 
 
+def test_the_best_policy_of_a_run_becomes_a_model(run: Path, tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path / "saved"))
+    for step, reward in ((1, 0.25), (2, 0.75), (3, 0.5)):
+        models = {"actor": weights_of(step, run.parent)}
+        write(store, step, models, store_spec(run), metrics={"evaluation/reward_mean": reward})
+    write(store, 4, {"actor": weights_of(4, run.parent)}, store_spec(run))
+    done = export(store.address, tmp_path / "out", "--best")
+    assert "the best checkpoint is of step 2: evaluation/reward_mean is 0.75" in done.stderr
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    for name, tensor in weights_of(2, run.parent).items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_there_is_no_best_policy_without_an_evaluation(run: Path, tmp_path: Path) -> None:
+    refused = export(run, tmp_path / "out", "--best")
+    assert refused.exit_code == 2
+    assert "got 2 checkpoints" in refused.stderr
+    assert "none of a step with evaluation/reward_mean" in refused.stderr
+    refused = export(run / "checkpoints" / "step-00000001", tmp_path / "out", "--best")
+    assert refused.exit_code == 2 and "got the step step-00000001" in refused.stderr
+
+
 def test_a_step_a_role_and_a_format_are_those_asked_for(run: Path, tmp_path: Path) -> None:
     step = run / "checkpoints" / "step-00000001"
     done = export(step, tmp_path / "out", "--role", "critic", "--dtype", "bfloat16")

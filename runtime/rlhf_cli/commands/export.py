@@ -41,6 +41,14 @@ def export(
             "Default: the source that the checkpoint's manifest names.",
         ),
     ] = None,
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best",
+            help="Of a run: the checkpoint with the largest value of checkpoint.keepBest, instead "
+            "of the newest.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files in OUT.")] = False,
 ) -> None:
     """Export a checkpoint as a model in Hugging Face format.
@@ -52,10 +60,11 @@ def export(
     \b
     Examples:
       rlhf export rlhf-runs/sort-grpo /tmp/model
+      rlhf export rlhf-runs/sort-grpo /tmp/best --best
       rlhf export rlhf-runs/sort-ppo/checkpoints/step-00000050 /tmp/critic --role critic
       rlhf export s3://bucket/sort /tmp/model --dtype bfloat16
     """
     from rlhf_cli.export import ExportRequest, export_checkpoint
 
     number_format = None if dtype is None else dtype.value
-    export_checkpoint(ExportRequest(checkpoint, output, role, number_format, source, force))
+    export_checkpoint(ExportRequest(checkpoint, output, role, number_format, source, force, best))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 VERSION = 1
@@ -67,3 +68,23 @@ class CheckpointRecord:
             return CheckpointRecord(**fields, files=files)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
+
+
+def best_record(records: Iterable[CheckpointRecord], metric: str | None) -> CheckpointRecord | None:
+    """Return the record with the largest value of an evaluation metric; of equal ones the latest.
+
+    Args:
+        records: of a job's checkpoints.
+        metric: its name; None: there is no best one.
+
+    Returns:
+        None if no record has the metric.
+    """
+    measured = [
+        record
+        for record in records
+        if metric and not isnan(record.metrics.get(metric, float("nan")))
+    ]
+    return max(
+        measured, key=lambda record: (record.metrics[metric or ""], record.step), default=None
+    )

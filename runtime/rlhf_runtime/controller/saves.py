@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import isnan, nan
 from types import MappingProxyType
 from typing import Any
 
 from rlhf_api.plan import Plan
 from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
-from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
+from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile, best_record
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
     CheckpointDamaged,
@@ -209,6 +208,5 @@ def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str 
         best_by: an evaluation metric; None: no best one is kept.
     """
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
-    scores = [(record.metrics.get(best_by or "", nan), record.step) for record in records]
-    best = max(((value, step) for value, step in scores if not isnan(value)), default=None)
-    return {*newest, *([] if best is None else [best[1]])}
+    best = best_record(records, best_by)
+    return {*newest, *([] if best is None else [best.step])}
