@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -55,6 +56,8 @@ TEMPERATURES = (1.0, 0.7)
 GIB = 2**30
 BARE = Path(__file__).with_name("bare_generation.py")
 MESH = Mesh(pool="rank", data=1)
+INHERITED = dict(os.environ)
+"""Without the variables that our imports set: the baseline has its own."""
 REQUIRED = WeightVersion(GraphName.STEP, 1, 0)
 
 
@@ -200,6 +203,8 @@ class Rank:
         def loss(outputs: TokenOutputs, _part: MicroBatch) -> torch.Tensor:
             return -outputs.values.sum() / number
 
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         term = WeightedLoss(ReadLogProbs(), parts, loss)
         ours = self._rounds(lambda: self.trainer.update([term]))
         peak = self._peak()
@@ -262,7 +267,7 @@ class Rank:
             # vLLM refuses to start with less free memory than its share.
             free, total = torch.cuda.mem_get_info()
             command += ["--memory-share", f"{0.5 * free / total:.3f}"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=INHERITED)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
 

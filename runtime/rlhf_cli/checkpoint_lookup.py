@@ -86,7 +86,13 @@ def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
             "checkpoint.keepBest before the next run"
         )
     say(f"the best checkpoint is of step {best.step}: {metric} is {best.metrics[metric]:.5g}")
-    return _checkpoint_named(store, f"step-{best.step:08d}")
+    try:
+        return store.read(best.step)
+    except CheckpointDamaged as error:
+        raise CannotExport(
+            f"the best checkpoint is damaged: got {error}, of step {best.step} in {store.address}; "
+            "leave --best out to export the newest complete one"
+        ) from error
 
 
 def _best_metric(records: Sequence[CheckpointRecord]) -> str:

@@ -26,22 +26,23 @@ def changed_rates(
     """
     records = (store.record(step) for step in store.steps())
     record = next((record for record in records if record is not None), None)
-    steps = None if record is None else record.spec.get("schedule", {}).get("steps")
-    if record is None or steps is None or steps == job.spec.schedule.steps:
+    earlier = None if record is None else record.spec.get("schedule", {}).get("steps")
+    steps = job.spec.schedule.steps
+    if record is None or earlier in (None, steps) or steps <= record.step:
         return
     graph = graphs[GraphName.STEP]
     for role in graph.roles_with(CallKind.TRAIN):
         # Without a decay the rate does not depend on the number of steps.
         if job.spec.model_for(role).training.learning_rate_decay is LearningRateDecay.NONE:
             continue
-        before = _settings(job, role, graph, steps)
-        after = _settings(job, role, graph, job.spec.schedule.steps)
-        update = _settings(job, role, graph, record.step).total_updates
-        if before.rate_factor(update - 1) != after.rate_factor(update):
+        # A role that trains later than the first step has trained in fewer.
+        update = max(0, _settings(job, role, graph, record.step).total_updates)
+        before, after = (_rate(job, role, graph, number, update) for number in (earlier, steps))
+        if before != after:
             yield (
-                f"the learning rate of {role} goes from {_rate(before, update - 1)} in step "
-                f"{record.step} to {_rate(after, update)} in step {record.step + 1}: it decays "
-                f"until spec.schedule.steps, which was {steps} and is {job.spec.schedule.steps}"
+                f"the learning rate of {role} is {after:.3g} in its next update, and would be "
+                f"{before:.3g} with the {earlier} steps of before: it decays until the last of "
+                f"{steps} steps"
             )
 
 
@@ -51,5 +52,6 @@ def _settings(job: RLHFJob, role: str, graph: Graph, steps: int) -> OptimizerSet
     return training_settings(job.spec.model_copy(update={"schedule": schedule}), role, graph)
 
 
-def _rate(settings: OptimizerSettings, update: int) -> str:
-    return f"{settings.learning_rate * settings.rate_factor(max(0, update)):.3g}"
+def _rate(job: RLHFJob, role: str, graph: Graph, steps: int, update: int) -> float:
+    settings = _settings(job, role, graph, steps)
+    return settings.learning_rate * settings.rate_factor(update)

@@ -620,10 +620,6 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train, LeaveOut; write Token"),
     ),
-    "a stop reason that is not treated": Case(
-        ("spec.rollout.onStop.EndToken=Mask",),
-        *("spec.rollout.onStop.EndToken", "allowed TokenLimit"),
-    ),
     "a threshold of a fusion that may not be there": Case(
         ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
         *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always with"),

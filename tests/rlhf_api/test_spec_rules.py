@@ -22,6 +22,12 @@ def problems(*overrides: str) -> list[tuple[str, str]]:
     return [(problem.path, problem.message) for problem in found]
 
 
+def test_a_stop_reason_without_a_treatment_is_no_field() -> None:
+    # Not among the rules: an API server drops unknown fields, or refuses them in its own words.
+    ((path, message),) = problems("spec.rollout.onStop.EndToken=Mask")
+    assert path == "spec.rollout.onStop.EndToken" and "allowed TokenLimit" in message
+
+
 def test_a_good_spec_has_no_problem() -> None:
     job, found = validate_document(GOOD)
     assert found == []

@@ -133,9 +133,11 @@ def test_a_checkpoint_in_a_bucket_is_exported_by_its_address(run: Path, tmp_path
     with s3_bucket() as bucket:
         store = CheckpointStore(f"{bucket}/sort")
         models = {"actor": weights_of(3, run.parent)}
-        address = write(store, 3, models, dict(store_spec(run)))
-        for number, given in enumerate((store.address, address)):
-            done = export(given, tmp_path / f"out-{number}")
+        metrics = {"evaluation/reward_mean": 0.5}
+        address = write(store, 3, models, dict(store_spec(run)), metrics=metrics)
+        requests: list[list[str]] = [[store.address], [address], [store.address, "--best"]]
+        for number, (source, *options) in enumerate(requests):
+            done = export(source, tmp_path / f"out-{number}", *options)
             assert done.exit_code == 0, done.output
             assert f"exporting actor of step 3 in float32, from {address}" in done.stderr
             found = load_file(tmp_path / f"out-{number}" / "model.safetensors")

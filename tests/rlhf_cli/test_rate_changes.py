@@ -17,12 +17,15 @@ from rlhf_runtime.checkpoint.store import CheckpointStore
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def job_of(steps: int, decay: str, example: str = "01-sort-grpo.yaml") -> RLHFJob:
+def job_of(
+    steps: int, decay: str, example: str = "01-sort-grpo.yaml", warmup: int = 0, rate: float = 2e-4
+) -> RLHFJob:
     training = "spec.models.actor.training"
     changes = [
         f"spec.schedule.steps={steps}",
         f"{training}.learningRateDecay={decay}",
-        f"{training}.warmupSteps=0",
+        f"{training}.warmupSteps={warmup}",
+        f"{training}.learningRate={rate}",
     ]
     (job,) = load_file(EXAMPLES / example, changes)
     return job
@@ -39,13 +42,29 @@ def sentences(job: RLHFJob, store: CheckpointStore) -> list[str]:
     return list(changed_rates(job, trace_job(job), store))
 
 
-def test_a_rate_that_rises_again_is_said_with_both_numbers(tmp_path: Path) -> None:
-    store = saved_at(tmp_path, 7, job_of(7, "Linear"))
-    # 2e-4 x 1/7 in the last of 7 steps, 2e-4 x 5/12 in the eighth of 12.
+def test_a_rate_that_leaves_its_curve_is_said_with_both_numbers(tmp_path: Path) -> None:
+    store = saved_at(tmp_path, 7, job_of(9, "Linear"))
+    # 2e-4 x 5/12 in the eighth of 12 steps, 2e-4 x 2/9 in the eighth of 9.
     assert sentences(job_of(12, "Linear"), store) == [
-        "the learning rate of actor goes from 2.86e-05 in step 7 to 8.33e-05 in step 8: it decays "
-        "until spec.schedule.steps, which was 7 and is 12"
+        "the learning rate of actor is 8.33e-05 in its next update, and would be 4.44e-05 with the "
+        "9 steps of before: it decays until the last of 12 steps"
     ]
+
+
+def test_a_changed_peak_is_no_change_of_the_curve(tmp_path: Path) -> None:
+    store = saved_at(tmp_path, 7, job_of(9, "Linear", rate=1.0))
+    (sentence,) = sentences(job_of(12, "Linear"), store)
+    assert "is 8.33e-05 in its next update, and would be 4.44e-05" in sentence
+
+
+def test_a_warm_up_does_not_depend_on_the_number_of_steps(tmp_path: Path) -> None:
+    store = saved_at(tmp_path, 3, job_of(20, "Linear", warmup=10))
+    assert sentences(job_of(30, "Linear", warmup=10), store) == []
+
+
+def test_a_run_that_is_over_has_no_next_rate(tmp_path: Path) -> None:
+    store = saved_at(tmp_path, 7, job_of(9, "Linear"))
+    assert sentences(job_of(7, "Linear"), store) == []
 
 
 @pytest.mark.parametrize(
@@ -67,6 +86,6 @@ def test_a_start_without_a_checkpoint_has_no_earlier_rate(tmp_path: Path) -> Non
 
 
 def test_only_trained_roles_with_a_decay_are_mentioned(tmp_path: Path) -> None:
-    before, after = (job_of(steps, "Cosine", "02-sort-ppo.yaml") for steps in (7, 12))
-    (sentence,) = sentences(after, saved_at(tmp_path, 3, before))
-    assert sentence.startswith("the learning rate of actor goes from ")
+    before, after = (job_of(steps, "Cosine", "02-sort-ppo.yaml") for steps in (70, 120))
+    (sentence,) = sentences(after, saved_at(tmp_path, 30, before))
+    assert sentence.startswith("the learning rate of actor is ")

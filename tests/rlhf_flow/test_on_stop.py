@@ -18,7 +18,7 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_algorithms, trace_job
 from rlhf_flow.step.calls import ComputeOptions, TrainOptions
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss
-from rlhf_flow.step.operations import BothValid
+from rlhf_flow.step.operations import BothValid, GroupAdvantages
 from rlhf_flow.trace.graph import Graph
 from rlhf_flow.trace.tracing import trace
 
@@ -121,9 +121,30 @@ def test_an_evaluation_measures_all_responses(job: MakeJob, action: str) -> None
 
 def test_a_loss_that_cannot_mask_generated_responses_is_refused() -> None:
     algorithm = Stepped(lambda flow, p: flow.actor.train(flow.actor.generate(p), CrossEntropy()))
-    with pytest.raises(FlowError, match=r"got CrossEntropy\(.*Mask, allowed ClippedLoss.*LeaveOut"):
-        trace(algorithm, on_token_limit=TokenLimitAction.MASK)
+    for action in (TokenLimitAction.MASK, TokenLimitAction.LEAVE_OUT):
+        message = rf"got CrossEntropy\(.*{action.value}, allowed ClippedLoss.*; write Train"
+        with pytest.raises(FlowError, match=message):
+            trace(algorithm, on_token_limit=action)
     trace(algorithm)
+
+
+def test_an_auxiliary_loss_on_generated_responses_is_refused_too() -> None:
+    def step(flow: Any, prompts: Any) -> None:
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
+        flow.actor.train(batch, ClippedLoss("reward_valid"), (batch, CrossEntropy(weight=0.1)))
+
+    for action in (TokenLimitAction.MASK, TokenLimitAction.LEAVE_OUT):
+        with pytest.raises(FlowError, match=f"got CrossEntropy.*{action.value}"):
+            trace(Stepped(step), on_token_limit=action)
+
+
+def test_a_condition_of_the_algorithm_is_not_replaced() -> None:
+    loss = ClippedLoss("reward_valid", finished="reward_valid")
+    algorithm = Stepped(lambda flow, p: flow.actor.train(flow.actor.generate(p), loss))
+    with pytest.raises(FlowError, match=r"got finished='reward_valid'.*Mask, allowed None"):
+        trace(algorithm, on_token_limit=TokenLimitAction.MASK)
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ _PROMPT_FIELDS = tuple(
 )
 """Fields that a source may leave to those beside `sources`."""
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType(
-    {"chat_template_arguments": {}, "chat_template_arguments_field": None}
+    {"chat_template_arguments": {}, "chat_template_arguments_field": None, "system_prompt": None}
 )
 
 

@@ -42,7 +42,8 @@ METHODS = ("compute", "every", "pretraining", "repeat", "save")
 # families of metrics, and `rollout`, whose column would be `rollout_log_probs`.
 RESERVED = frozenset(
     {
-        *(*METHODS, "call", "on_token_limit", "roles", "samples_per_prompt", "step"),
+        *(*METHODS, "call", "on_token_limit", "restrict_valid", "role_terms", "roles"),
+        *("samples_per_prompt", "step", "sum_terms"),
         *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
         "rollout",
     }

@@ -176,9 +176,9 @@ class Model(Role):
                 f"{_named(loss)}, allowed "
                 f"{' or '.join(f'{kind.__name__}(...)' for kind in self.losses)}; correct it"
             )
-        if self._flow.on_token_limit is TokenLimitAction.MASK:
-            loss = self._mask_cut_off(batch, loss)
-        added = tuple(map(self._check_auxiliary, auxiliary))
+        loss = self._without_cut_off(batch, loss)
+        checked = map(self._check_auxiliary, auxiliary)
+        added = tuple((rows, self._without_cut_off(rows, other)) for rows, other in checked)
         options = TrainOptions(loss, from_step, tuple(other for _, other in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
 
@@ -204,16 +204,34 @@ class Model(Role):
             )
         self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
 
-    def _mask_cut_off(self, batch: BatchValue, loss: Loss) -> Loss:
-        """Leave responses that are cut off out of a loss."""
-        if isinstance(loss, ClippedLoss | ValueLoss):
+    def _without_cut_off(self, batch: BatchValue, loss: Loss) -> Loss:
+        """Apply rollout.onStop to a loss.
+
+        Raises:
+            FlowError: the loss would still count responses that are cut off.
+        """
+        action = self._flow.on_token_limit
+        if action is TokenLimitAction.MASK and isinstance(loss, ClippedLoss | ValueLoss):
+            if loss.finished not in (None, columns.FINISHED):
+                raise FlowError(
+                    f"{self._name}.train has another condition for rows that count: got "
+                    f"finished={loss.finished!r} and rollout.onStop.TokenLimit: Mask, allowed "
+                    "None; join both conditions with BothValid(...), or write Train"
+                )
             return replace(loss, finished=columns.FINISHED)
         # Answers of the data end where the data say; only generated ones have the column.
-        if columns.FINISHED in getattr(batch, "column_names", ()):
+        is_generated = columns.FINISHED in getattr(batch, "column_names", ())
+        # A score that does not count reaches all other losses, by `valid` or by the preference.
+        ignores_the_end = {
+            TokenLimitAction.TRAIN: False,
+            TokenLimitAction.MASK: True,
+            TokenLimitAction.LEAVE_OUT: isinstance(loss, CrossEntropy),
+        }[action]
+        if is_generated and ignores_the_end:
             raise FlowError(
-                f"{self._name}.train has a loss that cannot mask responses: got {_named(loss)} and "
-                "rollout.onStop.TokenLimit: Mask, allowed ClippedLoss(...) or ValueLoss(...); "
-                "write LeaveOut or Train"
+                f"{self._name}.train has a loss that counts responses whatever their end: got "
+                f"{_named(loss)} and rollout.onStop.TokenLimit: {action.value}, allowed "
+                "ClippedLoss(...) or ValueLoss(...); write Train"
             )
         return loss
 

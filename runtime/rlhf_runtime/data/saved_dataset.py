@@ -144,7 +144,7 @@ def _read_entry(file: Path, name: str, kind: type[Entry], setting: str) -> Entry
     value = _read_json(file, setting).get(name)
     if not isinstance(value, kind):
         got = f"{name} of type {type(value).__name__}" if value is not None else f"no {name}"
-        raise _no_dataset(file, got, f"a {kind.__name__}", setting)
+        raise _no_dataset(file, got, "a list" if kind is list else "a map", setting)
     return value
 
 

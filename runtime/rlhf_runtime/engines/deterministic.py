@@ -25,13 +25,14 @@ def deterministic_kernels(device: torch.device) -> Iterator[None]:
         return
     # Gradients of attention and sums over rows otherwise add in the order in which threads finish.
     # Not for the whole process: vLLM calls operations without a deterministic kernel.
-    was_strict = torch.are_deterministic_algorithms_enabled()
+    # By the debug mode: `use_deterministic_algorithms` would change the compiler's settings, too.
+    mode = torch.get_deterministic_debug_mode()
     was_filling = _SETTINGS.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     # Filling new tensors only finds faults, and writes all memory once more.
     _SETTINGS.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was_strict)
+        torch.set_deterministic_debug_mode(mode)
         _SETTINGS.fill_uninitialized_memory = was_filling

@@ -141,7 +141,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
         ("state.json", "{}", "no _data_files, allowed a list"),
         ("state.json", '{"_data_files": 3}', "_data_files of type int, allowed a list"),
         ("state.json", '{"_data_files": ["x.arrow"]}', "an entry of _data_files that names no"),
-        ("dataset_info.json", '{"features": ["a"]}', "features of type list, allowed a dict"),
+        ("dataset_info.json", '{"features": ["a"]}', "features of type list, allowed a map"),
         ("dataset_dict.json", '{"splits": null}', "no splits, allowed a list"),
     ],
 )

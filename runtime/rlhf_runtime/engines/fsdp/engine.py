@@ -15,6 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
+from rlhf_runtime.engines.deterministic import deterministic_kernels
 from rlhf_runtime.engines.fsdp.head import FsdpHead
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
@@ -90,9 +91,10 @@ class FsdpEngine(EngineBase):
         """Run every micro-batch forward and pass the head's outputs to `consume`. Collective."""
         self.require_loaded()
         rounds = self._rounds(len(micro_batches))
-        for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
-            consume(self._outputs(part, reading), part)
-            self._tick()
+        with deterministic_kernels(self.parallel.device):
+            for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
+                consume(self._outputs(part, reading), part)
+                self._tick()
         self._free_gathered_weights()
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
+from rlhf_runtime.engines.deterministic import deterministic_kernels
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.files import load_model, overwrite_from_folder, save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
@@ -146,12 +147,15 @@ class MegatronEngine(EngineBase):
         rounds = self._rounds(len(micro_batches))
         if rounds:
             parts = list(pad_batches(micro_batches, rounds, empty_micro_batch()))
-            infer(
-                self.stage,
-                self._inputs((part, reading) for part in parts),
-                rounds,
-                lambda number, result: consume(to_token_outputs(result, reading), parts[number]),
-            )
+            with deterministic_kernels(self.parallel.device):
+                infer(
+                    self.stage,
+                    self._inputs((part, reading) for part in parts),
+                    rounds,
+                    lambda number, result: consume(
+                        to_token_outputs(result, reading), parts[number]
+                    ),
+                )
             self._tick()
 
     def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
