@@ -602,15 +602,22 @@ CREATED: dict[str, Case] = {
         *("spec.placement.maxDevices", "give the pools fewer nodes"),
     ),
     "a treatment of cut off responses where SFT generates none": Case(
-        ("spec.algorithm.type=SFT", "spec.rollout.onStop.TokenLimit=Mask"),
+        (
+            *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
+            "spec.rollout.onStop.TokenLimit=Mask",
+        ),
         *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
     ),
     "a treatment of cut off responses where DPO generates none": Case(
-        ("spec.algorithm.type=DPO", "spec.rollout.onStop.TokenLimit=LeaveOut"),
+        ("spec.algorithm.type=DPO", PAIRS, "spec.rollout.onStop.TokenLimit=LeaveOut"),
         *("spec.rollout.onStop.TokenLimit", "got LeaveOut, allowed Train; remove onStop"),
     ),
     "a treatment of cut off responses where RewardModel generates none": Case(
-        ("spec.algorithm.type=RewardModel", "spec.rollout.onStop.TokenLimit=Mask"),
+        (
+            *("spec.algorithm.type=RewardModel", PAIRS, "spec.rewards=[]"),
+            *("spec.models={reward_model: {source: {path: /m}}}",),
+            "spec.rollout.onStop.TokenLimit=Mask",
+        ),
         *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
     ),
     "a masked response of a pair": Case(

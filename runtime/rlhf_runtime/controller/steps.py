@@ -28,6 +28,10 @@ from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.process import resident_bytes
 
 
+MIN_PASS_SECONDS = 1e-3
+"""Rates are numbers per second of a pass."""
+
+
 @dataclass(frozen=True)
 class PassResult:
     """Result of one pass."""
@@ -189,9 +193,17 @@ def summarize(
     spans = tuple(span for report in reports for span in report.spans)
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
-    return PassResult(
-        metrics, _phases(spans), spans, end - start, tokens, memory, unscored_samples(reports)
-    )
+    seconds = _pass_seconds(spans, start, end)
+    unscored = unscored_samples(reports)
+    return PassResult(metrics, _phases(spans), spans, seconds, tokens, memory, unscored)
+
+
+def _pass_seconds(spans: Sequence[Span], start: float, end: float) -> float:
+    """The duration of a pass, above 0."""
+    # The driver's clock says the start, a worker's the end. They may differ, and may be set back.
+    if end <= start:
+        start = min((span.start for span in spans), default=end)
+    return max(end - start, MIN_PASS_SECONDS)
 
 
 def _phases(spans: Sequence[Span]) -> dict[str, float]:

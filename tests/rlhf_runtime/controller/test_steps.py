@@ -48,6 +48,22 @@ def test_a_phase_takes_as_long_as_its_slowest_process() -> None:
     assert done.seconds == 9.0
 
 
+@pytest.mark.parametrize(
+    ("start", "seconds"),
+    [
+        pytest.param(95.0, 14.0, id="clocks agree"),
+        pytest.param(109.5, 9.0, id="a worker's clock is behind, or was set back"),
+    ],
+)
+def test_a_pass_takes_some_time_whatever_clocks_say(start: float, seconds: float) -> None:
+    reports = [report("rank 0", ("generate", 9.0))]
+    assert summarize(reports, start, last_end(reports), NAMES).seconds == seconds
+
+
+def test_a_pass_without_calls_takes_some_time() -> None:
+    assert summarize([], 5.0, 5.0, NAMES).seconds > 0
+
+
 def test_calls_of_the_data_host_are_no_phase() -> None:
     assert summarize([report("data", ("prompts", 1.0))], 0.0, 1.0, NAMES).phases == {}
 
