@@ -27,7 +27,6 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.process import resident_bytes
 
-
 MIN_PASS_SECONDS = 1e-3
 """Rates are numbers per second of a pass."""
 
