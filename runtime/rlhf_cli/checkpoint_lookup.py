@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rlhf_api.errors import ManifestError
@@ -75,10 +75,10 @@ def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
             "folder or address of a run; leave --best out, or name the run"
         )
     store = _store_at(_checkpoints_in(source), source)
-    records = [record for step in store.steps() if (record := store.record(step)) is not None]
-    metric = _best_metric(records)
-    best = best_record(records, metric)
-    if best is None:
+    records = list(store.records())
+    metric = _best_metric(records[0]) if records else None
+    best = None if metric is None else best_record(records, metric)
+    if metric is None or best is None:
         raise CannotExport(
             f"no checkpoint is the best: got {len(records)} checkpoints in {store.address}, none "
             f"of a step with {metric or 'a metric of checkpoint.keepBest'}, allowed one of an "
@@ -95,11 +95,9 @@ def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
         ) from error
 
 
-def _best_metric(records: Sequence[CheckpointRecord]) -> str:
-    """The metric that the newest manifest names; empty if it names none."""
-    spec = max(records, key=lambda record: record.step).spec if records else {}
-    name = spec.get("checkpoint", {}).get("keepBest", KeepBest.REWARD_MEAN.value)
-    return KeepBest(name).metric or "" if name in set(KeepBest) else ""
+def _best_metric(record: CheckpointRecord) -> str | None:
+    """The metric by which the job of a checkpoint keeps its best; None if by none."""
+    return KeepBest(record.spec["checkpoint"]["keepBest"]).metric
 
 
 def _checkpoint_named(store: CheckpointStore, name: str) -> Checkpoint:

@@ -204,7 +204,7 @@ def _hint_text(command: Sequence[str], folder: RunFolder, store: CheckpointStore
     """The hint; empty without a checkpoint, or if the store cannot be read."""
     try:
         # The newest step with a record: one without was interrupted while it was saved.
-        step = next((step for step in store.steps() if store.record(step)), None)
+        step = next((record.step for record in store.records()), None)
     except StorageFailed:
         return ""
     if step is None:

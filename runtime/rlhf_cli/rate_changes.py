@@ -24,11 +24,11 @@ def changed_rates(
         graphs: its graphs.
         store: of the checkpoints from which training resumes.
     """
-    records = (store.record(step) for step in store.steps())
-    record = next((record for record in records if record is not None), None)
-    earlier = None if record is None else record.spec.get("schedule", {}).get("steps")
-    steps = job.spec.schedule.steps
-    if record is None or earlier in (None, steps) or steps <= record.step:
+    record = next(store.records(), None)
+    if record is None:
+        return
+    earlier, steps = record.spec["schedule"]["steps"], job.spec.schedule.steps
+    if earlier == steps or steps <= record.step:
         return
     graph = graphs[GraphName.STEP]
     for role in graph.roles_with(CallKind.TRAIN):

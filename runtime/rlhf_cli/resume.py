@@ -177,8 +177,7 @@ def check_changes(
     """
     # The newest readable checkpoint counts, since training resumes from it. Without one it is the
     # folder's last manifest, if that has trained a step.
-    records = (store.record(step) for step in store.steps())
-    record = next((record for record in records if record is not None), None)
+    record = next(store.records(), None)
     before = _trained_spec(folder) if record is None else record.spec
     before = None if before is None else with_resolved_paths(before, job)
     problems = [] if before is None else refused_changes(before, spec_document(job.spec))

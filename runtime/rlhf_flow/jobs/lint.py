@@ -116,7 +116,8 @@ def _unread_operations(graph: Graph, number: int, read: set[tuple[str, str]]) ->
     """Warn of operations whose columns neither a later operation nor another call reads."""
     call = graph.calls[number]
     assert isinstance(call.options, ComputeOptions)
-    if call.id.endswith(".valid"):  # of rollout.onStop, not of the algorithm
+    # A score's own calls, such as reward.valid, come from the manifest, not from the step.
+    if "." in call.id.rpartition("/")[2]:
         return
     # Backwards: what is read later decides whether an operation is needed.
     needed = {column for column in call.writes if (call.id, column) in read} | {ENOUGH}

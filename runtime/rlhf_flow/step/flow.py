@@ -43,9 +43,8 @@ METHODS = ("compute", "every", "pretraining", "repeat", "save")
 RESERVED = frozenset(
     {
         *(*METHODS, "call", "on_token_limit", "restrict_valid", "role_terms", "roles"),
-        *("samples_per_prompt", "step", "sum_terms"),
+        *("samples_per_prompt", "step", "sum_terms", "rollout"),
         *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
-        "rollout",
     }
 )
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 VERSION = 1
@@ -70,21 +70,8 @@ class CheckpointRecord:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
 
 
-def best_record(records: Iterable[CheckpointRecord], metric: str | None) -> CheckpointRecord | None:
+def best_record(records: Iterable[CheckpointRecord], metric: str) -> CheckpointRecord | None:
     """Return the record with the largest value of an evaluation metric; of equal ones the latest.
-
-    Args:
-        records: of a job's checkpoints.
-        metric: its name; None: there is no best one.
-
-    Returns:
-        None if no record has the metric.
-    """
-    measured = [
-        record
-        for record in records
-        if metric and not isnan(record.metrics.get(metric, float("nan")))
-    ]
-    return max(
-        measured, key=lambda record: (record.metrics[metric or ""], record.step), default=None
-    )
+    None if none has the metric."""
+    measured = [record for record in records if not isnan(record.metrics.get(metric, nan))]
+    return max(measured, key=lambda record: (record.metrics[metric], record.step), default=None)

@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -218,6 +218,14 @@ class CheckpointStore:
             except CheckpointDamaged:
                 continue
         return None
+
+    def records(self) -> Iterator[CheckpointRecord]:
+        """Yield the records of all steps that have one, newest first."""
+        # One by one: who needs the newest reads no others.
+        for step in self.steps():
+            record = self.record(step)
+            if record is not None:
+                yield record
 
     @_converting_storage_errors
     def remove(self, step: int) -> None:

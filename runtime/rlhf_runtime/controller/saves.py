@@ -208,5 +208,5 @@ def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str 
         best_by: an evaluation metric; None: no best one is kept.
     """
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
-    best = best_record(records, best_by)
+    best = None if best_by is None else best_record(records, best_by)
     return {*newest, *([] if best is None else [best.step])}

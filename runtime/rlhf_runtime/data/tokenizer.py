@@ -50,7 +50,9 @@ class TextTokenizer:
         # Older tokenizers have their special tokens in a file of their own.
         special_tokens = _special_tokens(_read_object(folder / "special_tokens_map.json"))
         special_tokens |= _special_tokens(settings)
-        self.end_token_ids = self._end_tokens(special_tokens)
+        end_token = special_tokens.get("eos_token")
+        self._own_end = None if end_token is None else self._tokenizer.token_to_id(end_token)
+        self.end_token_ids = self._end_tokens()
         pad_token = special_tokens.get("pad_token")
         pad_token_id = None if pad_token is None else self._tokenizer.token_to_id(pad_token)
         self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
@@ -61,6 +63,12 @@ class TextTokenizer:
     def eos_token_id(self) -> int:
         """The end token of reference answers."""
         return self.end_token_ids[0]
+
+    @property
+    def ordinary_end_tokens(self) -> list[int]:
+        """End tokens that only the model's files name, and that are words like others here."""
+        special = {*self._tokenizer.get_added_tokens_decoder(), self._own_end}
+        return [token for token in self.end_token_ids if token not in special]
 
     def encode(self, texts: Sequence[str], add_special_tokens: bool) -> Column:
         """Tokenize texts into a packed int32 column.
@@ -104,7 +112,7 @@ class TextTokenizer:
         # Not by the number of tokens: ids may have gaps.
         return 0 <= token < NUM_IDS and self._tokenizer.id_to_token(token) is not None
 
-    def _end_tokens(self, special_tokens: Mapping[str, str]) -> tuple[int, ...]:
+    def _end_tokens(self) -> tuple[int, ...]:
         listed: list[int] = []
         for name in ("generation_config.json", "config.json"):
             ends = _read_object(self.folder / name).get("eos_token_id")
@@ -114,10 +122,8 @@ class TextTokenizer:
                 for end in (ends if isinstance(ends, list) else [ends])
                 if type(end) is int and self._has(end)
             ]
-        end_token = special_tokens.get("eos_token")
-        own = None if end_token is None else self._tokenizer.token_to_id(end_token)
         # The tokenizer's own end token first: it closes reference answers.
-        ids = [token for token in (own, *listed) if token is not None]
+        ids = [token for token in (self._own_end, *listed) if token is not None]
         if not ids:
             raise TokenizerUnusable(
                 f"no end token, so responses would never end: got {self.folder} without eos_token "

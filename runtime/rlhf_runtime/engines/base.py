@@ -18,7 +18,7 @@ from rlhf_runtime.engines.offloading import Offloading
 from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.packing import MicroBatch, empty_micro_batch, pad_batches
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.training import TrainingEngine, WeightedLoss
+from rlhf_runtime.engines.training import Consume, HeadReading, TrainingEngine, WeightedLoss
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.hooks import Hook
 from rlhf_runtime.reshard.execute import execute
@@ -106,6 +106,15 @@ class EngineBase(ABC):
         copy_weights(other.master_views(), self.master_views(), self.parallel, entirely)
         self._weights_changed()
 
+    def infer(
+        self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
+    ) -> None:
+        """Run every micro-batch forward; ranks with the head pass its outputs to `consume`.
+        Collective."""
+        self.require_loaded()
+        with deterministic_kernels(self.parallel.device):
+            self._infer(micro_batches, reading, consume)
+
     def update(self, terms: Sequence[WeightedLoss]) -> float:
         """One optimizer step on the sum of all terms over micro-batches and ranks. Collective, also
         for ranks without a micro-batch.
@@ -131,6 +140,12 @@ class EngineBase(ABC):
         self._free_gradients()
         self._weights_changed()
         return norm
+
+    @abstractmethod
+    def _infer(
+        self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
+    ) -> None:
+        """Pass the head's outputs of every micro-batch to `consume`, on ranks with the head."""
 
     @abstractmethod
     def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:

@@ -19,9 +19,6 @@ from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
 from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 
 TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_SETTINGS = "tokenizer_config.json"
-END_FILES = ("generation_config.json", CONFIG_FILE)
-"""Files of a model that name end tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +68,6 @@ def tokens_without_text(folder: Path) -> tuple[range, ...]:
         return ()
     ids = [-1, *sorted(index for index in tokens.values() if index < size), size]
     return tuple(range(one + 1, other) for one, other in pairwise(ids) if other - one > 1)
-
-
-def ordinary_end_tokens(folder: Path) -> list[tuple[str, int, str]]:
-    """End tokens that a model's files name and that are words like others in its tokenizer.
-
-    Returns:
-        The file, the id and the token, of each.
-    """
-    tokens = _tokens(folder)
-    if tokens is None:
-        return []
-    content = read_object(folder / TOKENIZER_FILE)
-    added = {entry["id"] for entry in content.get("added_tokens") or ()}
-    settings = folder / TOKENIZER_SETTINGS
-    own = read_object(settings).get("eos_token") if settings.is_file() else None
-    end = own.get("content") if isinstance(own, dict) else own
-    texts = {index: token for token, index in tokens.items()}
-    return [
-        (name, index, texts[index])
-        for name in END_FILES
-        if (folder / name).is_file()
-        for index in _as_list(read_object(folder / name).get("eos_token_id"))
-        if type(index) is int and index in texts and index not in added and texts[index] != end
-    ]
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 def check_vocabularies(

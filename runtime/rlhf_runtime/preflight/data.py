@@ -50,6 +50,7 @@ def check_data(
     if policy is not None:
         with findings.about("spec", "models"):
             tokenizer = TextTokenizer(policy)
+            findings.warnings += _ordinary_ends(tokenizer)
     if tokenizer is None:
         with findings.about("spec", "data"):
             find_sources(spec.data)
@@ -75,6 +76,18 @@ def check_data(
             with findings.about("spec", "data", split.value):
                 check_rows(spec, join_tables(checked, source_names(source)), use)
     findings.warnings += _overlap(texts)
+
+
+def _ordinary_ends(tokenizer: TextTokenizer) -> Iterator[str]:
+    """Warn of a tokenizer that seems to belong to another model."""
+    # Responses would end in the middle, and nothing would fail.
+    for token in tokenizer.ordinary_end_tokens:
+        yield (
+            f"a response ends at an ordinary word, too: got {tokenizer.text_of([token])!r}, as "
+            f"token {token} of {tokenizer.folder} is in its tokenizer, and its config.json or "
+            "generation_config.json names it as an end; check that the tokenizer belongs to the "
+            "model"
+        )
 
 
 def _check_source(

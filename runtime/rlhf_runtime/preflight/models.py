@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from rlhf_runtime.engines.heads import check_head
 from rlhf_runtime.models.context import require_context
 from rlhf_runtime.models.folder import CONFIG_FILE, missing_files, read_object, require_complete
 from rlhf_runtime.models.sources import resolve_model
-from rlhf_runtime.models.vocabulary import check_vocabularies, ordinary_end_tokens
+from rlhf_runtime.models.vocabulary import check_vocabularies
 from rlhf_runtime.models.weights import check_weights
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_sizing.config import cached_folder, hub_cache
@@ -79,19 +79,7 @@ def check_models(
     for role in sorted(folders.keys() & set(use.generating)):
         with findings.about("spec", "rollout"):
             require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
-            findings.warnings += _ordinary_ends(role, folders[role])
     return folders
-
-
-def _ordinary_ends(role: str, folder: Path) -> Iterator[str]:
-    """Warn of a tokenizer that seems to belong to another model."""
-    # Responses would end in the middle, and nothing would fail.
-    for file, token, text in ordinary_end_tokens(folder):
-        yield (
-            f"responses of {role} end at an ordinary word, too: {file} names token {token} as an "
-            f"end, which is {text!r} in the tokenizer of {folder}; check that this tokenizer "
-            "belongs to the model"
-        )
 
 
 def _field_of(spec: RLHFJobSpec, role: str) -> FieldPath:

@@ -228,13 +228,13 @@ class Generation:
         is_first = inputs.at.tensor == inputs.at.pipeline == 0
         texts = self._tokenizer.decode(generated.tokens) if is_first else []
         count = float(len(index.rows))
+        num_cut_off = count - float(generated.finished.sum())
         means = {
             "response/length_mean": (float(lengths.sum()), count),
             "response/empty": (float(num_empty(texts)), float(len(texts))),
-            "response/truncated": (count - float(generated.finished.sum()), count),
+            "response/truncated": (num_cut_off, count),
         }
         tokens = float(index.lengths.sum()) if is_first else 0.0
-        num_cut_off = count - float(generated.finished.sum()) if is_first else 0.0
         maxima = {"response/length_max": float(lengths.max(initial=0))}
         return Result(
             columns={
@@ -245,7 +245,12 @@ class Generation:
                 "response_text": pack_texts(texts),
             },
             statistics=Statistics(
-                means, maxima, {"batch/tokens": tokens, **self._cut_off(inputs.graph, num_cut_off)}
+                means,
+                maxima,
+                {
+                    "batch/tokens": tokens,
+                    **self._cut_off(inputs.graph, num_cut_off if is_first else 0.0),
+                },
             ),
             index=index,
         )

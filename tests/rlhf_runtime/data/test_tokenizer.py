@@ -93,6 +93,18 @@ def test_end_tokens_of_the_config_count_too(tmp_path: Path) -> None:
     assert TextTokenizer(tmp_path).end_texts() == ["<eos>", "6", ";"]
 
 
+def test_an_end_token_that_is_an_ordinary_word_is_found(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    assert TextTokenizer(tmp_path).ordinary_end_tokens == []
+    end, seven, z = (TOKENS.index(token) for token in ("<eos>", "7", "z"))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [end, seven, z, 10**6]}))
+    assert TextTokenizer(tmp_path).ordinary_end_tokens == [seven, z]
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": z, "content": "z"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert TextTokenizer(tmp_path).ordinary_end_tokens == [seven], "an added token is special"
+
+
 @pytest.mark.parametrize("end", ["2", -1, 64, [[1]], 2.0, True, None])
 def test_end_tokens_that_the_tokenizer_does_not_have_end_nothing(
     tmp_path: Path, end: object

@@ -11,7 +11,6 @@ from rlhf_api.spec.rewards import ModelReward
 from rlhf_runtime.models.errors import ModelIncomplete, VocabularyMismatch
 from rlhf_runtime.models.vocabulary import (
     check_vocabularies,
-    ordinary_end_tokens,
     read_vocabulary,
     tokens_without_text,
 )
@@ -162,27 +161,3 @@ def test_a_tokenizer_without_vocabulary_is_incomplete(other: Path, content: dict
     for read in (read_vocabulary, tokens_without_text):
         with pytest.raises(ModelIncomplete, match="has no vocabulary"):
             read(other)
-
-
-def test_an_end_token_that_is_an_ordinary_word_is_found(other: Path) -> None:
-    tokens = json.loads((other / "tokenizer.json").read_text())["model"]["vocab"]
-    assert ordinary_end_tokens(other) == []
-    ends = [tokens["<eos>"], tokens["7"], 10**6]
-    change(other / "generation_config.json", eos_token_id=ends)
-    change(other / "config.json", eos_token_id=tokens["z"])
-    assert ordinary_end_tokens(other) == [
-        ("generation_config.json", tokens["7"], "7"),
-        ("config.json", tokens["z"], "z"),
-    ]
-
-
-@pytest.mark.parametrize("name", ["added", "named"])
-def test_a_special_token_is_no_ordinary_word(other: Path, name: str) -> None:
-    content = json.loads((other / "tokenizer.json").read_text())
-    token = content["model"]["vocab"]["z"]
-    change(other / "config.json", eos_token_id=token)
-    if name == "added":
-        change(other / "tokenizer.json", added_tokens=[{"id": token, "content": "z"}])
-    else:
-        change(other / "tokenizer_config.json", eos_token={"content": "z"})
-    assert ordinary_end_tokens(other) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.data.character_tokenizer import write_tokenizer
+from rlhf_runtime.data.character_tokenizer import TOKENS, write_tokenizer
 from rlhf_runtime.data.load import PROMPTS_ONLY
 from rlhf_runtime.preflight import data as module
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
@@ -94,3 +94,15 @@ def test_every_source_is_checked_and_described(tmp_path: Path) -> None:
     (invalid,) = checked("a", "d").gathered.errors
     assert str(invalid).startswith("data.train.sources[1] (")
     assert invalid.location == ("spec", "data", "train", "sources", 1)
+
+
+def test_a_response_that_would_end_at_an_ordinary_word_is_a_warning(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    token = TOKENS.index("7")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": token}))
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1", "answer": "1"}\n' * 2)
+    findings = Findings()
+    check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, findings)
+    (warning,) = findings.warnings
+    assert f"got '7', as token {token} of {tmp_path}" in warning and not findings.gathered.errors

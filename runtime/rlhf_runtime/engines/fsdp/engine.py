@@ -15,7 +15,6 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
-from rlhf_runtime.engines.deterministic import deterministic_kernels
 from rlhf_runtime.engines.fsdp.head import FsdpHead
 from rlhf_runtime.engines.fsdp.loading import (
     load_causal_lm,
@@ -85,16 +84,13 @@ class FsdpEngine(EngineBase):
         return Packing(max_padded_tokens, cost, self._supports_shared_prompts)
 
     @torch.no_grad()
-    def infer(
+    def _infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
-        """Run every micro-batch forward and pass the head's outputs to `consume`. Collective."""
-        self.require_loaded()
         rounds = self._rounds(len(micro_batches))
-        with deterministic_kernels(self.parallel.device):
-            for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
-                consume(self._outputs(part, reading), part)
-                self._tick()
+        for part in pad_batches(micro_batches, rounds, empty_micro_batch()):
+            consume(self._outputs(part, reading), part)
+            self._tick()
         self._free_gathered_weights()
 
     @torch.no_grad()

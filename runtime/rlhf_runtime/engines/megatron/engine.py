@@ -12,7 +12,6 @@ from torch.nn.functional import pad
 
 from rlhf_api.plan_memory import MemoryUse
 from rlhf_runtime.engines.base import EngineBase, ResidentTensors
-from rlhf_runtime.engines.deterministic import deterministic_kernels
 from rlhf_runtime.engines.heads import check_head, is_classifier
 from rlhf_runtime.engines.megatron.files import load_model, overwrite_from_folder, save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
@@ -138,24 +137,18 @@ class MegatronEngine(EngineBase):
         cost = sequence_cost(self.stage.architecture.hidden_size, self.parallel.device)
         return Packing(max_padded_tokens, cost, share_prompts=True)
 
-    def infer(
+    def _infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
-        """Run every micro-batch forward; ranks of the last stage pass the head's outputs to
-        `consume`. Collective."""
-        self.require_loaded()
         rounds = self._rounds(len(micro_batches))
         if rounds:
             parts = list(pad_batches(micro_batches, rounds, empty_micro_batch()))
-            with deterministic_kernels(self.parallel.device):
-                infer(
-                    self.stage,
-                    self._inputs((part, reading) for part in parts),
-                    rounds,
-                    lambda number, result: consume(
-                        to_token_outputs(result, reading), parts[number]
-                    ),
-                )
+            infer(
+                self.stage,
+                self._inputs((part, reading) for part in parts),
+                rounds,
+                lambda number, result: consume(to_token_outputs(result, reading), parts[number]),
+            )
             self._tick()
 
     def _forward(self, parts: Sequence[tuple[MicroBatch, WeightedLoss]]) -> None:
