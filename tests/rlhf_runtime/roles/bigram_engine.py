@@ -60,7 +60,7 @@ class BigramEngine(EngineBase):
         return Packing(max_padded_tokens, SequenceCost(8), share_prompts=True)
 
     @torch.no_grad()
-    def infer(
+    def _infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume
     ) -> None:
         rounds = self._rounds(len(micro_batches))
