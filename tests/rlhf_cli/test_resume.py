@@ -109,9 +109,7 @@ def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training
     tmp_path: Path,
 ) -> None:
     evaluations = [EvaluationRecord(step, {"evaluation/reward_mean": 0.5}) for step in (0, 1)]
-    folder = folder_with(
-        tmp_path, BEGUN, TRAINED, *evaluations, EndRecord(Outcome.SUCCEEDED, 1.0)
-    )
+    folder = folder_with(tmp_path, BEGUN, TRAINED, *evaluations, EndRecord(Outcome.SUCCEEDED, 1.0))
     for patience, has_more in ((1, False), (2, True)):
         early = f"spec.schedule.earlyStop.patience={patience}"
         (job,) = load_file(EXAMPLE, ["spec.schedule.steps=20", early])

@@ -83,8 +83,8 @@ class CheckpointManager:
     def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record evaluation metrics after a step, for its checkpoint and all later ones."""
         self._evaluation = (step, metrics)
-        compared = {kind.metric for kind in KeepBest} & metrics.keys()
-        self.evaluations.append((step, {name: metrics[name] for name in sorted(compared)}))
+        compared = {kind.metric for kind in KeepBest}
+        self.evaluations.append((step, {k: v for k, v in metrics.items() if k in compared}))
 
     def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
         """Let all ranks copy their state and begin to write it."""

@@ -62,8 +62,9 @@ def test_it_is_said_why() -> None:
         "training ended early, after step 2 of 100: evaluation/reward_mean has not risen in "
         "1 evaluation; its best value is 0.5, of step 1 (schedule.earlyStop)"
     )
-    assert "has not risen by more than 0.25 in 2 evaluations; its best value is 0.75, of step 2" in (
-        str(decide([0.5, 0.5, 0.75], 2, 0.25))
+    assert (
+        "has not risen by more than 0.25 in 2 evaluations; its best value is 0.75, of step 2"
+        in (str(decide([0.5, 0.5, 0.75], 2, 0.25)))
     )
 
 

@@ -131,9 +131,7 @@ def test_a_job_that_had_ended_early_has_no_passes_left() -> None:
     schedule = schedule_of(5, 2)
     for is_evaluated, expected in ((True, ""), (False, "t3 t4 e4 s4 c4")):
         resume_from = ResumePoint(2, is_evaluated)
-        passes = training_passes(
-            schedule, NEVER, True, resume_from, lambda step: step in (2, 4)
-        )
+        passes = training_passes(schedule, NEVER, True, resume_from, lambda step: step in (2, 4))
         assert words_of(passes) == expected.split()
 
 
@@ -145,10 +143,8 @@ def test_what_decides_is_complete_before_anything_else_is_sent() -> None:
             events.append(f"+{number}")
             yield number
 
-    keep_ahead(
-        sending(), lambda number: events.append(f"-{number}"), 2, lambda number: number == 2
-    )
-    assert events == "+0 +1 +2 -0 -1 -2 +3 +4 -3 -4".split()
+    keep_ahead(sending(), lambda number: events.append(f"-{number}"), 2, lambda number: number == 2)
+    assert events == ["+0", "+1", "+2", "-0", "-1", "-2", "+3", "+4", "-3", "-4"]
 
 
 @pytest.mark.parametrize(
