@@ -65,8 +65,11 @@ class TrainingTask:
     """Sentences that are shown before training starts."""
 
 
-def train(task: TrainingTask) -> None:
+def train(task: TrainingTask) -> str:
     """Train until the job's end, and record how it ended.
+
+    Returns:
+        Why training ended before its last step. Empty: all steps are done.
 
     Raises:
         RlhfError: a failure that allows no restart.
@@ -111,6 +114,7 @@ def train(task: TrainingTask) -> None:
             raise KeyboardInterrupt
         _note_missed_faults(task, settings, journal)
         journal.end(Outcome.SUCCEEDED)
+        return journal.early_stop
     except RunFolderLost as error:
         trackers.close()  # nothing else can be written
         raise RunFolderLost(f"{error}; {remaining_checkpoints_text(store)}") from error

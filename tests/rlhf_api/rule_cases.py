@@ -67,6 +67,9 @@ GROUPS = "spec.placement={type: Manual, groups: "
 """What groups follow, and a closing brace."""
 UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
 """Nothing that may measure exact match."""
+EARLY_STOP = "spec.schedule={steps: 10, promptsPerStep: 4, earlyStop: {patience: 2}"
+"""What other fields of the schedule follow, and a closing brace."""
+HELD_OUT = "spec.data.evaluation.path=/e.jsonl"
 
 
 @dataclass(frozen=True)
@@ -514,6 +517,31 @@ CREATED: dict[str, Case] = {
         ("spec.checkpoint.keepBest=ExactMatch", UNMEASURED),
         *("spec.checkpoint.keepBest", "by a function, and no reward has one"),
     ),
+    "an early stop without evaluations between steps": Case(
+        (f"{EARLY_STOP}, evaluateEverySteps: 0}}", HELD_OUT),
+        *("spec.schedule.evaluateEverySteps", "allowed evaluateEverySteps of at least 1"),
+    ),
+    "an early stop without held-out prompts": Case(
+        (f"{EARLY_STOP}}}",), "spec.schedule.earlyStop", "add data.evaluation"
+    ),
+    "an early stop by a builtin task without rewards": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.rewards=[]", "spec.checkpoint.keepBest=LengthMean"),
+            *("spec.data.train={builtin: SortDigits}", f"{EARLY_STOP}}}"),
+        ),
+        *("spec.schedule.earlyStop", "add data.evaluation"),
+    ),
+    "an early stop by no metric": Case(
+        (f"{EARLY_STOP}}}", HELD_OUT, "spec.checkpoint.keepBest=None"),
+        *("spec.checkpoint.keepBest", "RewardMean, LengthMean or ExactMatch; choose one"),
+    ),
+    "an early stop by rewards that do not exist": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT, f"{EARLY_STOP}}}"),
+            "spec.data.train={path: /d, answerField: answer}",
+        ),
+        *("spec.checkpoint.keepBest", "add a reward, choose another metric"),
+    ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
         "spec.data.train.maxRows",
@@ -735,6 +763,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout={maxPromptTokens: 10, expectedPromptTokens: 10}",
         "spec.rollout.expectedResponseTokens=1024",
     ),
+    "an early stop": (f"{EARLY_STOP}}}", HELD_OUT),
+    "an early stop of a builtin task": (
+        f"{EARLY_STOP}}}",
+        "spec.data.train={builtin: SortDigits}",
+    ),
+    "an early stop by lengths": (
+        *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT, f"{EARLY_STOP}}}"),
+        *("spec.data.train={path: /d, answerField: a}", "spec.checkpoint.keepBest=LengthMean"),
+    ),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "a fusion from some responses on": (
         "spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",
@@ -870,6 +907,12 @@ UPDATED: dict[str, Update] = {
     ),
     "evaluations": Update(
         ("spec.schedule.evaluateEverySteps=1",), "spec.schedule.evaluateEverySteps can change only"
+    ),
+    "an early stop": Update(
+        (f"{EARLY_STOP}}}", HELD_OUT), "spec.schedule.earlyStop can change only", (HELD_OUT,)
+    ),
+    "an early stop of a suspended job": Update(
+        (f"{EARLY_STOP}}}", HELD_OUT), before=(HELD_OUT, SUSPENDED)
     ),
     "the learning rate": Update(
         ("spec.models.actor.training.learningRate=0.1",),
@@ -1040,7 +1083,8 @@ UPDATED: dict[str, Update] = {
     "data": Update(("spec.data.train.maxRows=4",), "spec.data cannot change", (SUSPENDED,)),
     "the seed": Update(
         ("spec.schedule.seed=1",),
-        "spec.schedule cannot change, but for schedule.evaluateEverySteps, schedule.steps",
+        "spec.schedule cannot change, but for schedule.earlyStop, schedule.evaluateEverySteps, "
+        "schedule.steps",
         (SUSPENDED,),
     ),
     "a mini-batch that comes": Update(

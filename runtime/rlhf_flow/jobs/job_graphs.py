@@ -366,6 +366,7 @@ def _check_without_text(job: RLHFJob, graph: Graph, policy: str) -> None:
     # Rewards that no role of the step uses would score the answers of an evaluation.
     requested = {
         "schedule.warmStart": job.spec.schedule.warm_start is not None,
+        "schedule.earlyStop": job.spec.schedule.early_stop is not None,
         "data.evaluation": job.spec.data.evaluation is not None,
         "rewards": bool(job.spec.rewards) and not reward_roles(graph),
     }
