@@ -107,7 +107,8 @@ def adapted_kl_coefficient(
     if num_rows == 0 or total.isnan():
         return coefficient
     error = (total / num_rows / target - 1.0).clamp(-MAX_KL_ERROR, MAX_KL_ERROR)
-    return coefficient * (1.0 + error * (num_rows / horizon).clamp(max=1.0))
+    factor: Tensor = 1.0 + error * (num_rows / horizon).clamp(max=1.0)
+    return coefficient * factor
 
 
 def overlong_penalties(
