@@ -1,12 +1,12 @@
-"""Tokenizers that join characters, trained on the spot, with chat templates that end answers."""
+"""Tokenizers that join characters, with chat templates that end answers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 LINES = (
     "{% for m in messages %}{{ '<begin>' + m.role + '\n' + m.content + '<end>\n' }}{% endfor %}"
@@ -16,20 +16,33 @@ BRACKETS = (
     "{% for m in messages %}{% if m.role == 'user' %}{{ '<begin>[a] ' + m.content + ' [b]' }}"
     "{% else %}{{ ' ' + m.content + ' <end>' }}{% endif %}{% endfor %}"
 )
-TEXTS = ["\n\n", "a b 12 ab\nab 1 2", "user\nassistant\n", "[a] ab [b] 12", "\n\n\n1", "<>é ab<>"]
+SPECIAL = ("<begin>", "<end>")
+
+
+def _joining(alphabet: Sequence[str], *pairs: str) -> Tokenizer:
+    """A tokenizer of characters that joins pairs of tokens, each written with a blank between."""
+    merges = [(pair.split(" ")[0], pair.split(" ")[1]) for pair in pairs]
+    tokens = dict.fromkeys([*SPECIAL, *sorted(alphabet), *("".join(pair) for pair in merges)])
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return tokenizer
 
 
 def _bytes(splits: bool) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
+    # A line break is Ċ in this alphabet, a blank Ġ.
+    pairs = ("Ċ Ċ", "a b", "1 2", "Ċ ab", "Ġ ab", "Ġ 1", "> <")
+    tokenizer = _joining(pre_tokenizers.ByteLevel.alphabet(), *pairs)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splits)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
 def _spaces(scheme: str) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=False)
+    pairs = ("▁ a", "▁ [", "1 2", "▁ 12", "a b", "> <")
+    tokenizer = _joining("▁ab12\n<>é[]", *pairs)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
     return tokenizer
 
 
@@ -45,24 +58,9 @@ SEPARATING = sorted(TOKENIZERS.keys() - {"bytes across words"})
 """Those that join no character of an answer with what its template writes before it."""
 
 
-def write_trained_tokenizer(name: str, folder: Path) -> None:
+def write_joining_tokenizer(name: str, folder: Path) -> None:
     """Write a tokenizer of `TOKENIZERS` with its template."""
     make, template = TOKENIZERS[name]
-    tokenizer = make()
-    alphabet = (
-        pre_tokenizers.ByteLevel.alphabet() if name.startswith("bytes") else list("ab12\n<>é[]▁")
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        show_progress=False,
-        initial_alphabet=alphabet,
-        special_tokens=["<begin>", "<end>"],
-        min_frequency=1,
-    )
-    tokenizer.train_from_iterator(TEXTS * 3, trainer)
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True) for token in ("<begin>", "<end>")]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
+    make().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
     (folder / "chat_template.jinja").write_text(template)

@@ -22,7 +22,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.workers.data_host import batch_of
 
 from ...depth import examples
-from .small_tokenizers import SEPARATING, write_trained_tokenizer
+from .small_tokenizers import SEPARATING, write_joining_tokenizer
 
 LIMIT = 60
 ALL, LAST = "AllAnswers", "LastAnswer"
@@ -127,29 +127,30 @@ def test_texts_without_a_template_are_one_answer(tokenizer: TextTokenizer) -> No
     assert runs(every.answers_mask) == [[1, 1, 1]]
 
 
-CONTENTS = st.text("ab 12\n<>é", min_size=1, max_size=8).filter(lambda text: text.strip() != "")
+# White space in front may join what the template writes before it.
+CONTENTS = st.text("ab 12\n<>é", min_size=1, max_size=8).filter(lambda text: not text[0].isspace())
 
 
 @pytest.fixture(scope="module", params=SEPARATING)
-def trained_tokenizer(
+def joining_tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TextTokenizer:
     """Tokenizers that join characters, each with a template that fits it."""
     folder: Path = tmp_path_factory.mktemp("tokenizer")
-    write_trained_tokenizer(request.param, folder)
+    write_joining_tokenizer(request.param, folder)
     return TextTokenizer(folder)
 
 
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=4), last=CONTENTS)
 @settings(max_examples=examples(60))
 def test_each_answer_is_trained_on_as_if_the_conversation_ended_with_it(
-    trained_tokenizer: TextTokenizer, contents: list[str], last: str
+    joining_tokenizer: TextTokenizer, contents: list[str], last: str
 ) -> None:
     """The tokens up to an answer are those of a conversation of which it is the last answer."""
     contents = [*contents, last] if len(contents) % 2 else contents
     rows = [{"messages": talk(*contents[: end + 1])} for end in range(1, len(contents), 2)]
-    every = build(rows[-1:], trained_tokenizer, limit=999)
-    alone = build(rows, trained_tokenizer, LAST, limit=999)
+    every = build(rows[-1:], joining_tokenizer, limit=999)
+    alone = build(rows, joining_tokenizer, LAST, limit=999)
     (prompt,), (response,), (mask,) = map(runs, (every.prompts, every.answers, every.answers_mask))
     whole, is_trained = [*prompt, *response], [*[0] * len(prompt), *mask]
     expected = [0] * len(whole)
@@ -164,7 +165,7 @@ def test_an_answer_whose_first_characters_join_the_template_is_still_marked_exac
     tmp_path: Path,
 ) -> None:
     # The template ends prompts with a line break, and the tokenizer joins two of them.
-    write_trained_tokenizer("bytes across words", tmp_path)
+    write_joining_tokenizer("bytes across words", tmp_path)
     tokenizer = TextTokenizer(tmp_path)
     joined, *others = runs(tokenizer.encode(["\n\n"], add_special_tokens=False))
     assert len(joined) == 1 and not others
@@ -222,17 +223,17 @@ def test_an_answer_that_the_template_does_not_end_is_refused(chat_tokenizer: Tex
 
 
 def test_an_end_token_that_joins_the_text_behind_it_is_refused(tmp_path: Path) -> None:
-    write_trained_tokenizer("bytes across words", tmp_path)
+    write_joining_tokenizer("bytes across words", tmp_path)
     (tmp_path / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.content + '\n' }}{% endfor %}"
     )
     (line,) = TextTokenizer(tmp_path).encode(["\n"], add_special_tokens=False).values.tolist()
     (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {line}}}')
     tokenizer = TextTokenizer(tmp_path)
-    joined = tokenizer.encode(["\na"], add_special_tokens=False).values
+    joined = tokenizer.encode(["\nab"], add_special_tokens=False).values
     assert len(joined) == 1, "an end token with the begin of a message"
     with pytest.raises(InvalidRow, match="joins the end token of an answer with the text behind"):
-        build([{"messages": talk("2", "b", "a", "b")}], tokenizer)
+        build([{"messages": talk("2", "b", "ab", "b")}], tokenizer)
     assert len(build([{"messages": talk("2", "b", "1", "b")}], tokenizer)) == 1
 
 
