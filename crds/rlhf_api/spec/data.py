@@ -78,8 +78,8 @@ class TrainingData(MixedData):
     pairs."""
     train_on: TrainOn = TrainOn.LAST_ANSWER
     """Answers of a conversation to train on, for algorithms that train on the answers or pairs of
-    the data. rollout.maxResponseTokens bounds all tokens from the first of these answers to the end
-    of the last one."""
+    the data. The prompt ends before the first of them; rollout.maxResponseTokens bounds all tokens
+    from there to the end of the last one."""
 
     validations: ClassVar = (
         *MixedData.validations,

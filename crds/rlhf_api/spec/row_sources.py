@@ -43,8 +43,8 @@ class TrainOn(StrEnum):
     LAST_ANSWER = "LastAnswer"
     """The last message of the assistant; all before it is the prompt."""
     ALL_ANSWERS = "AllAnswers"
-    """All messages of the assistant, each with its end token. The prompt ends before the first; the
-    messages between them are context, which is not trained on."""
+    """All messages of the assistant, each with its end token. The messages between them are context
+    only."""
 
 
 TemplateArguments = Annotated[dict[Identifier, ParameterValue], Field(max_length=64)]
