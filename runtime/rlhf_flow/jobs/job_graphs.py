@@ -193,9 +193,9 @@ def policy_role(graph: Graph) -> str:
     It is the first trained role that generates, else the first language model, else the first.
 
     Args:
-        graph: of a step that trains something.
+        graph: of a step that trains something, or of an evaluation.
     """
-    trained = graph.roles_with(CallKind.TRAIN)
+    trained = graph.roles_with(CallKind.TRAIN) or graph.roles_with(CallKind.GENERATE)
     generating = [role for role in trained if role in graph.roles_with(CallKind.GENERATE)]
     with_text = [role for role in trained if graph.roles[role].head is ModelHead.LM]
     return (generating or with_text or trained)[0]
