@@ -190,7 +190,7 @@ CREATED: dict[str, Case] = {
     ),
     "evaluation without data": Case(
         ("spec.data.evaluation={}",),
-        *("spec.data.evaluation", "path, huggingFace, builtin, sources is needed"),
+        *("spec.data.evaluation", "path, huggingFace, builtin, reasoningGym, sources is needed"),
     ),
     "a split of a file": Case(
         ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
@@ -217,11 +217,11 @@ CREATED: dict[str, Case] = {
     ),
     "sources beside a path": Case(
         ("spec.data.train={path: /a.jsonl, sources: [{path: /b.jsonl}]}",),
-        *("spec.data.train", "exactly one of path, huggingFace, builtin, sources is needed"),
+        *("spec.data.train", "builtin, reasoningGym, sources is needed"),
     ),
     "a source of two kinds": Case(
         ("spec.data.train={sources: [{path: /a.jsonl, builtin: SortDigits}]}",),
-        *("spec.data.train.sources[0]", "exactly one of path, huggingFace, builtin is needed"),
+        *("spec.data.train.sources[0]", "path, huggingFace, builtin, reasoningGym is needed"),
     ),
     "sources of one name": Case(
         ("spec.data.train={sources: [{path: /a, name: a}, {path: /b}, {path: /c, name: a}]}",),
@@ -258,6 +258,18 @@ CREATED: dict[str, Case] = {
             "spec.rollout.samplesPerPrompt=2",
         ),
         *("spec.data.train.sources", "saved pairs take the prompt from one column"),
+    ),
+    "generated tasks beside a path": Case(
+        ("spec.data.train={path: /a.jsonl, reasoningGym: {dataset: chain_sum}}",),
+        *("spec.data.train", "got path and reasoningGym"),
+    ),
+    "a split of generated tasks": Case(
+        ("spec.data.train={reasoningGym: {dataset: chain_sum}, split: test}",),
+        *("spec.data.train.split", "split is for huggingFace data"),
+    ),
+    "texts of generated tasks": Case(
+        (f"{TEXTS}{{reasoningGym: {{dataset: chain_sum}}, textField: body}}",),
+        *("spec.data.pretraining.reasoningGym", "reasoningGym together with textField"),
     ),
     "a split of a builtin task": Case(
         ("spec.data.train={builtin: SortDigits, split: test}",),
@@ -829,6 +841,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "answers of all sources": (
         "spec.algorithm={type: SFT}",
         "spec.data.train={sources: [{path: /a, answerField: b}, {builtin: SortDigits}]}",
+        "spec.rewards=[]",
+    ),
+    "generated tasks": (
+        "spec.data.train={sources: [{path: /a}, {reasoningGym: {dataset: chain_sum, seed: 7, "
+        "size: 20, parameters: {min_terms: 2, operators: ['+', '-'], text: a, flag: true}}}]}",
+        "spec.data.evaluation={reasoningGym: {dataset: chain_sum}}",
+    ),
+    "answers of generated tasks": (
+        "spec.algorithm={type: SFT}",
+        "spec.data.train={reasoningGym: {dataset: chain_sum}}",
         "spec.rewards=[]",
     ),
     "a split of a saved dataset": ("spec.data.train={path: /d, split: dev}",),

@@ -18,7 +18,8 @@ from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.rows import read_rows, single_sources
+from rlhf_runtime.data.row_text import DEFAULT_ANSWER_FIELD
+from rlhf_runtime.data.rows import preference_fields, read_rows, single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
@@ -146,11 +147,22 @@ def load_table(
         spec.data.on_long_prompt,
         rollout.max_prompt_tokens + rollout.max_response_tokens,
     )
+    if policy.max_answer_tokens is not None:
+        source = _with_answers(source)
     require_columns_of_path(source, setting)
     # Rows are read lazily, while the table is built: a file may be larger than memory.
     names = RowNames()
     rows = read_rows(source, setting, spec.schedule.seed, names)
     return build_prompt_table(rows, source, setting, tokenizer, policy, limit, names)
+
+
+def _with_answers(source: DataSource) -> DataSource:
+    """Name the column of answers that rows must have: some generators make rows without them."""
+    if source.reasoning_gym is None or source.answer_field is not None:
+        return source
+    if preference_fields(source) is not None:
+        return source
+    return source.model_copy(update={"answer_field": DEFAULT_ANSWER_FIELD})
 
 
 def check_rows(spec: RLHFJobSpec, table: PromptTable, use: DataUse) -> None:

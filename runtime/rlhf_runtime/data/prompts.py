@@ -22,7 +22,14 @@ from rlhf_runtime.data.row_text import (
     prompt_value,
     record_json,
 )
-from rlhf_runtime.data.rows import preference_fields, row_batches, row_chunks, text_field
+from rlhf_runtime.data.rows import (
+    CHUNK_ROWS,
+    GENERATED_CHUNK_ROWS,
+    preference_fields,
+    row_batches,
+    row_chunks,
+    text_field,
+)
 from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
@@ -118,7 +125,8 @@ def _batches(
     rows: Iterable[Row], source: DataSource, setting: SourceSetting
 ) -> Iterator[list[Row]]:
     """Yield rows that are tokenized together, from chunks whose columns were checked."""
-    for chunk in row_chunks(rows):
+    size = CHUNK_ROWS if source.reasoning_gym is None else GENERATED_CHUNK_ROWS
+    for chunk in row_chunks(rows, size):
         require_columns(chunk, source, setting)
         yield from row_batches(chunk)
 
