@@ -56,6 +56,7 @@ MUTABLE_ON_RESUME = (
     "rollout.parallelism",
     "rollout.stageFusion",
     "rollout.stageFusionThreshold",
+    "schedule.earlyStop",
     "schedule.evaluateEverySteps",
     "schedule.steps",
     "telemetry",

@@ -47,3 +47,16 @@ def test_sources_train_on_the_answers_named_beside_them_unless_they_name_their_o
     assert data.trains_all_answers and not data.parts[1].trains_all_answers
     assert [part.weights for part in data.parts] == [(), ()]
     assert not TrainingData.model_validate({"sources": parts}).trains_all_answers
+
+
+@pytest.mark.parametrize("name", ["seed", "size"])
+def test_seed_and_size_are_no_parameters_of_a_generator(name: str) -> None:
+    source = {"reasoningGym": {"dataset": "chain_sum", "parameters": {name: 3}}}
+    with pytest.raises(ValidationError, match="a field of its own"):
+        TrainingData.model_validate(source)
+
+
+def test_generated_tasks_have_answers_and_a_known_number_of_rows() -> None:
+    part = {"reasoningGym": {"dataset": "chain_sum", "size": 30}}
+    data = TrainingData.model_validate({"sources": [part, {**part, "maxRows": 4}]})
+    assert data.has_answers and data.most_rows == 34

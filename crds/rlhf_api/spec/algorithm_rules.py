@@ -37,8 +37,9 @@ _IS_CUSTOM = f"self.algorithm.type == {text(AlgorithmType.CUSTOM)}"
 _ROLES = cel_map({kind.value: texts(settings.roles) for kind, settings in SETTINGS.items()})
 _ANSWERS = (
     "has(self.data.train.answerField) || has(self.data.train.builtin) || "
-    "has(self.data.train.sources) && "
-    "self.data.train.sources.all(source, has(source.answerField) || has(source.builtin))"
+    "has(self.data.train.reasoningGym) || has(self.data.train.sources) && "
+    "self.data.train.sources.all(source, "
+    "has(source.answerField) || has(source.builtin) || has(source.reasoningGym))"
 )
 _SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"

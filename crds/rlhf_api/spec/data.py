@@ -52,7 +52,7 @@ def _exclusive_with_text_field(name: str) -> Rule:
     )
 
 
-_HAS_PROMPTS = "has(self.answerField) || has(self.builtin)"
+_HAS_PROMPTS = "(has(self.answerField) || has(self.builtin) || has(self.reasoningGym))"
 
 
 class PreferenceFields(Contract):
@@ -157,8 +157,8 @@ class PretrainingData(DataSource):
 
     text_field: Text | None = None
     """Column with texts; every token is trained on. Text beyond rollout.maxPromptTokens +
-    rollout.maxResponseTokens is cut off. Default: text, unless answerField is set; builtin data are
-    prompts with answers."""
+    rollout.maxResponseTokens is cut off. Default: text, unless answerField is set; builtin and
+    reasoningGym data are prompts with answers."""
     rows_per_step: Count | None = None
     """Rows of each step. Default: schedule.promptsPerStep."""
 
@@ -167,6 +167,7 @@ class PretrainingData(DataSource):
         _exclusive_with_text_field("answerField"),
         _exclusive_with_text_field("chatTemplateArgumentsField"),
         _exclusive_with_text_field("builtin"),
+        _exclusive_with_text_field("reasoningGym"),
         Rule(
             holds=f"!has(self.systemPrompt) || {_HAS_PROMPTS}",
             what="a system prompt for complete texts, which are trained on unchanged",
@@ -205,7 +206,7 @@ class PretrainingData(DataSource):
     def texts(self) -> str | None:
         """Column with complete texts. None: rows are prompts with answers."""
         # Rules exclude textField in these cases.
-        if self.answer_field is not None or self.builtin is not None:
+        if self.answer_field is not None or self.is_generated:
             return None
         return self.text_field or "text"
 

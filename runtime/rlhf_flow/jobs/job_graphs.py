@@ -200,9 +200,9 @@ def policy_role(graph: Graph) -> str:
     It is the first trained role that generates, else the first language model, else the first.
 
     Args:
-        graph: of a step that trains something.
+        graph: of a step that trains something, or of an evaluation.
     """
-    trained = graph.roles_with(CallKind.TRAIN)
+    trained = graph.roles_with(CallKind.TRAIN) or graph.roles_with(CallKind.GENERATE)
     generating = [role for role in trained if role in graph.roles_with(CallKind.GENERATE)]
     with_text = [role for role in trained if graph.roles[role].head is ModelHead.LM]
     return (generating or with_text or trained)[0]
@@ -339,6 +339,7 @@ def _check_without_text(job: RLHFJob, graph: Graph, policy: str) -> None:
     # Rewards that no role of the step uses would score the answers of an evaluation.
     requested = {
         "schedule.warmStart": job.spec.schedule.warm_start is not None,
+        "schedule.earlyStop": job.spec.schedule.early_stop is not None,
         "data.evaluation": job.spec.data.evaluation is not None,
         "rewards": bool(job.spec.rewards) and not reward_roles(graph),
     }

@@ -23,6 +23,8 @@ from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.row_responses import prompt_and_responses, prompt_value
 from rlhf_runtime.data.row_text import Conversation, PromptWriter, record_json
 from rlhf_runtime.data.rows import (
+    CHUNK_ROWS,
+    GENERATED_CHUNK_ROWS,
     preference_fields,
     row_batches,
     row_chunks,
@@ -137,7 +139,8 @@ def _batches(
     rows: Iterable[Row], source: DataSource, setting: SourceSetting
 ) -> Iterator[list[Row]]:
     """Yield rows that are tokenized together, from chunks whose columns were checked."""
-    for chunk in row_chunks(rows):
+    size = CHUNK_ROWS if source.reasoning_gym is None else GENERATED_CHUNK_ROWS
+    for chunk in row_chunks(rows, size):
         require_columns(chunk, source, setting)
         yield from row_batches(chunk)
 

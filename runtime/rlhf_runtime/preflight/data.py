@@ -12,6 +12,7 @@ import numpy as np
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import FunctionReward
 from rlhf_api.spec.row_sources import DataSource
+from rlhf_runtime import reasoning_gym_datasets
 from rlhf_runtime.data.errors import EmptyDataset
 from rlhf_runtime.data.files import has_large_first_row
 from rlhf_runtime.data.load import (
@@ -260,9 +261,13 @@ def _shortened(text: str) -> str:
     return f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
 
 
-# Built-in verifiers that compare with a field of the row, by default `answer`. The fields that a
-# user's verifier reads are unknown before it is called.
-READERS = (f"{exact_match.__name__}:score", f"{math.__name__}:verify")
+# Built-in verifiers that read a field of the row, with its default name. The fields that a user's
+# verifier reads are unknown before it is called.
+READERS = {
+    f"{exact_match.__name__}:score": "answer",
+    f"{math.__name__}:verify": "answer",
+    reasoning_gym_datasets.VERIFIER: reasoning_gym_datasets.DATASET_FIELD,
+}
 
 
 def check_fields(
@@ -297,7 +302,7 @@ def _check_answers(
     Raises:
         InvalidReward: it can use no answer of the source.
     """
-    field = str(function.parameters.get("field", "answer"))
+    field = str(function.parameters.get("field", READERS[function.entrypoint]))
     first, num_missing = json.loads(table.records[0]), 0
     problems: list[str] = []
     for index, text in enumerate(table.records):
@@ -314,7 +319,7 @@ def _check_answers(
             f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
             f"allowed {', '.join(first)}; "
             + (f"did you mean {near[0]}? " if near else "")
-            + "write parameters: {field: NAME}, or add it to the data"
+            + _other_field(function)
         )
     if len(problems) == len(table):
         raise InvalidReward(
@@ -326,3 +331,10 @@ def _check_answers(
         f"{function.entrypoint} cannot score {len(problems):,} of {len(table):,} rows of {source}, "
         f"for their {field}: got {problems[0]}"
     ]
+
+
+def _other_field(function: FunctionReward) -> str:
+    """What to do about a verifier whose field no row has."""
+    if function.entrypoint == reasoning_gym_datasets.VERIFIER:
+        return "take rows of reasoningGym, or another verifier"
+    return "write parameters: {field: NAME}, or add it to the data"

@@ -62,17 +62,15 @@ class DataHost(ActivityServer):
                 `train_too_long`).
         """
         tokenizer = TextTokenizer(folders[self._plan.policy])
-        self._prompts: JobPrompts = load_prompts(
-            self._job.spec, tokenizer, DataUse.from_graphs(self._plan.inputs)
-        )
+        trains = any(role.is_trained for role in self._plan.roles)
+        use = DataUse.from_graphs(self._plan.inputs, trains)
+        self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer, use)
         counts = {}
-        for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):
-            if table is not None:
-                split = table.split.value
-                counts[split] = len(table)
-                counts[f"{split}_invalid"] = table.rows_invalid
-                counts[f"{split}_too_long"] = table.rows_too_long
-                counts[f"{split}_cut"] = table.rows_cut
+        for split, table in self._prompts.tables.items():
+            counts[split.value] = len(table)
+            counts[f"{split.value}_invalid"] = table.rows_invalid
+            counts[f"{split.value}_too_long"] = table.rows_too_long
+            counts[f"{split.value}_cut"] = table.rows_cut
         return counts
 
     def batch(self, graph: GraphName, step: int, number: int = 0) -> tuple[bytes, Shard]:
