@@ -56,6 +56,8 @@ class Scenario:
     max_prompt_tokens: int = 8
     micro_batch_tokens: int | None = None
     """Of our training; None: our default."""
+    checkpoint_every_steps: int = 0
+    """0: only after the last step."""
     data: Mapping[str, Any] = field(default_factory=lambda: {"train": {"builtin": "SortDigits"}})
     """The data of our manifest."""
 
@@ -169,6 +171,7 @@ def manifest_text(scenario: Scenario, model: Path, steps: int) -> str:
         "models": {"actor": {"source": {"path": str(model)}, "training": training}},
         "data": scenario.data,
         "code": {"local": str(HERE)},
+        "checkpoint": {"everySteps": scenario.checkpoint_every_steps},
         "rewards": [{"function": {"entrypoint": scenario.entrypoint}}],
         "rollout": {
             "samplesPerPrompt": 8,
