@@ -358,6 +358,7 @@ def make_load(folder: Path, options: argparse.Namespace, dtype: str) -> Load:
     """Return the prompts and lengths of the command line for the model in a folder."""
     from transformers import AutoConfig
 
+    # The cache has as many bytes on both sides, whatever the model.
     config = AutoConfig.from_pretrained(folder)
     return Load(
         layers=config.num_hidden_layers,

@@ -35,6 +35,7 @@ RANK = Path(__file__).with_name("rank.py")
 
 def scenario_of(model: Path) -> Scenario:
     """Example 17 from a folder's model, with the rows beside it."""
+    # As `trl_tasks` has it, which only TRL's environment can import.
     source = {"promptField": "question", "systemPrompt": INSTRUCTION}
     return Scenario(
         name="real",
@@ -81,6 +82,7 @@ def rank_part(model: Path, *, smallest: bool, with_bare: bool) -> dict[str, Any]
     options = [f"--{name}={size}" for name, size in zip(names, sizes, strict=True)]
     if not with_bare:
         options.append("--without-bare")
+    # In a process of its own: what the runs before left behind must not count.
     command = [sys.executable, str(RANK), f"--model={model}", *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout)

@@ -32,6 +32,7 @@ class SortTask:
 
     def evaluate(self, model: Any, max_new_tokens: int) -> float:
         """Mean score of greedy answers to held-out prompts."""
+        # All prompts are equally long.
         prompts = torch.tensor([encode(row["prompt"]) for row in self._held_out])
         answers = generate(model, prompts, torch.ones_like(prompts), max_new_tokens)
         texts = [decode(answer) for answer in answers.tolist()]
@@ -44,6 +45,7 @@ class SumsTask:
     def __init__(self, folder: Path, _seed: int) -> None:
         self.rows = [conversation(row) for row in read_rows(folder.parent / "train.jsonl")]
         self._held_out = [conversation(row) for row in read_rows(folder.parent / "held-out.jsonl")]
+        # Answers begin behind the last token of a prompt.
         self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
 
     def rewards(self, completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float]:
@@ -79,6 +81,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def conversation(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as TRL expects conversations."""
+    # TRL applies the chat template to prompts of this form only.
     messages = [
         {"role": "system", "content": INSTRUCTION},
         {"role": "user", "content": row["question"]},
