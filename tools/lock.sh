@@ -23,7 +23,7 @@ marker+=" and platform_python_implementation == 'CPython' and sys_platform == 'l
 # resolve EXTRA FILE [OPTION...]: FILE holds the versions to stay with, and then the set.
 resolve() {
   .venv/bin/uv pip compile pyproject.toml --extra "$1" --extra dev --extra operator --extra s3 --extra wandb \
-    --extra mlflow --override overrides.txt --universal --python-version 3.11 "${@:3}" \
+    --extra mlflow --extra reasoning-gym --override overrides.txt --universal --python-version 3.11 "${@:3}" \
     --no-emit-index-url --no-header --no-annotate --quiet --output-file "$2" >/dev/null
   sed -i "s/ ; $marker\$//" "$2"
 }

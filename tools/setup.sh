@@ -14,7 +14,7 @@ fail() { printf 'error: %s\n' "$*" >&2; exit 4; }
 
 case "${1-}" in
   run) extras="cpu,cluster" ;;
-  dev) extras="cpu,dev,operator,s3,wandb,mlflow" ;;
+  dev) extras="cpu,dev,operator,s3,wandb,mlflow,reasoning-gym" ;;
   *) echo "usage: tools/setup.sh run|dev" >&2; exit 2 ;;
 esac
 

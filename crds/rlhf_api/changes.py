@@ -58,6 +58,7 @@ MUTABLE_ON_RESUME = (
     "rollout.parallelism",
     "rollout.stageFusion",
     "rollout.stageFusionThreshold",
+    "schedule.earlyStop",
     "schedule.evaluateEverySteps",
     "schedule.steps",
     "telemetry",

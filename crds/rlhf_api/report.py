@@ -41,7 +41,7 @@ class RunPhase(StrEnum):
     RESTART = "Restart"
     """It starts its workers again."""
     SUCCEEDED = "Succeeded"
-    """All steps are done."""
+    """Training is done: all its steps, or those until an early stop."""
     FAILED = "Failed"
     """It ended before all steps were done."""
     INTERRUPTED = "Interrupted"

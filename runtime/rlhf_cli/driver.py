@@ -93,10 +93,10 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
             start.report_port,
             BoundedWait(PORT_SECONDS, _notify, stop.raise_if_requested),
         )
-        _drive(start, board, stop, log)
+        message = _drive(start, board, stop, log)
         # The job has ended: a signal must not interrupt the last report.
         deferred = defer_signals()
-        board.end(RunPhase.SUCCEEDED, ExitCode.DONE)
+        board.end(RunPhase.SUCCEEDED, ExitCode.DONE, message=message)
     except (Exception, KeyboardInterrupt) as error:
         deferred = defer_signals()
         outcome, reason, message = classify_ending(error)
@@ -116,8 +116,8 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
 
 
-def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: DriverLog) -> None:
-    """Run the job from the first report to the last."""
+def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: DriverLog) -> str:
+    """Run the job from the first report to the last. Returns why training ended early, if so."""
     # Faults and manifest are checked before Ray is touched: mistakes in them cost no start.
     faults = tuple(map(parse_fault, start.inject))
     job = require_one_job(load_file(start.file, is_generated=True), start.file)
@@ -143,8 +143,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             store = open_store(job, folder, fresh=False)
             # A driver that is started again after the job's end only reports that end again.
             if not prepare_run_folder(folder, job, fresh=False, lines=ready.lines):
-                _report_earlier_result(folder, board)
-                return
+                return _report_earlier_result(folder, board)
             changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
             # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
             # for.
@@ -163,7 +162,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 *unchecked_notices(ready),
             ]
             path = ready.python_path
-            train(
+            return train(
                 TrainingTask(job, plan, folder, store, site, stop, progress, path, faults, notices)
             )
 
@@ -209,11 +208,13 @@ def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
         yield
 
 
-def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> None:
-    """Report the last step of a run that had ended before."""
-    steps = folder.read().steps
-    if steps:
-        board.update(step=steps[-1].step, metrics=reportable(steps[-1].metrics))
+def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> str:
+    """Report the last step of a run that had ended before. Returns why it ended early, if so."""
+    records = folder.read()
+    if records.steps:
+        last = records.steps[-1]
+        board.update(step=last.step, metrics=reportable(last.metrics))
+    return records.end.message if records.end else ""
 
 
 def _notify(text: str) -> None:

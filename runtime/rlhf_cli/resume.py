@@ -13,16 +13,17 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.reading.model_errors import format_value
-from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_cli.checkpoint_lookup import checkpoint_address
 from rlhf_cli.local_jobs import with_resolved_paths
 from rlhf_cli.manifests import LineContext
 from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
+from rlhf_runtime.controller.early_stop import early_stop
 from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
 from rlhf_runtime.telemetry.journal import Journal
-from rlhf_runtime.telemetry.records import Outcome
+from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 PERMANENT_ERRORS = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
@@ -34,7 +35,8 @@ def prepare_run_folder(
 ) -> bool:
     """Return True if there is something to train in the folder.
 
-    An unfinished run resumes; a finished one does if the schedule has more steps now.
+    An unfinished run resumes; a finished one does if the schedule has more steps now, or no longer
+    ends early.
 
     Args:
         fresh: move an earlier run's files to a new folder beside it.
@@ -60,18 +62,30 @@ def prepare_run_folder(
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
-    is_over = records.end is not None and records.end.outcome is Outcome.SUCCEEDED
-    # A finished run with fewer steps than the manifest's schedule resumes for the rest.
-    if is_over and records.runs[-1].total_steps >= job.spec.schedule.steps:
-        # "Already finished" would mislead if the run had another manifest.
-        _check_finished(job, folder, lines)
-        sys.stderr.write(
-            f"already finished: {folder.path}; its report is {folder.report}. "
-            "To train again use --fresh (this run is kept aside) or another --output; more --steps "
-            "continue from here.\n"
-        )
+    if not _is_finished(records, job.spec):
+        return True
+    # "Already finished" would mislead if the run had another manifest.
+    _check_finished(job, folder, lines)
+    cause = f" ({records.end.message})" if records.end and records.end.message else ""
+    more = "a larger schedule.earlyStop.patience continues" if cause else "more --steps continue"
+    sys.stderr.write(
+        f"already finished: {folder.path}{cause}; its report is {folder.report}. To train again "
+        f"use --fresh (this run is kept aside) or another --output; {more} from here.\n"
+    )
+    return False
+
+
+def _is_finished(records: RunRecords, spec: RLHFJobSpec) -> bool:
+    """True if a run has ended well and has nothing left to train under a manifest."""
+    if records.end is None or records.end.outcome is not Outcome.SUCCEEDED:
         return False
-    return True
+    reached = max(records.steps[-1].step if records.steps else 0, records.resumed_from)
+    ended_early = records.end.reason == EARLY_STOP
+    done = reached if ended_early else records.runs[-1].total_steps
+    # A finished run with fewer steps than the manifest's schedule resumes for the rest, unless its
+    # evaluations end training under this manifest, too.
+    evaluations = [(record.step, record.metrics) for record in records.evaluations]
+    return done >= spec.schedule.steps or early_stop(spec, reached, evaluations) is not None
 
 
 def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:

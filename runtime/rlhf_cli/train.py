@@ -65,8 +65,11 @@ class TrainingTask:
     """Sentences that are shown before training starts."""
 
 
-def train(task: TrainingTask) -> None:
+def train(task: TrainingTask) -> str:
     """Train until the job's end, and record how it ended.
+
+    Returns:
+        Why training ended before its last step. Empty: all steps are done.
 
     Raises:
         RlhfError: a failure that allows no restart.
@@ -94,7 +97,7 @@ def train(task: TrainingTask) -> None:
         # Notices come first, because opening Ray may take a minute, or fail.
         _open(task, journal)
         watch.start()
-        settings = _worker_settings(task)
+        settings = worker_settings(folder, task.python_path, task.faults)
         if task.faults:
             announce(settings.logs, DRIVER)
         start = partial(JobRun, job, task.plan, settings, journal, saves, task.stop, task.site)
@@ -111,6 +114,7 @@ def train(task: TrainingTask) -> None:
             raise KeyboardInterrupt
         _note_missed_faults(task, settings, journal)
         journal.end(Outcome.SUCCEEDED)
+        return journal.early_stop
     except RunFolderLost as error:
         trackers.close()  # nothing else can be written
         raise RunFolderLost(f"{error}; {remaining_checkpoints_text(store)}") from error
@@ -186,14 +190,17 @@ def _open(task: TrainingTask, journal: Journal) -> None:
     journal.started("ray", time.monotonic() - begin)
 
 
-def _worker_settings(task: TrainingTask) -> WorkerSettings:
+def worker_settings(
+    folder: RunFolder, python_path: tuple[str, ...], faults: tuple[Fault, ...] = ()
+) -> WorkerSettings:
+    """The settings of workers whose models and logs are in a folder."""
     return WorkerSettings(
-        models=task.folder.path / "models",
-        logs=task.folder.path / "logs",
-        python_path=task.python_path,
+        models=folder.path / "models",
+        logs=folder.path / "logs",
+        python_path=python_path,
         timeout_seconds=COLLECTIVE_SECONDS,
-        faults=task.faults,
-        require_folder=task.folder.require_intact,
+        faults=faults,
+        require_folder=folder.require_intact,
     )
 
 

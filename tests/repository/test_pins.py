@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 from .tracked_files import ROOT
 
 SETS = {
-    "constraints.txt": ("runtime", "cpu", "dev", "wandb", "mlflow"),
-    "constraints-gpu.txt": ("runtime", "gpu", "dev", "wandb", "mlflow"),
+    "constraints.txt": ("runtime", "cpu", "dev", "wandb", "mlflow", "reasoning-gym"),
+    "constraints-gpu.txt": ("runtime", "gpu", "dev", "wandb", "mlflow", "reasoning-gym"),
 }
 
 

@@ -67,6 +67,9 @@ GROUPS = "spec.placement={type: Manual, groups: "
 """What groups follow, and a closing brace."""
 UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
 """Nothing that may measure exact match."""
+EARLY_STOP = "spec.schedule={steps: 10, promptsPerStep: 4, earlyStop: {patience: 2}"
+"""What other fields of the schedule follow, and a closing brace."""
+HELD_OUT = "spec.data.evaluation.path=/e.jsonl"
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ CREATED: dict[str, Case] = {
     ),
     "evaluation without data": Case(
         ("spec.data.evaluation={}",),
-        *("spec.data.evaluation", "path, huggingFace, builtin, sources is needed"),
+        *("spec.data.evaluation", "path, huggingFace, builtin, reasoningGym, sources is needed"),
     ),
     "a split of a file": Case(
         ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
@@ -214,11 +217,11 @@ CREATED: dict[str, Case] = {
     ),
     "sources beside a path": Case(
         ("spec.data.train={path: /a.jsonl, sources: [{path: /b.jsonl}]}",),
-        *("spec.data.train", "exactly one of path, huggingFace, builtin, sources is needed"),
+        *("spec.data.train", "builtin, reasoningGym, sources is needed"),
     ),
     "a source of two kinds": Case(
         ("spec.data.train={sources: [{path: /a.jsonl, builtin: SortDigits}]}",),
-        *("spec.data.train.sources[0]", "exactly one of path, huggingFace, builtin is needed"),
+        *("spec.data.train.sources[0]", "path, huggingFace, builtin, reasoningGym is needed"),
     ),
     "sources of one name": Case(
         ("spec.data.train={sources: [{path: /a, name: a}, {path: /b}, {path: /c, name: a}]}",),
@@ -248,6 +251,17 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.data.train.answerField", "the algorithm takes reference answers"),
     ),
+    "all answers of conversations for ppo": Case(
+        ("spec.data.train.trainOn=AllAnswers",),
+        *("spec.data.train.trainOn", "trains on responses that it generates"),
+    ),
+    "all answers of a source for online DPO": Case(
+        (
+            *("spec.algorithm={type: OnlineDPO}", "spec.rollout.samplesPerPrompt=2"),
+            "spec.data.train={sources: [{path: /a}, {path: /b, trainOn: AllAnswers}]}",
+        ),
+        *("spec.data.train.trainOn", "trains on responses that it generates"),
+    ),
     "prompt fields of sources whose pairs are saved": Case(
         (
             "spec.algorithm={type: OnlineDPO, onlineDPO: {savePairs: true}}",
@@ -255,6 +269,18 @@ CREATED: dict[str, Case] = {
             "spec.rollout.samplesPerPrompt=2",
         ),
         *("spec.data.train.sources", "saved pairs take the prompt from one column"),
+    ),
+    "generated tasks beside a path": Case(
+        ("spec.data.train={path: /a.jsonl, reasoningGym: {dataset: chain_sum}}",),
+        *("spec.data.train", "got path and reasoningGym"),
+    ),
+    "a split of generated tasks": Case(
+        ("spec.data.train={reasoningGym: {dataset: chain_sum}, split: test}",),
+        *("spec.data.train.split", "split is for huggingFace data"),
+    ),
+    "texts of generated tasks": Case(
+        (f"{TEXTS}{{reasoningGym: {{dataset: chain_sum}}, textField: body}}",),
+        *("spec.data.pretraining.reasoningGym", "reasoningGym together with textField"),
     ),
     "a split of a builtin task": Case(
         ("spec.data.train={builtin: SortDigits, split: test}",),
@@ -502,6 +528,31 @@ CREATED: dict[str, Case] = {
         ("spec.checkpoint.keepBest=ExactMatch", UNMEASURED),
         *("spec.checkpoint.keepBest", "by a function, and no reward has one"),
     ),
+    "an early stop without evaluations between steps": Case(
+        (f"{EARLY_STOP}, evaluateEverySteps: 0}}", HELD_OUT),
+        *("spec.schedule.evaluateEverySteps", "allowed evaluateEverySteps of at least 1"),
+    ),
+    "an early stop without held-out prompts": Case(
+        (f"{EARLY_STOP}}}",), "spec.schedule.earlyStop", "add data.evaluation"
+    ),
+    "an early stop by a builtin task without rewards": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.rewards=[]", "spec.checkpoint.keepBest=LengthMean"),
+            *("spec.data.train={builtin: SortDigits}", f"{EARLY_STOP}}}"),
+        ),
+        *("spec.schedule.earlyStop", "add data.evaluation"),
+    ),
+    "an early stop by no metric": Case(
+        (f"{EARLY_STOP}}}", HELD_OUT, "spec.checkpoint.keepBest=None"),
+        *("spec.checkpoint.keepBest", "RewardMean, LengthMean or ExactMatch; choose one"),
+    ),
+    "an early stop by rewards that do not exist": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT, f"{EARLY_STOP}}}"),
+            "spec.data.train={path: /d, answerField: answer}",
+        ),
+        *("spec.checkpoint.keepBest", "add a reward, choose another metric"),
+    ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
         "spec.data.train.maxRows",
@@ -723,6 +774,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout={maxPromptTokens: 10, expectedPromptTokens: 10}",
         "spec.rollout.expectedResponseTokens=1024",
     ),
+    "an early stop": (f"{EARLY_STOP}}}", HELD_OUT),
+    "an early stop of a builtin task": (
+        f"{EARLY_STOP}}}",
+        "spec.data.train={builtin: SortDigits}",
+    ),
+    "an early stop by lengths": (
+        *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT, f"{EARLY_STOP}}}"),
+        *("spec.data.train={path: /d, answerField: a}", "spec.checkpoint.keepBest=LengthMean"),
+    ),
     "as many rows as a step": ("spec.data.train.maxRows=4",),
     "a fusion from some responses on": (
         "spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",
@@ -794,6 +854,25 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.data.train={sources: [{path: /a, answerField: b}, {builtin: SortDigits}]}",
         "spec.rewards=[]",
     ),
+    "all answers of one source": (
+        *("spec.algorithm={type: SFT}", "spec.rewards=[]"),
+        "spec.data.train={sources: [{path: /a, answerField: b, trainOn: AllAnswers}, "
+        "{builtin: SortDigits}]}",
+    ),
+    "all answers of pairs": (
+        *("spec.algorithm={type: DPO}", "spec.rewards=[]"),
+        "spec.data.train={path: /a, preferences: {}, trainOn: AllAnswers}",
+    ),
+    "generated tasks": (
+        "spec.data.train={sources: [{path: /a}, {reasoningGym: {dataset: chain_sum, seed: 7, "
+        "size: 20, parameters: {min_terms: 2, operators: ['+', '-'], text: a, flag: true}}}]}",
+        "spec.data.evaluation={reasoningGym: {dataset: chain_sum}}",
+    ),
+    "answers of generated tasks": (
+        "spec.algorithm={type: SFT}",
+        "spec.data.train={reasoningGym: {dataset: chain_sum}}",
+        "spec.rewards=[]",
+    ),
     "a split of a saved dataset": ("spec.data.train={path: /d, split: dev}",),
     "a dataset's part": ("spec.data.train={huggingFace: a/b, split: train, configuration: main}",),
     "a model's revision": ("spec.models.actor.source={huggingFace: a/b, revision: main}",),
@@ -848,6 +927,12 @@ UPDATED: dict[str, Update] = {
     ),
     "evaluations": Update(
         ("spec.schedule.evaluateEverySteps=1",), "spec.schedule.evaluateEverySteps can change only"
+    ),
+    "an early stop": Update(
+        (f"{EARLY_STOP}}}", HELD_OUT), "spec.schedule.earlyStop can change only", (HELD_OUT,)
+    ),
+    "an early stop of a suspended job": Update(
+        (f"{EARLY_STOP}}}", HELD_OUT), before=(HELD_OUT, SUSPENDED)
     ),
     "the learning rate": Update(
         ("spec.models.actor.training.learningRate=0.1",),
@@ -1018,7 +1103,8 @@ UPDATED: dict[str, Update] = {
     "data": Update(("spec.data.train.maxRows=4",), "spec.data cannot change", (SUSPENDED,)),
     "the seed": Update(
         ("spec.schedule.seed=1",),
-        "spec.schedule cannot change, but for schedule.evaluateEverySteps, schedule.steps",
+        "spec.schedule cannot change, but for schedule.earlyStop, schedule.evaluateEverySteps, "
+        "schedule.steps",
         (SUSPENDED,),
     ),
     "a mini-batch that comes": Update(

@@ -184,10 +184,15 @@ def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
         "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
+        "spec.data.train.reasoningGym.parameters[*]",
         "spec.data.train.chatTemplateArguments[*]",
+        "spec.data.train.sources[].reasoningGym.parameters[*]",
         "spec.data.train.sources[].chatTemplateArguments[*]",
+        "spec.data.pretraining.reasoningGym.parameters[*]",
         "spec.data.pretraining.chatTemplateArguments[*]",
+        "spec.data.evaluation.reasoningGym.parameters[*]",
         "spec.data.evaluation.chatTemplateArguments[*]",
+        "spec.data.evaluation.sources[].reasoningGym.parameters[*]",
         "spec.data.evaluation.sources[].chatTemplateArguments[*]",
     ]
 

@@ -16,7 +16,15 @@ from rlhf_cli.train import manifest_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, StorageUnusable
-from rlhf_runtime.telemetry.records import EndRecord, Outcome, Record, RunRecord, StepRecord
+from rlhf_runtime.telemetry.records import (
+    EARLY_STOP,
+    EndRecord,
+    EvaluationRecord,
+    Outcome,
+    Record,
+    RunRecord,
+    StepRecord,
+)
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-sort-grpo.yaml"
@@ -60,6 +68,52 @@ def test_a_finished_run_has_nothing_to_do_but_further_steps(
     assert not prepare_run_folder(folder, job_of(9), fresh=False)
     assert "already finished" in capsys.readouterr().err
     assert prepare_run_folder(folder, job_of(10), fresh=False)
+
+
+EARLY = "spec.schedule.earlyStop={patience: 2}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_more"),
+    [
+        pytest.param([EARLY], False, id="as before"),
+        pytest.param([EARLY, "spec.schedule.steps=20"], False, id="more steps"),
+        pytest.param([EARLY, "spec.schedule.earlyStop.patience=1"], False, id="less patience"),
+        pytest.param([EARLY, "spec.schedule.earlyStop.patience=3"], True, id="more patience"),
+        pytest.param([EARLY, "spec.checkpoint.keepBest=LengthMean"], True, id="another metric"),
+        pytest.param([], True, id="without it"),
+        pytest.param(["spec.schedule.steps=6"], False, id="without it, and no more steps"),
+    ],
+)
+def test_a_run_that_ended_early_has_more_to_do_if_the_manifest_no_longer_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], has_more: bool
+) -> None:
+    values = {"evaluation/reward_mean": 0.5}
+    evaluations = [
+        EvaluationRecord(step, values | {"evaluation/length_mean": float(step)})
+        for step in (0, 3, 6)
+    ]
+    steps = [StepRecord(step, {}, {}, 1.0, 1) for step in range(1, 7)]
+    why = "training ended early, after step 6 of 9"
+    ended = EndRecord(Outcome.SUCCEEDED, 1.0, EARLY_STOP, why)
+    folder = folder_with(tmp_path, BEGUN, *evaluations, *steps, ended)
+    (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9", *changes])
+    assert prepare_run_folder(folder, job, fresh=False) == has_more
+    if not has_more:
+        told = capsys.readouterr().err
+        assert f"({why})" in told
+        assert "a larger schedule.earlyStop.patience continues from here" in told
+
+
+def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training(
+    tmp_path: Path,
+) -> None:
+    evaluations = [EvaluationRecord(step, {"evaluation/reward_mean": 0.5}) for step in (0, 1)]
+    folder = folder_with(tmp_path, BEGUN, TRAINED, *evaluations, EndRecord(Outcome.SUCCEEDED, 1.0))
+    for patience, has_more in ((1, False), (2, True)):
+        early = f"spec.schedule.earlyStop.patience={patience}"
+        (job,) = load_file(EXAMPLE, ["spec.schedule.steps=20", early])
+        assert prepare_run_folder(folder, job, fresh=False) == has_more
 
 
 def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> None:

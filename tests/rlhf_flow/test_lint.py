@@ -285,6 +285,17 @@ def test_a_comparison_of_one_response_is_told(lint: Lint) -> None:
     assert "compares the responses to a prompt, and there is one: got MixedGroups" in told
 
 
+def test_an_early_stop_that_cannot_come_is_told(job: MakeJob) -> None:
+    data = {"train": {"path": "a.jsonl"}, "evaluation": {"path": "b.jsonl"}}
+    for steps, patience, is_told in ((9, 2, False), (9, 3, True), (10, 3, False), (3, 1, True)):
+        early = {"evaluateEverySteps": 3, "earlyStop": {"patience": patience}}
+        made = job(data=data, schedule={"steps": steps, "promptsPerStep": 8} | early)
+        told = lint_job(made, trace_job(made), Device.CPU)
+        assert [f"earlyStop.patience: {patience} has no effect" in text for text in told] == (
+            [True] if is_told else []
+        )
+
+
 def test_evaluations_without_held_out_prompts_are_told(job: MakeJob) -> None:
     schedule = {"steps": 9, "promptsPerStep": 8, "evaluateEverySteps": 3}
     train = {"train": {"path": "a.jsonl"}}

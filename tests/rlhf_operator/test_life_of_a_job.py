@@ -45,6 +45,14 @@ def test_a_job_trains_and_succeeds(world: World) -> None:
     assert status.gpu_seconds == pytest.approx(8 * 25, abs=8 * 10)
 
 
+def test_a_job_that_ended_early_has_succeeded_and_says_why(world: World) -> None:
+    world.run_to_training()
+    world.head().finish(message="training ended early, after step 6 of 9")
+    world.wait(10)
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
+    assert world.status().message.startswith("training ended early, after step 6 of 9; the model")
+
+
 def test_the_final_report_is_acknowledged_after_it_was_stored(world: World) -> None:
     world.run_to_training()
     world.head().finish()

@@ -273,25 +273,54 @@ def test_a_stopped_job_resumes_even_from_the_checkpoint_before_a_damaged_one(
     assert sum(kind == "step" for kind, _ in ours) == max(STEPS, reached + 1)
 
 
-def test_a_finished_job_takes_more_steps_with_settings_that_change_no_number(
-    scratch: Path, undisturbed: Callable[[int], Finished]
-) -> None:
+@pytest.fixture(scope="module")
+def frugal(scratch: Path, ppo: Finished) -> Finished:
+    """The long job again from the checkpoint before its last one: with other resources, for more
+    steps, until an early stop after one step more."""
     # From the checkpoint before the last one, so that a step runs with both settings.
     folder = scratch / "frugal"
-    shutil.copytree(undisturbed(1).folder, folder)
+    shutil.copytree(ppo.folder, folder)
     shutil.rmtree(folder / "checkpoints" / f"step-{STEPS:08d}")
     training = {"microBatchTokens": 64, "activationRecompute": True}
-    frugal = {
+    # Steps 0, 3 and 6 are evaluated; the evaluation after the fifth ends training.
+    early = {"evaluateEverySteps": 1, "earlyStop": {"patience": 4, "minDelta": 100.0}}
+    changes = {
         "models": {"actor": {"training": training}},
         "rollout": {"kvCacheMemory": "16Mi", "maxConcurrentSequences": 8},
+        "schedule": early,
     }
-    manifest = manifest_of(1, scratch / "frugal.yaml", frugal)
-    further = run(manifest, folder, "--devices", 1, "--steps", STEPS + 1)
-    assert further.code == 0, further.output
-    assert f"going on from the checkpoint of step {STEPS - 1}" in further.output
+    manifest = manifest_of(1, scratch / "frugal.yaml", changes)
+    return run(manifest, folder, "--devices", 1, "--steps", STEPS + 9)
+
+
+def test_a_finished_job_takes_more_steps_with_settings_that_change_no_number(
+    frugal: Finished, ppo: Finished
+) -> None:
+    folder = frugal.folder
+    assert frugal.code == 0, frugal.output
+    assert f"going on from the checkpoint of step {STEPS - 1}" in frugal.output
     assert last_step(folder) == STEPS + 1 == summary(folder)["steps"]
-    ours, theirs = numbers(folder), numbers(undisturbed(1).folder)
+    ours, theirs = numbers(folder), numbers(ppo.folder)
     again = ("step", STEPS)
     assert ours[again] != theirs[again], "the step was made again, in other micro-batches"
     for name in ("actor/loss", "critic/loss", "reward/mean"):
         assert ours[again][name] == pytest.approx(theirs[again][name], abs=1e-4), name
+
+
+def test_a_job_that_no_longer_improves_ends_early_and_is_finished(
+    scratch: Path, frugal: Finished
+) -> None:
+    folder, last = frugal.folder, STEPS + 1
+    why = f"training ended early, after step {last} of {STEPS + 9}: evaluation/reward_mean"
+    assert f"notice {why}" in frugal.output
+    totals = summary(folder)
+    assert (totals["outcome"], totals["reason"]) == ("succeeded", "EarlyStop")
+    assert totals["message"].startswith(why)
+    assert [record["step"] for record in records(folder, "evaluation")][-2:] == [STEPS, last]
+    store = CheckpointStore(str(folder / "checkpoints"))
+    assert [step for step, _ in store.read(last).record.evaluations] == [0, 3, 6, STEPS, last]
+    before = (folder / "metrics.jsonl").read_bytes()
+    manifest = scratch / "frugal.yaml"
+    again = run(manifest, folder, "--devices", 1, "--steps", STEPS + 19)
+    assert again.code == 0 and "already finished" in again.output and why in again.output
+    assert (folder / "metrics.jsonl").read_bytes() == before

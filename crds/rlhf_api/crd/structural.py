@@ -76,9 +76,7 @@ class _Writer:
             number, word = schema["anyOf"]
             return {INT_OR_STRING: True, **_limits(number), **_bounds(word)}
         if "anyOf" in schema:
-            assert all(option["type"] not in ("array", "object") for option in schema["anyOf"])
-            texts = [_bounds(option) for option in schema["anyOf"] if option["type"] == "string"]
-            return _PLAIN_VALUE | texts[0]
+            return _untyped(schema["anyOf"])
         kind = schema["type"]
         if "enum" in schema or "const" in schema:
             if self._open_values:
@@ -161,6 +159,16 @@ def _limits(schema: Schema) -> Schema:
         elif exclusive in schema:
             limits |= {side: schema[exclusive], exclusive: True}
     return limits
+
+
+def _untyped(options: Sequence[Schema]) -> Schema:
+    """Any string, number or boolean; a list, too, if an option is one."""
+    assert all(option["type"] != "object" for option in options)
+    (text_bounds,) = (_bounds(option) for option in options if option["type"] == "string")
+    lists = [_bounds(option) for option in options if option["type"] == "array"]
+    # The entries of a list stay unchecked here: they have no single type, either.
+    size = {"minItems": 0} | lists[0] if lists else {}
+    return _PLAIN_VALUE | text_bounds | size
 
 
 # Limits on the size of a text, list or map, and the pattern of a text.

@@ -48,6 +48,8 @@ def suggest(key: str, parent: FieldDoc) -> str:
     if near:
         return f"did you mean {near}?"
     elsewhere = paths_named(camel)
+    if len(elsewhere) > 3:
+        elsewhere = [path for path in elsewhere if path.count(".") == elsewhere[0].count(".")]
     return f"{camel} belongs at {' or '.join(elsewhere)}" if 0 < len(elsewhere) <= 3 else ""
 
 
@@ -59,5 +61,6 @@ def nearest(word: str, candidates: list[str]) -> str:
 
 
 def paths_named(name: str) -> list[str]:
-    """The paths of all fields with this wire name, ignoring case."""
-    return [field.path for field in all_fields(contract()) if field.name.lower() == name.lower()]
+    """The paths of all fields with this wire name, ignoring case; the outermost ones first."""
+    fields = [field for field in all_fields(contract()) if field.name.lower() == name.lower()]
+    return sorted((field.path for field in fields), key=lambda path: path.count("."))

@@ -24,6 +24,7 @@ _MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
+_STOPS_EARLY = "has(self.schedule.earlyStop)"
 _PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
@@ -121,6 +122,27 @@ def _unmeasured(spec: RLHFJobSpec) -> list[Violation]:
     return violation_if(
         not has_function, ", ".join(reward.name for reward in spec.rewards) or "none"
     )
+
+
+def _early_stop_has_evaluation_data(spec: RLHFJobSpec) -> list[Violation]:
+    # A builtin task brings its own evaluation data, which only rewards can score.
+    has_data = spec.data.evaluation is not None or (
+        spec.data.train.builtin is not None and bool(spec.rewards)
+    )
+    return violation_if(
+        spec.schedule.early_stop is not None and not has_data, "earlyStop without data.evaluation"
+    )
+
+
+def _early_stop_has_metric(spec: RLHFJobSpec) -> list[Violation]:
+    is_wrong = spec.schedule.early_stop is not None and spec.checkpoint.keep_best is KeepBest.NONE
+    return violation_if(is_wrong, KeepBest.NONE.value)
+
+
+def _early_stop_has_rewards(spec: RLHFJobSpec) -> list[Violation]:
+    needs_rewards = spec.checkpoint.keep_best is KeepBest.REWARD_MEAN
+    is_wrong = spec.schedule.early_stop is not None and needs_rewards and not spec.rewards
+    return violation_if(is_wrong, f"{KeepBest.REWARD_MEAN.value} and no rewards")
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Violation]:
@@ -275,6 +297,31 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="add one, if need be with weight: 0, or choose another metric",
         field=".checkpoint.keepBest",
         check=_best_checkpoint_is_measured,
+    ),
+    Rule(
+        holds=f"!{_STOPS_EARLY} || has(self.data.evaluation) || "
+        "(has(self.data.train.builtin) && self.rewards.size() > 0)",
+        what="earlyStop compares evaluations, and there are none",
+        do="add data.evaluation, or remove earlyStop",
+        field=".schedule.earlyStop",
+        check=_early_stop_has_evaluation_data,
+    ),
+    Rule(
+        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.NONE)}",
+        what="earlyStop compares the metric of checkpoint.keepBest, and there is none",
+        allowed="RewardMean, LengthMean or ExactMatch",
+        do="choose one, or remove earlyStop",
+        field=".checkpoint.keepBest",
+        check=_early_stop_has_metric,
+    ),
+    Rule(
+        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.REWARD_MEAN)} || "
+        "self.rewards.size() > 0",
+        what="earlyStop compares the mean reward, and nothing is rewarded",
+        allowed="RewardMean with rewards",
+        do="add a reward, choose another metric, or remove earlyStop",
+        field=".checkpoint.keepBest",
+        check=_early_stop_has_rewards,
     ),
     Rule(
         holds="!has(self.data.train.maxRows) || "

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
-from rlhf_api.base import JOB_NAME_PATTERN, Count, Identifier, Text
+from rlhf_api.base import JOB_NAME_PATTERN, Contract, Count, Identifier, Text
 from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
@@ -37,11 +37,58 @@ class ChatTemplate(StrEnum):
     """Do not use it; the prompt field contains the text that the model continues."""
 
 
+class TrainOn(StrEnum):
+    """Answers of a conversation that are trained on."""
+
+    LAST_ANSWER = "LastAnswer"
+    """The last message of the assistant; all before it is the prompt."""
+    ALL_ANSWERS = "AllAnswers"
+    """All messages of the assistant, each with its end token. The messages between them are context
+    only."""
+
+
 TemplateArguments = Annotated[dict[Identifier, ParameterValue], Field(max_length=64)]
 SystemPrompt = Annotated[str, Field(max_length=16384)]
 # Letters first: the number of a source is its name if it has none.
 SourceName = Annotated[str, Field(min_length=1, max_length=40, pattern=JOB_NAME_PATTERN)]
 _FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
+
+
+# A value of a generator's setting: a boolean, a number, a short text, or a list of these.
+GeneratorParameter = ParameterValue | Annotated[tuple[ParameterValue, ...], Field(max_length=64)]
+# Fields beside `parameters`, under reasoning_gym's names.
+_GENERATOR_FIELDS = ("seed", "size")
+
+
+def _repeated_fields(source: ReasoningGymData) -> Iterator[Violation]:
+    for name in set(_GENERATOR_FIELDS) & source.parameters.keys():
+        yield Violation(name, ("parameters", name))
+
+
+class ReasoningGymData(Contract):
+    """Rows that a generator of the package reasoning-gym makes: each has prompt, question (the same
+    text), answer, metadata and parameters."""
+
+    dataset: Identifier
+    """Name of the generator, such as chain_sum."""
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
+    """Seed of the first row; most generators make row i from seed + i. So two sources have no
+    common rows if their seeds differ by size or more. Default: 0; for evaluation 1000000000."""
+    size: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Number of rows."""
+    parameters: Annotated[dict[Identifier, GeneratorParameter], Field(max_length=64)] = {}
+    """Settings of the generator, such as `min_terms: 2`. Default: its own."""
+
+    validations: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            holds="",  # CEL does not see maps of untyped values
+            what="a parameter that has a field of its own",
+            allowed="the generator's other settings",
+            do="write it beside parameters",
+            field=".parameters",
+            check=_repeated_fields,
+        ),
+    )
 
 
 def is_template_variable(name: str) -> bool:
@@ -65,9 +112,9 @@ _NO_OWN_VARIABLE = Rule(
 
 
 class RowSource(Alternatives):
-    """Rows: exactly one of path, huggingFace, builtin."""
+    """Rows: exactly one of path, huggingFace, builtin, reasoningGym."""
 
-    alternatives: ClassVar[tuple[str, ...]] = ("path", "hugging_face", "builtin")
+    alternatives: ClassVar[tuple[str, ...]] = ("path", "hugging_face", "builtin", "reasoning_gym")
 
     path: Text | None = None
     """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
@@ -78,6 +125,9 @@ class RowSource(Alternatives):
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None
     """A generated task."""
+    reasoning_gym: ReasoningGymData | None = None
+    """Tasks that the package reasoning-gym generates. rlhf_runtime.rewards.reasoning_gym:score
+    scores their answers."""
     configuration: Text | None = None
     """Configuration of a Hugging Face dataset, such as main. Default: its only one."""
     split: Text | None = None
@@ -111,6 +161,17 @@ class RowSource(Alternatives):
         ),
     )
 
+    @property
+    def row_limit(self) -> int | None:
+        """Maximum of rows; None: unknown."""
+        size = None if self.reasoning_gym is None else self.reasoning_gym.size
+        return min((limit for limit in (self.max_rows, size) if limit is not None), default=None)
+
+    @property
+    def is_generated(self) -> bool:
+        """True if rows are made by a program, with prompts and answers."""
+        return self.builtin is not None or self.reasoning_gym is not None
+
 
 class DataSource(RowSource):
     """Rows with prompts."""
@@ -121,8 +182,8 @@ class DataSource(RowSource):
     answer_field: Text | None = None
     """Column with the reference answer, the target of a warm start and of steps that train on
     answers: a text, a number, a list of these, or one message of the assistant. The column of
-    promptField: the last message of its conversation. Default: answer, but only for a warm start
-    and builtin data."""
+    promptField: the last message of its conversation. Default: answer, but only for a warm start,
+    builtin and reasoningGym data."""
     system_prompt: SystemPrompt | None = None
     """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO
@@ -181,21 +242,21 @@ class WeightedSource(NamedSource):
 
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     """Its share of every step's prompts, relative to the weights of the others."""
+    train_on: TrainOn | None = None
+    """Answers of a conversation to train on. Default: that beside sources."""
 
 
-_PROMPT_FIELDS = tuple(
-    name for name in NamedSource.model_fields if name not in RowSource.model_fields | {"name": None}
-)
-"""Fields that a source may leave to those beside `sources`."""
+# Fields of one of several sources that have no counterpart beside `sources`.
+_OWN_FIELDS = frozenset({*RowSource.model_fields, "name", "weight"})
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType(
     {"chat_template_arguments": {}, "chat_template_arguments_field": None, "system_prompt": None}
 )
 
 
 class MixedData(DataSource):
-    """Rows with prompts: exactly one of path, huggingFace, builtin, sources."""
+    """Rows with prompts: exactly one of path, huggingFace, builtin, reasoningGym, sources."""
 
-    alternatives: ClassVar = ("path", "hugging_face", "builtin", "sources")
+    alternatives: ClassVar = (*RowSource.alternatives, "sources")
 
     sources: tuple[NamedSource, ...] | None = None
     """Several sources."""
@@ -237,18 +298,19 @@ class MixedData(DataSource):
     @property
     def most_rows(self) -> int | None:
         """Maximum of rows of all sources; None: unknown."""
-        limits = [part.max_rows for part in self.parts]
+        limits = [part.row_limit for part in self.parts]
         known = [limit for limit in limits if limit is not None]
         return sum(known) if len(known) == len(limits) else None
 
     @property
     def has_answers(self) -> bool:
-        """True if every row has a reference answer."""
-        return all(part.answer_field is not None or part.builtin is not None for part in self.parts)
+        """True if rows have reference answers."""
+        return all(part.answer_field is not None or part.is_generated for part in self.parts)
 
     def _part(self, source: NamedSource) -> Self:
         rows = {name: getattr(source, name) for name in RowSource.model_fields}
-        fields = {name: getattr(source, name) for name in _PROMPT_FIELDS}
+        shared = type(source).model_fields.keys() - _OWN_FIELDS
+        fields = {name: getattr(source, name) for name in shared}
         own = {name: value for name, value in fields.items() if value is not None}
         # A source without the template leaves the arguments beside `sources` to the others.
         unused = _NO_ARGUMENTS if source.chat_template is ChatTemplate.NEVER else {}

@@ -6,7 +6,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, Fraction, NonNegativeCount, PositiveFloat
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Fraction,
+    NonNegativeCount,
+    NonNegativeFloat,
+    PositiveFloat,
+)
 from rlhf_api.rules import Rule, violation_if
 
 
@@ -30,11 +37,24 @@ class WarmStartSpec(Contract):
     """Decoupled weight decay of matrices. Norms and biases have none."""
 
 
+class EarlyStopSpec(Contract):
+    """End of training before its last step, once evaluations no longer improve. The metric is that
+    of checkpoint.keepBest."""
+
+    patience: Count
+    """Number of evaluations in a row that do not improve. The first evaluation, before the first
+    step, can only be the one to improve on."""
+    min_delta: NonNegativeFloat = 0.0
+    """Smallest improvement: an evaluation improves if its metric exceeds the best one before these
+    evaluations by more than this."""
+
+
 class ScheduleSpec(Contract):
     """Steps and batches."""
 
     steps: Count
-    """Training steps: each generates, scores and trains on promptsPerStep prompts."""
+    """Training steps: each generates, scores and trains on promptsPerStep prompts. With earlyStop
+    the largest number of steps."""
     prompts_per_step: Count
     """Prompts per step; each is answered rollout.samplesPerPrompt times."""
     mini_batch_prompts: Count | None = None
@@ -47,6 +67,9 @@ class ScheduleSpec(Contract):
     """Seed of all randomness."""
     warm_start: WarmStartSpec | None = None
     """Supervised training before reinforcement learning. Default: none."""
+    early_stop: EarlyStopSpec | None = None
+    """Training ends before its last step if evaluations do not improve. Learning rates decay as if
+    all steps were made. Default: all steps are made."""
 
     validations: ClassVar = (
         Rule(
@@ -59,6 +82,16 @@ class ScheduleSpec(Contract):
                 (self.mini_batch_prompts or 0) > self.prompts_per_step,
                 self.mini_batch_prompts,
                 f"at most promptsPerStep, {self.prompts_per_step}",
+            ),
+        ),
+        Rule(
+            holds="!has(self.earlyStop) || self.evaluateEverySteps > 0",
+            what="earlyStop without evaluations between steps",
+            allowed="evaluateEverySteps of at least 1",
+            do="raise it, or remove earlyStop",
+            field=".evaluateEverySteps",
+            check=lambda self: violation_if(
+                self.early_stop is not None and self.evaluate_every_steps == 0, 0
             ),
         ),
     )

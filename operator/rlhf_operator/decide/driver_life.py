@@ -99,7 +99,7 @@ def _end_submission(draft: Draft, submission: Submission, final: StatusReport | 
     code = _exit_code(submission, final)
     if code == ExitCode.DONE:
         end_driver(draft, code)
-        succeed(draft)
+        succeed(draft, final.message if final else "")
         return
     restart_or_fail(draft, _failure(submission, code, final))
 
@@ -181,4 +181,4 @@ def _request_stop(draft: Draft, driver: DriverStatus) -> None:
     end_driver(draft, code)
     # An outdated driver has done the steps of another manifest: the job is not finished.
     if code == ExitCode.DONE and not (has_ended(draft.snapshot) or is_outdated(draft.snapshot)):
-        succeed(draft)
+        succeed(draft, final.message if final else "")

@@ -11,10 +11,15 @@ from rlhf_operator.decide.failures import Failure, backoff_seconds, decide_resta
 from rlhf_operator.decide.predicates import is_cluster_exhausted
 
 
-def succeed(draft: Draft) -> None:
-    """End a job whose steps are all done."""
+def succeed(draft: Draft, cause: str = "") -> None:
+    """End a job whose training is done.
+
+    Args:
+        draft: of the status.
+        cause: why it ended before its last step. Empty: all steps are done.
+    """
     root = draft.status.artifacts.model
-    message = "all steps are done" + (f"; the model is at {root}" if root else "")
+    message = (cause or "all steps are done") + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
     draft.set_phase(JobPhase.SUCCEEDED, "Succeeded", message)
     draft.requeue_after(0)

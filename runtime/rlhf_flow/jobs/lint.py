@@ -66,6 +66,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_undivided_batches(job, step),
         *_uneven_batches(job, step),
         *_missing_evaluation(job, graphs),
+        *_late_early_stop(job),
         *_small_micro_batches(job, graphs),
         *_partial_masks(step),
     )
@@ -289,6 +290,22 @@ def _missing_evaluation(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> Iter
         yield (
             f"schedule.evaluateEverySteps: {requested} has no effect without data.evaluation and "
             "an algorithm that generates; add evaluation prompts, or remove it"
+        )
+
+
+def _late_early_stop(job: RLHFJob) -> Iterator[str]:
+    """Warn of an early stop that cannot come before the last step."""
+    schedule = job.spec.schedule
+    if schedule.early_stop is None:
+        return
+    every, patience = schedule.evaluate_every_steps, schedule.early_stop.patience
+    # The evaluation before the first step is the one to improve on.
+    evaluations = (schedule.steps - 1) // every
+    if evaluations < patience:
+        yield (
+            f"schedule.earlyStop.patience: {patience} has no effect, since only {evaluations} "
+            f"evaluations lie between the first and the last of {schedule.steps} steps; lower it "
+            f"or evaluateEverySteps: {every}"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
@@ -47,6 +47,9 @@ class CheckpointRecord:
     """The role whose model is the job's result; empty in checkpoints of earlier releases."""
     precisions: Mapping[str, str] = field(default_factory=dict)
     """Precision by role: of computation and of exported models."""
+    evaluations: Sequence[tuple[int, Mapping[str, float]]] = ()
+    """Step and metrics of every evaluation up to this step, in order; of the metrics only those of
+    checkpoint.keepBest. Empty in checkpoints of earlier releases."""
     version: int = VERSION
 
     def to_text(self) -> str:
@@ -65,7 +68,9 @@ class CheckpointRecord:
             if fields["version"] != VERSION:
                 raise ValueError(f"of version {fields['version']}, this is {VERSION}")
             files = {name: SavedFile(**file) for name, file in fields.pop("files").items()}
-            return CheckpointRecord(**fields, files=files)
+            # JSON has no tuples.
+            evaluations = tuple((step, metrics) for step, metrics in fields.pop("evaluations", ()))
+            return CheckpointRecord(**fields, files=files, evaluations=evaluations)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
 

@@ -23,6 +23,7 @@ from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
+from rlhf_runtime.controller.early_stop import EarlyStop, early_stop
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.steps import PassResult, PassRunner
@@ -86,6 +87,7 @@ class JobRun:
         self._stepper = PassRunner(self._workers, graphs)
         self._has_generated = False
         self._step = 0
+        self._early_stop: EarlyStop | None = None
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
@@ -115,7 +117,7 @@ class JobRun:
             self._train(checkpoint)
         finally:
             self._stop.has_state_to_save = False
-        if self._step < self._spec.schedule.steps:
+        if self._step < self._spec.schedule.steps and self._early_stop is None:
             return False
         self._save_model(model_folder)
         return True
@@ -180,9 +182,23 @@ class JobRun:
             self._spec.checkpoint.every_steps, GraphName.WARM_START in self._algorithms
         )
         evaluates = GraphName.EVALUATION in self._algorithms
-        passes = training_passes(self._spec.schedule, saving, evaluates, resume_from)
+        passes = training_passes(
+            self._spec.schedule, saving, evaluates, resume_from, self._ends_early
+        )
         scheduled = until_stopped(passes, lambda: self._stop.requested)
-        keep_ahead(map(self._send, scheduled), self._finish, self._plan.passes_ahead)
+        keep_ahead(map(self._send, scheduled), self._finish, self._plan.passes_ahead, self._decides)
+
+    def _decides(self, sent: InFlightPass) -> bool:
+        """True if a pass decides about an early stop."""
+        is_evaluation = sent.scheduled.kind is PassKind.EVALUATE
+        return is_evaluation and self._spec.schedule.early_stop is not None
+
+    def _ends_early(self, step: int) -> bool:
+        """True if training ends with an evaluated step. The journal records the cause."""
+        self._early_stop = early_stop(self._spec, step, self._checkpoints.evaluations)
+        if self._early_stop is not None:
+            self._journal.stopped_early(str(self._early_stop))
+        return self._early_stop is not None
 
     def _send(self, scheduled: ScheduledPass) -> InFlightPass:
         step = scheduled.step

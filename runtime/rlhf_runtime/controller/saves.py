@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlhf_api.plan import Plan
-from rlhf_api.spec.checkpoint import CheckpointSpec, OnCheckpointError
+from rlhf_api.spec.checkpoint import CheckpointSpec, KeepBest, OnCheckpointError
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile, best_record
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
@@ -44,6 +44,9 @@ class CheckpointManager:
     journal: Journal
     plan: Plan | None = None
     """Source of the records' policy and precisions."""
+    evaluations: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
+    """Step and metrics of every evaluation of the training so far; of the metrics only those of
+    checkpoint.keepBest."""
     # The last evaluation: its step and metrics.
     _evaluation: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
     newest_step: int = -1
@@ -66,6 +69,8 @@ class CheckpointManager:
             StorageFailed: they cannot be read now.
         """
         checkpoint = self.store.newest(self._report_damaged)
+        # Evaluations after the checkpoint are repeated.
+        self.evaluations = [] if checkpoint is None else [*checkpoint.record.evaluations]
         if checkpoint is not None:
             self.newest_step = checkpoint.record.step
             self._kept = {self.newest_step}
@@ -76,8 +81,10 @@ class CheckpointManager:
         self.journal.notice_once(damaged_text(step, error))
 
     def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record evaluation metrics after a step, for its checkpoint."""
+        """Record evaluation metrics after a step, for its checkpoint and all later ones."""
         self._evaluation = (step, metrics)
+        compared = {kind.metric for kind in KeepBest}
+        self.evaluations.append((step, {k: v for k, v in metrics.items() if k in compared}))
 
     def begin(self, ranks: Sequence[Any], step: int) -> list[Any]:
         """Let all ranks copy their state and begin to write it."""
@@ -142,6 +149,7 @@ class CheckpointManager:
             world_size=finishing.world_size,
             spec=self.spec,
             metrics=dict(metrics) if evaluated_step == step else {},
+            evaluations=tuple(one for one in self.evaluations if one[0] <= step),
             files=files,
             **_model_fields(self.plan),
         )

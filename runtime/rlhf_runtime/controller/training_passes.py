@@ -64,18 +64,23 @@ def training_passes(
     saving: SaveSchedule,
     evaluates: bool,
     resume_from: ResumePoint | None = None,
+    ends_early: Callable[[int], bool] = lambda step: False,
 ) -> Iterator[ScheduledPass]:
     """Yield every training step, with evaluations and checkpoints.
 
     Evaluations are before the first step, after the last and as scheduled. A checkpoint is written
-    while the next step runs, and committed after it.
+    while the next step runs, and committed after it. Training may end early after an evaluation;
+    that step is then the last one.
 
     Args:
         schedule: number of steps and interval of evaluations.
         saving: when state is saved.
         evaluates: True if the job has an evaluation.
         resume_from: the checkpoint; None: from the start.
+        ends_early: True if a step is the last one; called after its evaluation is complete.
     """
+    if resume_from is not None and resume_from.is_evaluated and ends_early(resume_from.step):
+        return
     every, last = schedule.evaluate_every_steps, schedule.steps
     commits: deque[ScheduledPass] = deque()
     if evaluates and resume_from == ResumePoint(last, is_evaluated=False):
@@ -87,9 +92,13 @@ def training_passes(
             yield commits.popleft()
         if evaluates and (step in (0, last) or (every and step % every == 0)):
             yield ScheduledPass(PassKind.EVALUATE, step)
+            if ends_early(step):
+                last = step
         if saving.is_due(step, last):
             yield ScheduledPass(PassKind.SAVE, step)
             commits.append(ScheduledPass(PassKind.COMMIT, step))
+        if step == last:
+            break
     yield from commits
 
 
@@ -116,7 +125,12 @@ def until_stopped(
         last[one.kind] = one.step
 
 
-def keep_ahead(sending: Iterable[InFlight], wait: Callable[[InFlight], None], ahead: int) -> None:
+def keep_ahead(
+    sending: Iterable[InFlight],
+    wait: Callable[[InFlight], None],
+    ahead: int,
+    decides: Callable[[InFlight], bool] = lambda sent: False,
+) -> None:
     """Send one item after the other; wait for each, in order, while `ahead` later ones are in
     flight.
 
@@ -124,11 +138,12 @@ def keep_ahead(sending: Iterable[InFlight], wait: Callable[[InFlight], None], ah
         sending: sends the next item whenever it is advanced.
         wait: returns when an item is complete.
         ahead: number of items that are sent before the oldest is complete.
+        decides: True if the next item depends on the result of this one.
     """
     in_flight: deque[InFlight] = deque()
     for sent in sending:
         in_flight.append(sent)
-        if len(in_flight) > ahead:
+        while len(in_flight) > (0 if decides(sent) else ahead):
             wait(in_flight.popleft())
     while in_flight:
         wait(in_flight.popleft())

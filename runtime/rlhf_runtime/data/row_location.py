@@ -40,7 +40,7 @@ class RowLocations:
             rows: their numbers in it, from 0.
         """
         if source.path is None or is_saved_dataset(source.path):
-            name = source.path or source.hugging_face or (source.builtin and source.builtin.value)
+            name = _source_name(source)
             split = f", split {source.split}" if source.split else ""
             return [f"{name}{split}, row {row}, counted from 0" for row in rows]
         with self._lock:
@@ -58,6 +58,15 @@ class RowLocations:
         if file.suffix not in LINES:
             return {}
         return self._indexes.setdefault(file, LineIndex(file)).find(rows)
+
+
+def _source_name(source: DataSource) -> str:
+    """Return the name of a source without files that a user can open."""
+    if source.builtin is not None:
+        return source.builtin.value
+    if source.reasoning_gym is not None:
+        return f"reasoning_gym {source.reasoning_gym.dataset}"
+    return str(source.path or source.hugging_face)
 
 
 def _starts(path: str) -> list[tuple[Path, int]]:

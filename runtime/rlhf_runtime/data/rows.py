@@ -1,4 +1,4 @@
-"""Reads rows of a data source: local files, Hugging Face datasets, builtin tasks.
+"""Reads rows of a data source: local files, Hugging Face datasets, generated tasks.
 
 Rows are mappings, read one at a time and not checked: prompts.py does that.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.spec.data import DataSpec, PreferenceFields, PretrainingData, TrainingData
-from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData
-from rlhf_runtime.data import files, saved_dataset, sort_digits
+from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData, TrainOn
+from rlhf_runtime.data import files, reasoning_gym_rows, saved_dataset, sort_digits
 from rlhf_runtime.data.errors import DataNotFound
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import Row
@@ -22,6 +22,8 @@ from rlhf_runtime.data.source_setting import SourceSetting, Split
 
 # Rows of a chunk. A column that no row of a chunk has does not exist.
 CHUNK_ROWS = 1024
+# Rows of a chunk of generated ones: some need a second each, and time limits apply between chunks.
+GENERATED_CHUNK_ROWS = 16
 # Maximum of characters in a batch. A tokenizer allocates some hundred bytes per token of a batch,
 # and cannot be interrupted.
 BATCH_CHARACTERS = 1 << 20
@@ -51,6 +53,11 @@ def read_rows(
 def preference_fields(source: DataSource) -> PreferenceFields | None:
     """Return the columns of a source's pairs; None if it has no pairs."""
     return source.preferences if isinstance(source, TrainingData) else None
+
+
+def trained_answers(source: DataSource) -> TrainOn:
+    """Return the answers of a source's conversations that are trained on."""
+    return source.train_on if isinstance(source, TrainingData) else TrainOn.LAST_ANSWER
 
 
 def text_field(source: DataSource) -> str | None:
@@ -119,6 +126,8 @@ def _all_rows(
 
         split = source.split or DEFAULT_SPLITS[setting.split]
         return hub_dataset.read_dataset(source, split, str(setting))
+    if source.reasoning_gym is not None:
+        return reasoning_gym_rows.read_rows(source.reasoning_gym, setting)
     assert source.builtin is BuiltinData.SORT_DIGITS
     if setting.split is Split.EVALUATION:
         return sort_digits.evaluation_rows(seed)
@@ -127,10 +136,10 @@ def _all_rows(
     return sort_digits.training_rows(seed)
 
 
-def row_chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows in chunks of `CHUNK_ROWS`; the last one may be shorter."""
+def row_chunks(rows: Iterable[Row], size: int = CHUNK_ROWS) -> Iterator[list[Row]]:
+    """Yield rows in chunks of one size; the last one may be shorter."""
     iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
+    while chunk := list(islice(iterator, size)):
         yield chunk
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import (
+    EARLY_STOP,
     EndRecord,
     EvaluationRecord,
     Outcome,
@@ -46,6 +47,8 @@ class Journal:
         # The same, with the row: failures that were recorded.
         self._unscored: set[tuple[str, str, str]] = set()
         self._ending = threading.Lock()
+        # Why training ended before its last step. Empty: it did not.
+        self.early_stop = ""
         # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
 
@@ -151,6 +154,11 @@ class Journal:
         """The workers failed; restart `number` begins in `seconds`."""
         self._progress.restarting(number, seconds, reason, message)
 
+    def stopped_early(self, text: str) -> None:
+        """Training has ended before its last step: show why, and record it at the end."""
+        self.early_stop = text
+        self._progress.notice(text)
+
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> None:
         """The run is over: write summary and report. Later calls do nothing."""
         # Another thread than the driver's may call this, while the driver hangs in it.
@@ -160,6 +168,8 @@ class Journal:
             if self.outcome is not None:
                 return
             self._trackers.close()
+            if outcome is Outcome.SUCCEEDED and self.early_stop:
+                reason, message = EARLY_STOP, self.early_stop
             self.folder.append(EndRecord(outcome, time.time(), reason, message))
             self.outcome = outcome
             # From the files: records of earlier starts count, too.

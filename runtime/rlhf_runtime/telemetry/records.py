@@ -135,6 +135,10 @@ class Outcome(StrEnum):
     """Still running, or killed."""
 
 
+EARLY_STOP = "EarlyStop"
+"""Reason of a success before the last step."""
+
+
 @dataclass(frozen=True)
 class EndRecord:
     """The end of a run."""
@@ -143,9 +147,9 @@ class EndRecord:
     finished: float
     """Unix seconds."""
     reason: str = ""
-    """The error's stable reason; empty on success."""
+    """The error's stable reason; empty on success, or EARLY_STOP."""
     message: str = ""
-    """The error's message; empty on success."""
+    """The error's message; empty on success after all steps."""
 
 
 Record = (

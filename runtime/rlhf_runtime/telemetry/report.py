@@ -157,6 +157,8 @@ def _alerts(summary: Summary, records: RunRecords) -> list[str]:
     elif summary.outcome is not Outcome.SUCCEEDED:
         cause = ": ".join(part for part in (summary.reason, summary.message) if part)
         texts.append(f"This run {_ENDED[summary.outcome]} after step {summary.steps}. {cause}")
+    elif summary.message:
+        texts.append(f"{summary.message[:1].upper()}{summary.message[1:]}.")
     if summary.starts > 1:
         texts.append(f"The command was given {summary.starts}×.")
     if summary.restarts:

@@ -80,6 +80,9 @@ class StatusBoard:
         self, phase: RunPhase, code: ExitCode, reason: str = "", message: str = ""
     ) -> StatusReport:
         """Make the report final, and return it."""
+        if phase is RunPhase.SUCCEEDED:
+            # After an early stop, steps remain and no time.
+            self.update(seconds_remaining=0)
         self.update(phase=phase, final=True, exit_code=code, reason=reason or None, message=message)
         return self.latest
 

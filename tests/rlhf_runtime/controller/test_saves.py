@@ -72,6 +72,22 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     assert newest is not None and newest.record.metrics == {EVALUATION_REWARD: 0.3}
 
 
+def test_a_checkpoint_has_all_evaluations_until_its_step(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path, keepLast=9)
+    rewards = [(step, {EVALUATION_REWARD: step / 8}) for step in range(4)]
+    for step, metrics in rewards:
+        saves.record_evaluation(step, {**metrics, "evaluation/other": 1.0})
+        if step:
+            saves.commit(write(saves, step))
+    saves.record_evaluation(4, {EVALUATION_REWARD: 1.0})
+    (tmp_path / "step-00000003" / "__0_0.distcp").write_bytes(b"")
+    newest = saves.newest()
+    assert newest is not None and [*newest.record.evaluations] == rewards[:3]
+    assert saves.evaluations == rewards[:3], "those after the checkpoint are repeated"
+    shutil.rmtree(tmp_path)
+    assert saves.newest() is None and saves.evaluations == []
+
+
 def test_a_damaged_one_is_named_and_the_one_before_is_used(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path)
     for step in (1, 2):

@@ -104,6 +104,50 @@ def test_a_stop_saves_the_step_that_it_waits_for(stop_after: int, expected: str)
 
 
 @pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (0, "e0 s0 c0"),
+        (2, "e0 t1 t2 e2 s2 c2"),
+        (3, "e0 t1 t2 e2 t3 s3 t4 c3 e4 t5 e5 s5 c5"),
+        (4, "e0 t1 t2 e2 t3 s3 t4 c3 e4 s4 c4"),
+    ],
+)
+def test_training_ends_early_after_an_evaluation_with_its_state_saved(
+    end: int, expected: str
+) -> None:
+    schedule, saving = schedule_of(5, 2), SaveSchedule(3, at_start=False)
+    asked: list[int] = []
+
+    def ends_early(step: int) -> bool:
+        asked.append(step)
+        return step == end
+
+    passes = training_passes(schedule, saving, evaluates=True, ends_early=ends_early)
+    assert words_of(passes) == expected.split()
+    assert asked == [int(word[1:]) for word in expected.split() if word[0] == "e"]
+
+
+def test_a_job_that_had_ended_early_has_no_passes_left() -> None:
+    schedule = schedule_of(5, 2)
+    for is_evaluated, expected in ((True, ""), (False, "t3 t4 e4 s4 c4")):
+        resume_from = ResumePoint(2, is_evaluated)
+        passes = training_passes(schedule, NEVER, True, resume_from, lambda step: step in (2, 4))
+        assert words_of(passes) == expected.split()
+
+
+def test_what_decides_is_complete_before_anything_else_is_sent() -> None:
+    events: list[str] = []
+
+    def sending() -> Iterator[int]:
+        for number in range(5):
+            events.append(f"+{number}")
+            yield number
+
+    keep_ahead(sending(), lambda number: events.append(f"-{number}"), 2, lambda number: number == 2)
+    assert events == ["+0", "+1", "+2", "-0", "-1", "-2", "+3", "+4", "-3", "-4"]
+
+
+@pytest.mark.parametrize(
     ("ahead", "expected"),
     [
         (0, "+0 -0 +1 -1 +2 -2 +3 -3"),

@@ -96,6 +96,45 @@ def test_every_source_is_checked_and_described(tmp_path: Path) -> None:
     assert invalid.location == ("spec", "data", "train", "sources", 1)
 
 
+GYM = "rlhf_runtime.rewards.reasoning_gym:score"
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_generated_prompts_that_are_trained_and_held_out_are_a_warning(
+    tmp_path: Path, seed: int | None
+) -> None:
+    write_tokenizer(tmp_path)
+    # Texts of letters and digits, as the character tokenizer has.
+    tasks = {"dataset": "spell_backward", "size": 8}
+    held_out = tasks if seed is None else tasks | {"seed": seed}
+    document = spec_of(tmp_path).model_dump(by_alias=True, exclude_unset=True)
+    data = {"train": {"reasoningGym": tasks}, "evaluation": {"reasoningGym": held_out}}
+    changes = {
+        "data": data,
+        "rewards": [{"function": {"entrypoint": GYM}}],
+        "rollout": {"samplesPerPrompt": 2, "maxPromptTokens": 256},
+    }
+    findings = Findings()
+    spec = RLHFJobSpec.model_validate({**document, **changes})
+    check_data(spec, PROMPTS_ONLY, tmp_path, None, findings)
+    assert not findings.gathered.errors
+    expected = [] if seed is None else ["5 of 8 prompts of data.evaluation are also in data.train"]
+    assert [warning.split(":")[0] for warning in findings.warnings] == expected
+
+
+def test_the_verifier_of_generated_tasks_needs_their_rows(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1", "answer": "1"}\n' * 2)
+    document = spec_of(file).model_dump(by_alias=True, exclude_unset=True)
+    rewards = [{"function": {"entrypoint": GYM}}]
+    findings = Findings()
+    spec = RLHFJobSpec.model_validate({**document, "rewards": rewards})
+    check_data(spec, PROMPTS_ONLY, tmp_path, None, findings)
+    (error,) = findings.gathered.errors
+    assert "take rows of reasoningGym, or another verifier" in str(error)
+
+
 def test_a_response_that_would_end_at_an_ordinary_word_is_a_warning(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     token = TOKENS.index("7")

@@ -11,11 +11,11 @@ from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.journal import MAX_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
-from rlhf_runtime.telemetry.records import Outcome
+from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
-from .conftest import MakeRun
+from .conftest import MakeRun, a_run
 
 
 def told(folder: Path, **counts: int) -> list[str]:
@@ -41,6 +41,26 @@ def test_skipped_rows_are_told_of_both_splits(tmp_path: Path) -> None:
         "data.evaluation: 5 rows skipped (0 invalid, 5 with a prompt over "
         "rollout.maxPromptTokens); 0 are used",
     ]
+
+
+def test_an_early_stop_is_the_reason_of_a_success_only(tmp_path: Path) -> None:
+    text = "training ended early, after step 6 of 9"
+    for outcome, reason in ((Outcome.SUCCEEDED, EARLY_STOP), (Outcome.FAILED, "ModelNotSaved")):
+        stream = io.StringIO()
+        folder = RunFolder(tmp_path / outcome.value)
+        journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
+        journal.begin(a_run(tmp_path))
+        journal.stopped_early(text)
+        journal.end(outcome, *(() if outcome is Outcome.SUCCEEDED else (reason, "full")))
+        journal.close()
+        end = folder.read().end
+        assert end is not None and end.reason == reason
+        assert end.message == (text if outcome is Outcome.SUCCEEDED else "full")
+        assert f"notice {text}" in stream.getvalue() and f"reason={reason}" in stream.getvalue()
+        shown = folder.report.read_text(encoding="utf-8")
+        assert ("Training ended early, after step 6 of 9." in shown) == (
+            outcome is Outcome.SUCCEEDED
+        )
 
 
 def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ def test_a_message_is_a_line_that_every_reader_takes(said: str, told: str) -> No
     assert StatusReport.model_validate_json(sent.encode()) == final
 
 
+def test_a_success_leaves_no_time_even_if_steps_are_left() -> None:
+    for phase, seconds in ((RunPhase.SUCCEEDED, 0), (RunPhase.FAILED, 60)):
+        board = StatusBoard("sort", "sort-1-0")
+        board.update(step=6, total_steps=9, seconds_remaining=60)
+        final = board.end(phase, ExitCode.DONE)
+        assert (final.step, final.total_steps, final.seconds_remaining) == (6, 9, seconds)
+
+
 def test_a_driver_that_waits_for_its_workers_makes_a_report_now_and_then() -> None:
     now = [100.0]
     board = StatusBoard("sort", "sort-1-0", clock=lambda: now[0])
