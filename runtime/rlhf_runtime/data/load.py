@@ -18,7 +18,7 @@ from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.row_text import DEFAULT_ANSWER_FIELD
+from rlhf_runtime.data.row_responses import DEFAULT_ANSWER_FIELD
 from rlhf_runtime.data.rows import preference_fields, read_rows, single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer

@@ -13,6 +13,7 @@ from pathlib import Path
 from ...depth import sample
 from ..world_of_processes import Scenario, run_scenarios
 from . import (
+    conversation_scenarios,
     critic_scenarios,
     few_rows_scenarios,
     inference_scenarios,
@@ -28,6 +29,7 @@ from . import (
 TABLES = (
     policy_scenarios.SCENARIOS,
     supervised_scenarios.SCENARIOS,
+    conversation_scenarios.SCENARIOS,
     critic_scenarios.SCENARIOS,
     preference_scenarios.SCENARIOS,
     inference_scenarios.SCENARIOS,
