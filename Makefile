@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo demo-real test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
-	bench-operator bench-reshard bench-rank bench-estimator bench-papers
+	bench-operator bench-real bench-reshard bench-rank bench-estimator bench-papers
 
 export PYTHON
 BIN := .venv/bin
@@ -113,6 +113,9 @@ bench-recovery: setup ## from the death of a rank to the next step, by phase
 
 bench-peers: setup ## the same job under TRL's GRPOTrainer
 	@$(BENCH)/peers.py $(ARGS)
+
+bench-real: setup ## a real language model beside TRL, vLLM alone and plain torch; planned memory
+	@$(BENCH)/real.py $(ARGS)
 
 bench-learning: setup ## every algorithm's example: accuracy before and after
 	@$(BENCH)/learning.py $(ARGS)

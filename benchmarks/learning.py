@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,8 @@ class TrialResult:
     """Means over the first and over the last ten steps."""
     cost: tuple[float, float, float] | None
     """Means of the cost, and its budget."""
+    kl: tuple[float, float] | None
+    """KL to the reference, as the reward."""
     seconds: float
     """Time of training steps, without evaluations."""
 
@@ -102,7 +104,9 @@ def example_of(number: str) -> Path:
     return file
 
 
-def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResult:
+def learn(
+    number: str, seed: int, folder: Path, steps: int | None, changes: Sequence[str] = ()
+) -> TrialResult:
     """Run an example, or resume its run.
 
     Args:
@@ -110,6 +114,7 @@ def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResul
         seed: the job's.
         folder: contains all runs.
         steps: length of every run. None: as the trial says.
+        changes: fields of the example to set; earlier runs that it starts from are as ever.
     """
     file, trial = example_of(number), TRIALS[number]
     spec = yaml.safe_load(file.read_text())["spec"]
@@ -128,6 +133,7 @@ def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResul
         learn(trial.scored_by, seed, folder, steps)
         model = run_folder(trial.scored_by, seed, folder) / "model"
         options += ["--set", f"spec.rewards[0].model.path={model}"]
+    options += [f"--set={change}" for change in changes]
     records, _ = rlhf_run(file, run_folder(number, seed, folder), options)
     accuracy = list(accuracies(records).values())
     return TrialResult(
@@ -139,6 +145,7 @@ def learn(number: str, seed: int, folder: Path, steps: int | None) -> TrialResul
         max(accuracy),
         ends_of(records, "reward/mean"),
         cost_of(records, spec["algorithm"]),
+        ends_of(records, f"{role}/kl"),
         training_seconds(records),
     )
 
@@ -213,7 +220,18 @@ def report(runs: list[TrialResult], smallest: bool) -> None:
     """Print table, verdict and JSON."""
     # A run of the smallest size is too short to learn anything.
     passed = [None if smallest else run.passed for run in runs]
-    header = ["example", "seed", "before", "after", "best", "reward", "cost", "RL s", "passed"]
+    header = [
+        "example",
+        "seed",
+        "before",
+        "after",
+        "best",
+        "reward",
+        "cost",
+        "KL",
+        "RL s",
+        "passed",
+    ]
     rows = [
         [
             f"{run.example} {run.algorithm}",
@@ -223,6 +241,7 @@ def report(runs: list[TrialResult], smallest: bool) -> None:
             f"{run.best:.3f}",
             _ends(run.reward),
             "-" if run.cost is None else f"{_ends(run.cost[:2])} of {run.cost[2]:g}",
+            _ends(run.kl),
             run.seconds,
             {True: "yes", False: "NO", None: "not checked"}[has_passed],
         ]
@@ -251,13 +270,17 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, help=f"folder of all runs (default {RUNS}; --smallest: none)"
     )
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     options = parse(parser, examples=["10"], seeds=[0], steps=1)
+    # Runs are resumed by their folder, which does not tell the changes.
+    if options.set and not options.output:
+        parser.error("--set: got no --output: the default folder has the examples' own runs")
     runs = []
     with runs_folder(options.output, options.smallest) as folder:
         for number in options.examples:
             for seed in options.seeds or TRIALS[number].seeds:
                 note(f"{example_of(number).stem}, seed {seed} (load {os.getloadavg()[0]:.1f})")
-                runs.append(learn(number, seed, folder, options.steps))
+                runs.append(learn(number, seed, folder, options.steps, options.set))
     report(runs, options.smallest)
 
 

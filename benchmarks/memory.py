@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,8 @@ class Finished:
     peak_mebibytes: float
     # Not the resident set size, in which shared pages would count once per process.
     """Largest proportional set size of the program and its descendants."""
+    largest_process_mebibytes: float
+    """Largest resident set size that one of its descendants ever had."""
 
 
 def run_and_weigh(
@@ -39,8 +43,8 @@ def run_and_weigh(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
         )
         ended = threading.Event()
-        peak = [0.0]
-        watcher = threading.Thread(target=_watch, args=(process.pid, ended, peak), daemon=True)
+        peaks = _Peaks()
+        watcher = threading.Thread(target=_watch, args=(process.pid, ended, peaks), daemon=True)
         watcher.start()
         output, _ = process.communicate()
         ended.set()
@@ -48,7 +52,7 @@ def run_and_weigh(
     if process.returncode != 0:
         # In the message, because the log often lies in a temporary folder.
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end_of(log)}")
-    return Finished(output, peak[0] / 2**20)
+    return Finished(output, peaks.total / 2**20, peaks.process / 2**20)
 
 
 def end_of(log: Path) -> str:
@@ -56,22 +60,35 @@ def end_of(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def _watch(pid: int, ended: threading.Event, peak: list[float]) -> None:
+@dataclass
+class _Peaks:
+    """Bytes; of the whole tree at once, and of one process."""
+
+    total: float = 0.0
+    process: float = 0.0
+
+
+def _watch(pid: int, ended: threading.Event, peaks: _Peaks) -> None:
     while not ended.wait(SECONDS_BETWEEN_SAMPLES):
-        peak[0] = max(peak[0], _tree_bytes(pid))
+        total = 0.0
+        for member in _members(pid):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
+                total += member.memory_full_info().pss
+                peaks.process = max(peaks.process, _high_water_mark(member.pid))
+        peaks.total = max(peaks.total, total)
 
 
-def _tree_bytes(pid: int) -> float:
-    """Bytes of the process and its descendants."""
-    total = 0.0
+def _members(pid: int) -> list[psutil.Process]:
+    """The process and its descendants; none if it has ended."""
     try:
         root = psutil.Process(pid)
-        members = [root, *root.children(recursive=True)]
+        return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
-        return total
-    for member in members:
-        try:
-            total += member.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # it has ended meanwhile
-    return total
+        return []
+
+
+def _high_water_mark(pid: int) -> float:
+    """Largest resident bytes of a process so far. The kernel counts it between samples, too."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE) or ["0"]
+    return 1024.0 * int(kibibytes)

@@ -1,6 +1,7 @@
 """bench-rank: one rank without Ray, stage by stage, on a GPU if there is one.
 
-A Llama with random weights; on a GPU 1.1 B parameters in bfloat16. Stages and their baselines:
+A Llama with random weights, on a GPU 1.1 B parameters in bfloat16; or --model. Stages and their
+baselines:
 transfer:    the trainer's weights to the engine; a copy that reads and writes as many bytes
 generation:  responses of equal length; vLLM's own `LLM` with its defaults
 agreement:   log-probabilities of the engine's tokens by the trainer; no baseline
@@ -12,6 +13,7 @@ A stage that fails prints its traceback, and the others still run; the exit code
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -30,7 +32,7 @@ import numpy as np
 import torch
 from command_line import make_parser, parse
 from outcome import note, print_json, print_table
-from rank_load import HEAD_SIZE, VOCABULARY, Load, rank_load
+from rank_load import Load, rank_load
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName, OffloadDepth
@@ -54,6 +56,8 @@ MICRO_BATCH_TOKENS = 16_384
 TRAINED_ROWS = 64
 TEMPERATURES = (1.0, 0.7)
 GIB = 2**30
+HEAD_SIZE = 64
+HEADS_PER_KEY_HEAD = 4
 BARE = Path(__file__).with_name("bare_generation.py")
 MESH = Mesh(pool="rank", data=1)
 INHERITED = dict(os.environ)
@@ -71,36 +75,18 @@ class Rank:
         self.results: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Write the model; build the trainer, the engine and the transfer."""
-        from transformers import LlamaConfig, LlamaForCausalLM
-
+        """Build the trainer, the engine and the transfer."""
         from rlhf_runtime.engines.fsdp.engine import FsdpEngine
         from rlhf_runtime.engines.vllm.engine import VllmEngine
 
         load = self.load
-        config = LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=load.hidden,
-            intermediate_size=4 * load.hidden,
-            num_hidden_layers=load.layers,
-            num_attention_heads=load.heads,
-            num_key_value_heads=load.key_heads,
-            head_dim=HEAD_SIZE,
-            max_position_embeddings=4096,
-            tie_word_embeddings=False,
-        )
-        torch.manual_seed(0)
-        # On the device: random numbers of a billion weights take a CPU minutes.
-        with self.device:
-            model = LlamaForCausalLM(config).to(self.dtype)
-        model.save_pretrained(self.folder)
-        self.parameters = sum(p.numel() for p in model.parameters())
-        del model
-        self._mark("model", f"{self.parameters / 1e6:.0f} M parameters")
         world = World.join(0, 1, serve_store("127.0.0.1", 1, 60), self.device, 600)
         parallel = make_contexts([MESH], world)[MESH]
         self.trainer = FsdpEngine(self.folder, parallel, self.dtype)
-        self._mark("trainer", "built")
+        self.parameters = sum(
+            view.tensor.numel() for views in self.trainer.views().values() for view in views
+        )
+        self._mark("trainer", f"{self.parameters / 1e6:.0f} M parameters")
         settings = EngineSettings(
             folder=self.folder,
             dtype=load.dtype,
@@ -112,7 +98,7 @@ class Rank:
             max_concurrent_sequences=load.rows,
             block_tokens=32 if self.device.type == "cpu" else 16,
             stop_token_ids=(),
-            world=f"bench-rank-{self.folder.name}",
+            world=f"bench-rank-{os.getpid()}",
         )
         begin = time.perf_counter()
         self.engine = VllmEngine(settings, world)
@@ -324,24 +310,67 @@ def main() -> None:
     sizes = (2048, 16, 256, 128, 256) if on_gpu else (512, 4, 32, 32, 32)
     for name, size in zip(("hidden", "layers", "rows", "prompt", "response"), sizes, strict=True):
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument(
+        "--model", type=Path, help="a model's folder; --hidden, --layers are its own"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     options = parse(parser, hidden=128, layers=2, rows=4, prompt=8, response=8, rounds=1)
     device = torch.device("cuda", 0) if on_gpu and not options.cpu else torch.device("cpu")
     import_libraries(Device.GPU if device.type == "cuda" else Device.CPU)
-    load = Load(
-        options.hidden,
-        options.layers,
-        options.rows,
-        options.prompt,
-        options.response,
-        options.rounds,
-        "bfloat16" if device.type == "cuda" else "float32",
-    )
-    with tempfile.TemporaryDirectory(prefix="bench-rank-") as folder:
-        rank = Rank(Path(folder), load, device, not options.without_bare)
+    dtype = "bfloat16" if device.type == "cuda" else "float32"
+    with tempfile.TemporaryDirectory(prefix="bench-rank-") as temporary:
+        folder = options.model
+        if folder is None:
+            folder = Path(temporary)
+            write_random_llama(folder, options.hidden, options.layers, dtype, device)
+        load = make_load(folder, options, dtype)
+        rank = Rank(folder, load, device, not options.without_bare)
         failed = run_stages(rank)
     print_results(rank, failed, smallest=options.smallest)
     sys.exit(bool(failed))
+
+
+def write_random_llama(
+    folder: Path, hidden: int, layers: int, dtype: str, device: torch.device
+) -> None:
+    """Write a Llama with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    heads = hidden // HEAD_SIZE
+    config = LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // HEADS_PER_KEY_HEAD),
+        head_dim=HEAD_SIZE,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    # On the device: random numbers of a billion weights take a CPU minutes.
+    with device:
+        LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
+
+
+def make_load(folder: Path, options: argparse.Namespace, dtype: str) -> Load:
+    """Return the prompts and lengths of the command line for the model in a folder."""
+    from transformers import AutoConfig
+
+    # The cache has as many bytes on both sides, whatever the model.
+    config = AutoConfig.from_pretrained(folder)
+    return Load(
+        layers=config.num_hidden_layers,
+        key_heads=config.num_key_value_heads,
+        head_size=config.head_dim,
+        vocabulary=config.vocab_size,
+        rows=options.rows,
+        prompt=options.prompt,
+        response=options.response,
+        rounds=options.rounds,
+        dtype=dtype,
+    )
 
 
 def run_stages(rank: Rank) -> list[str]:

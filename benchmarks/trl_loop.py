@@ -1,9 +1,10 @@
-"""The peer of bench-peers: the same job under TRL's GRPOTrainer. Runs in TRL's own environment.
+"""The peer of bench-peers and bench-real: the same job under TRL's GRPOTrainer.
 
-The settings make TRL as fast as is fair: float32 (fast on CPUs), all cores, no gradient
-checkpointing, no reference model, no dropout, no logging, no saving, one optimizer step per batch.
+It runs in TRL's own environment. The settings make TRL as fast as is fair: float32 (fast on CPUs),
+all cores, no gradient checkpointing, no reference model, no dropout, no logging, no saving, one
+optimizer step per batch.
 
-The last line on stdout is JSON: seconds of steps, exact match on held-out prompts.
+The last line on stdout is JSON: seconds of steps, mean score of greedy answers to held-out prompts.
 """
 
 from __future__ import annotations
@@ -17,18 +18,15 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from task import decode, digit_share, encode, exact_match
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     TrainerCallback,
 )
 from trl import GRPOConfig, GRPOTrainer
+from trl_tasks import TASKS
 
 from rlhf_runtime.data.sampler import rows_for_step
-from rlhf_runtime.data.sort_digits import TRAINING_ROWS, evaluation_rows, training_rows
-
-REWARDS = {"exact_match": exact_match, "digit_share": digit_share}
 
 
 class Stopwatch(TrainerCallback):
@@ -90,45 +88,6 @@ def settings_of(options: argparse.Namespace, folder: Path) -> GRPOConfig:
     )
 
 
-def prompts_of(options: argparse.Namespace) -> Dataset:
-    """Prompts of our run, in the same order."""
-    rows = list(training_rows(options.seed))
-    selected = [
-        rows[number]
-        for step in range(options.steps)
-        for number in rows_for_step(step, TRAINING_ROWS, options.prompts, True, options.seed)
-    ]
-    return Dataset.from_list([dict(row) for row in selected])
-
-
-def reward_of(name: str) -> Any:
-    """Wrap a reward function for TRL."""
-    score = REWARDS[name]
-
-    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        return [score(text, right) for text, right in zip(completions, answer, strict=True)]
-
-    return reward
-
-
-@torch.no_grad()
-def evaluate(model: Any, seed: int, max_new_tokens: int) -> float:
-    """Exact match of greedy answers to the held-out prompts."""
-    rows = list(evaluation_rows(seed))
-    prompts = torch.tensor([encode(row["prompt"]) for row in rows])
-    answers = model.generate(
-        prompts,
-        attention_mask=torch.ones_like(prompts),  # all prompts are equally long
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-    )[:, prompts.shape[1] :]
-    matches = [
-        exact_match(decode(answer), row["answer"])
-        for answer, row in zip(answers.tolist(), rows, strict=True)
-    ]
-    return sum(matches) / len(matches)
-
-
 def main() -> None:
     """Train and report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -139,26 +98,35 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
-    parser.add_argument("--reward", choices=sorted(REWARDS), required=True)
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--continuous-batching", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     watch = Stopwatch()
+    task = TASKS[options.task](options.folder, options.seed)
+    rows = [task.rows[number] for number in training_order(options, len(task.rows))]
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(options.folder),
-        reward_funcs=reward_of(options.reward),
+        reward_funcs=task.rewards,
         args=settings_of(options, options.scratch),
-        train_dataset=prompts_of(options),
+        train_dataset=Dataset.from_list(rows),
         callbacks=[watch],
     )
     trainer.train()
     seconds = [end - begin for begin, end in zip(watch.ends, watch.ends[1:], strict=False)]
-    accuracy = None
-    if options.reward == "exact_match":
-        accuracy = evaluate(trainer.model.eval(), options.seed, options.max_new_tokens)
-    print(json.dumps({"seconds": seconds, "exact_match": accuracy}), flush=True)
+    score = task.evaluate(trainer.model.eval(), options.max_new_tokens)
+    print(json.dumps({"seconds": seconds, "score": score}), flush=True)
+
+
+def training_order(options: argparse.Namespace, num_rows: int) -> list[int]:
+    """Numbers of the rows of all steps, in the order of our run."""
+    return [
+        number
+        for step in range(options.steps)
+        for number in rows_for_step(step, num_rows, options.prompts, True, options.seed)
+    ]
 
 
 if __name__ == "__main__":

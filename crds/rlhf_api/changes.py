@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from pydantic import ValidationError
+
 from rlhf_api.problems import Problem
 from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJobSpec
@@ -122,6 +124,18 @@ def _remove_single_parts(entry: dict[str, Any]) -> None:
 def spec_document(spec: RLHFJobSpec) -> dict[str, Any]:
     """A spec with its defaults, under wire names. This form is stored and compared."""
     return spec.model_dump(mode="json", by_alias=True)
+
+
+def with_new_defaults(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the fields that a stored document lacks because its release did not have them.
+
+    Returns:
+        The document unchanged if it is not valid in this release.
+    """
+    try:
+        return spec_document(RLHFJobSpec.model_validate(document))
+    except ValidationError:
+        return document
 
 
 def refused_changes(

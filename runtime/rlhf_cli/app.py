@@ -13,6 +13,7 @@ from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
 from rlhf_cli.commands.describe import describe
 from rlhf_cli.commands.drive import drive
+from rlhf_cli.commands.evaluate import evaluate
 from rlhf_cli.commands.explain import explain
 from rlhf_cli.commands.export import export
 from rlhf_cli.commands.fetch import fetch
@@ -39,6 +40,7 @@ Examples:
   rlhf fill job.yaml                  add what a cluster needs to plan it
   rlhf profile job.yaml               measure its models' layers on this machine
   rlhf export rlhf-runs/job out       export the model of its newest checkpoint
+  rlhf evaluate out job.yaml          score a model on the job's evaluation data
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
   rlhf status                         list the jobs there, with their progress
 
@@ -69,7 +71,7 @@ def version() -> None:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(validate, explain, fill, plan, profile, run, standby, report, export),
+    *(validate, explain, fill, plan, profile, run, standby, report, evaluate, export),
     *(submit, status, describe, logs, fetch, suspend, resume, cancel),
     *(drive, version),
 )

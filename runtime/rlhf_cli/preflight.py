@@ -11,6 +11,7 @@ from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_api.plan import GraphName, Plan, Pool
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import Device
 from rlhf_cli.manifests import LineContext
 from rlhf_cli.planning import PLANNED_FROM_MANIFEST, plan_graphs
 from rlhf_flow.document.manifest_graph import matches_settings
@@ -66,13 +67,19 @@ class CheckedJob:
 
 
 @contextmanager
-def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[CheckedJob]:
+def preflight(
+    job: RLHFJob,
+    target: RunTarget,
+    limits: Limits,
+    trace: Callable[[RLHFJob, Device], Mapping[GraphName, Graph]] = trace_job,
+) -> Iterator[CheckedJob]:
     """Trace, plan and check a job; inside the block its own code is on the path.
 
     Args:
         job: the manifest.
         target: its environment.
         limits: time limits of the checks.
+        trace: returns the graphs of a job whose code is here.
 
     Raises:
         RlhfError: the only problem.
@@ -98,7 +105,7 @@ def preflight(job: RLHFJob, target: RunTarget, limits: Limits) -> Iterator[Check
         if traceable or matches_settings(job):
             with gathered.check(), target.lines():
                 pools = target.pools()
-                graphs_of = trace_job if traceable else graphs_without_code
+                graphs_of = trace if traceable else graphs_without_code
                 graphs = graphs_of(job, device_of(pools))
         if graphs is not None:
             findings.unchecked += [] if traceable else [PLANNED_FROM_MANIFEST]

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.changes import differences, refused_changes, spec_document
+from rlhf_api.changes import differences, refused_changes, spec_document, with_new_defaults
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.reading.manifest import load_jobs
@@ -192,7 +192,8 @@ def check_changes(
     # The newest readable checkpoint counts, since training resumes from it. Without one it is the
     # folder's last manifest, if that has trained a step.
     record = next(store.records(), None)
-    before = _trained_spec(folder) if record is None else record.spec
+    saved = None if record is None else with_new_defaults(record.spec)
+    before = _trained_spec(folder) if saved is None else saved
     before = None if before is None else with_resolved_paths(before, job)
     problems = [] if before is None else refused_changes(before, spec_document(job.spec))
     if record is not None and job.spec.schedule.steps < record.step:
@@ -211,7 +212,7 @@ def check_changes(
             "aside\n" + _located_text(problems, lines)
         )
     return [
-        *_changed_fields(job, folder, None if record is None else record.spec),
+        *_changed_fields(job, folder, saved),
         *_changed_devices(folder, devices),
     ]
 

@@ -97,7 +97,7 @@ def train(task: TrainingTask) -> str:
         # Notices come first, because opening Ray may take a minute, or fail.
         _open(task, journal)
         watch.start()
-        settings = _worker_settings(task)
+        settings = worker_settings(folder, task.python_path, task.faults)
         if task.faults:
             announce(settings.logs, DRIVER)
         start = partial(JobRun, job, task.plan, settings, journal, saves, task.stop, task.site)
@@ -190,14 +190,17 @@ def _open(task: TrainingTask, journal: Journal) -> None:
     journal.started("ray", time.monotonic() - begin)
 
 
-def _worker_settings(task: TrainingTask) -> WorkerSettings:
+def worker_settings(
+    folder: RunFolder, python_path: tuple[str, ...], faults: tuple[Fault, ...] = ()
+) -> WorkerSettings:
+    """The settings of workers whose models and logs are in a folder."""
     return WorkerSettings(
-        models=task.folder.path / "models",
-        logs=task.folder.path / "logs",
-        python_path=task.python_path,
+        models=folder.path / "models",
+        logs=folder.path / "logs",
+        python_path=python_path,
         timeout_seconds=COLLECTIVE_SECONDS,
-        faults=task.faults,
-        require_folder=task.folder.require_intact,
+        faults=faults,
+        require_folder=folder.require_intact,
     )
 
 

@@ -24,6 +24,7 @@ PROGRAMS = {
     "peers": "peers",
     "placement": "placement",
     "startup": "startup",
+    "real": "real",
     "recovery": "recovery",
     "operator": "operator_jobs",
     "reshard": "reshard",

@@ -15,11 +15,13 @@ from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 
 
-@pytest.mark.parametrize("name", ["sort", "long"])
+@pytest.mark.parametrize("name", ["sort", "long", "real"])
 def test_the_peers_jobs_are_valid_and_carry_the_scenario(name: str) -> None:
-    from peers import SCENARIOS, manifest_text
+    from peer_runs import manifest_text
+    from peers import SCENARIOS
+    from real import scenario_of
 
-    scenario = SCENARIOS[name]
+    scenario = (SCENARIOS | {"real": scenario_of(Path("/sums/model"))})[name]
     (job,) = load_jobs(manifest_text(scenario, Path("/models/tiny"), 7), name, [])
     assert job.spec.schedule.steps == 7
     assert job.spec.schedule.prompts_per_step == scenario.prompts

@@ -251,6 +251,17 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.data.train.answerField", "the algorithm takes reference answers"),
     ),
+    "all answers of conversations for ppo": Case(
+        ("spec.data.train.trainOn=AllAnswers",),
+        *("spec.data.train.trainOn", "trains on responses that it generates"),
+    ),
+    "all answers of a source for online DPO": Case(
+        (
+            *("spec.algorithm={type: OnlineDPO}", "spec.rollout.samplesPerPrompt=2"),
+            "spec.data.train={sources: [{path: /a}, {path: /b, trainOn: AllAnswers}]}",
+        ),
+        *("spec.data.train.trainOn", "trains on responses that it generates"),
+    ),
     "prompt fields of sources whose pairs are saved": Case(
         (
             "spec.algorithm={type: OnlineDPO, onlineDPO: {savePairs: true}}",
@@ -853,6 +864,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.algorithm={type: SFT}",
         "spec.data.train={sources: [{path: /a, answerField: b}, {builtin: SortDigits}]}",
         "spec.rewards=[]",
+    ),
+    "all answers of one source": (
+        *("spec.algorithm={type: SFT}", "spec.rewards=[]"),
+        "spec.data.train={sources: [{path: /a, answerField: b, trainOn: AllAnswers}, "
+        "{builtin: SortDigits}]}",
+    ),
+    "all answers of pairs": (
+        *("spec.algorithm={type: DPO}", "spec.rewards=[]"),
+        "spec.data.train={path: /a, preferences: {}, trainOn: AllAnswers}",
     ),
     "generated tasks": (
         "spec.data.train={sources: [{path: /a}, {reasoningGym: {dataset: chain_sum, seed: 7, "

@@ -40,6 +40,15 @@ def test_sources_have_the_arguments_beside_them_unless_they_have_their_own() -> 
     assert [part.chat_template_arguments for part in data.parts] == [ARGUMENTS, {}]
 
 
+def test_sources_train_on_the_answers_named_beside_them_unless_they_name_their_own() -> None:
+    parts = [{"path": "/a.jsonl"}, {"path": "/b.jsonl", "trainOn": "LastAnswer"}]
+    data = TrainingData.model_validate({"sources": parts, "trainOn": "AllAnswers"})
+    assert [part.train_on.value for part in data.parts] == ["AllAnswers", "LastAnswer"]
+    assert data.trains_all_answers and not data.parts[1].trains_all_answers
+    assert [part.weights for part in data.parts] == [(), ()]
+    assert not TrainingData.model_validate({"sources": parts}).trains_all_answers
+
+
 @pytest.mark.parametrize("name", ["seed", "size"])
 def test_seed_and_size_are_no_parameters_of_a_generator(name: str) -> None:
     source = {"reasoningGym": {"dataset": "chain_sum", "parameters": {name: 3}}}

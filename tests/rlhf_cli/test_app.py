@@ -14,7 +14,7 @@ from rlhf_cli.command_errors import guarded
 
 runner = CliRunner()
 COMMANDS = [
-    *("validate", "explain", "plan", "fill", "run", "drive", "report", "version"),
+    *("validate", "explain", "plan", "fill", "run", "drive", "report", "evaluate", "version"),
     *("submit", "status", "describe", "logs", "fetch", "suspend", "resume", "cancel"),
 ]
 
@@ -44,7 +44,7 @@ def test_no_command_shows_the_help_and_a_wrong_one_what_is_near() -> None:
     assert "Usage:" in runner.invoke(app, []).output
     result = runner.invoke(app, ["validat"])
     assert result.exit_code == 2
-    assert "Did you mean 'validate'?" in result.output
+    assert "Did you mean 'validate', 'evaluate'?" in result.output
 
 
 def test_version_names_the_versions_of_manifests_that_it_reads() -> None:

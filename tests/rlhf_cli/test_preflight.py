@@ -145,6 +145,33 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
     assert len(others) == 3 and "a step makes 3 updates of 3 or 2 prompts" in others[2]
 
 
+def test_what_is_trained_on_of_a_conversation_is_shown(place: Path, model: Path) -> None:
+    chat = Path(shutil.copytree(model, place / "chat"))
+    (chat / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role[0] + ':' + m.content + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}"
+    )
+    turns = (("user", "1+1="), ("assistant", "2"), ("user", "2+2="), ("assistant", "4"))
+    messages = [{"role": role, "content": content} for role, content in turns]
+    rows = dict.fromkeys(range(len(ROWS)), {"messages": messages})
+    fields = {"promptField": "messages", "answerField": "messages", "trainOn": "AllAnswers"}
+    change = {
+        "algorithm": {"type": "SFT"},
+        "models": {"actor": {"source": {"path": str(chat)}}},
+        "data": {"train": fields},
+        "rewards": [],
+    }
+    result = runner.invoke(
+        app, ["validate", "--deep", str(write(place, model, Mistake("", change, rows)))]
+    )
+    assert result.exit_code == 0, result.output
+    assert "data.train: row 0, prompt, 9 tokens: 'u:1+1=<eos>a:'\n" in result.output
+    assert (
+        "data.train: row 0, trained answers, 4 of 13 tokens: "
+        "'2<eos>' [context: 'u:2+2=<eos>a:'] '4<eos>'\n" in result.output
+    )
+
+
 def test_prompts_that_are_trained_on_and_evaluated_are_counted(place: Path, model: Path) -> None:
     change = {"data": {"evaluation": {"path": "DATA"}}}
     result = runner.invoke(

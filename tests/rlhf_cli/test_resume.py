@@ -226,6 +226,14 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
     ]
 
 
+def test_a_checkpoint_of_a_release_with_fewer_fields_resumes(tmp_path: Path) -> None:
+    job, store = job_of(9), CheckpointStore(str(tmp_path / "saved"))
+    document = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    store.begin(4)
+    store.commit(CheckpointRecord(4, 1, document))
+    assert check_changes(job, RunFolder(tmp_path / "none"), store) == []
+
+
 def test_what_differs_from_a_finished_run_changes_nothing_any_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,47 @@ def test_prompts_of_pairs_are_not_answered(job: MakeJob) -> None:
         trace_job(job(algorithm=custom("Rloo"), data=data))
 
 
+CONVERSATIONS: dict[str, Any] = {
+    "path": "a.jsonl",
+    "answerField": "messages",
+    "promptField": "messages",
+    "trainOn": "AllAnswers",
+}
+
+
+def test_losses_on_conversations_read_the_mask_of_their_answers(job: MakeJob) -> None:
+    (graph,) = trace_job(supervised(job, CONVERSATIONS)).values()
+    assert graph.inputs.prompts == ("prompt_tokens", "response_mask", "response_tokens")
+    pairs = {"train": {"path": "a.jsonl", "preferences": {}, "trainOn": "AllAnswers"}}
+    dpo = trace_job(job(algorithm={"type": "DPO"}, data=pairs, rewards=[]))[GraphName.STEP]
+    assert "response_mask" in dpo.call("actor.train").reads
+    assert "response_mask" not in dpo.call("reference.log_probs").reads
+    (graph,) = trace_job(compared(job, data=pairs)).values()
+    assert "response_mask" not in graph.inputs.prompts, "a score has no tokens that count"
+
+
+def test_one_source_with_all_its_answers_is_enough_for_a_mask(job: MakeJob) -> None:
+    sources = [{"path": "a.jsonl"}, {"path": "b.jsonl", "trainOn": "AllAnswers"}]
+    train = {"sources": sources, "answerField": "messages", "promptField": "messages"}
+    sft = job(
+        algorithm={"type": "SFT"},
+        data={"train": train},
+        rewards=[],
+        schedule={"steps": 10, "promptsPerStep": 16, "warmStart": {}},
+    )
+    for graph in trace_job(sft).values():
+        assert graph.inputs.prompts == ("prompt_tokens", "response_mask", "response_tokens")
+
+
+def test_conversations_are_trained_on_and_not_answered(job: MakeJob) -> None:
+    data = {"train": CONVERSATIONS}
+    with pytest.raises(InvalidAlgorithm, match="answer only the beginnings of conversations"):
+        trace_job(job(algorithm=custom("Rloo"), data=data))
+    without = {"train": {"path": "a.jsonl", "trainOn": "AllAnswers"}}
+    with pytest.raises(FlowError, match=r"response_tokens.*that data\.train\.answerField names"):
+        trace_job(supervised(job, without["train"]))
+
+
 def test_a_role_without_a_model_is_refused_with_the_nearest_name(job: MakeJob) -> None:
     models = {"reward_modell": {"source": {"builtin": "TinyLlama"}}}
     message = (

@@ -37,7 +37,12 @@ SHARED: list[psutil.Process] = []
 """Running fork servers of `rlhf standby`."""
 BY_ITSELF = {"RLHF_STANDBY": uuid.uuid4().hex}
 """Environment of a command that starts its own fork server."""
-STARTED_BY = {"run": Heavy.RUN, "standby": Heavy.FORK_SERVER, "export": Heavy.EXPORT}
+STARTED_BY = {
+    "run": Heavy.RUN,
+    "evaluate": Heavy.RUN,
+    "standby": Heavy.FORK_SERVER,
+    "export": Heavy.EXPORT,
+}
 """Heavy process of a command, by its first word."""
 # A run takes 20 to 30 s on two idle cores, and several times as long on a busy machine.
 LIMIT_SECONDS = 540.0

@@ -29,7 +29,8 @@ PPO = {
 def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
     """Write GRPO with a reference for two ranks, or PPO with a critic for one."""
     if devices == 1:
-        return example("02", file, OFTEN, PPO, *changes)
+        held_out = {"evaluation": _sampled_sources(file.parent)}
+        return example("02", file, OFTEN, PPO, {"data": held_out}, *changes)
     # Two steps are an epoch, so that a resumed run crosses epochs.
     train = write_rows(file.parent / "two-steps.jsonl", digit_rows(16))
     evaluation = write_rows(file.parent / "held-out.jsonl", digit_rows(20)[16:])
@@ -38,3 +39,15 @@ def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
         "evaluation": {"path": str(evaluation), "answerField": "answer"},
     }
     return example("01", file, OFTEN, GRPO, {"data": rows}, *changes)
+
+
+def _sampled_sources(folder: Path) -> Mapping[str, Any]:
+    """Two sets of held-out prompts of different size, with several sampled answers."""
+    rows = digit_rows(40)
+    sets = {"first": rows[:24], "second": rows[24:]}
+    sources = [
+        {"name": name, "path": str(write_rows(folder / f"{name}.jsonl", part))}
+        for name, part in sets.items()
+    ]
+    sampling = {"samplesPerPrompt": 2, "temperature": 0.8, "passAtK": [1, 2], "passScore": 0.9}
+    return {"sources": sources, "answerField": "answer", **sampling}

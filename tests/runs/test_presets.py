@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_api.spec.data import PreferenceFields
 from rlhf_runtime.data.files import read_files
-from rlhf_runtime.data.row_text import parse_pair
+from rlhf_runtime.data.row_responses import parse_pair
 
 from .cli import run
 from .manifests import example
@@ -169,6 +169,7 @@ def check_pairs(folder: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
         assert max(1, pairs - empty) <= len(rows) <= pairs + 1e-3
         for row in rows:
             pair = parse_pair(row, "prompt", PreferenceFields())
-            assert (pair.chosen, pair.rejected) == (row["chosen"], row["rejected"])
+            texts = [message["content"] for message in (*pair.chosen, *pair.rejected)]
+            assert texts == [row["chosen"], row["rejected"]]
             assert row["answer"] == "".join(sorted(pair.prompt.removesuffix("=")))
             assert row["chosen_score"] > row["rejected_score"] and row["step"] == step

@@ -7,11 +7,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel_literals import cel_map, text, texts
+from rlhf_api.problems import FieldPath
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
 from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.row_sources import TrainOn
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -27,6 +29,7 @@ _ON_PAIRS = _kinds(lambda settings: settings.takes_pairs)
 _ON_PROMPTS = _kinds(lambda settings: not settings.takes_pairs)
 _ON_ANSWERS = _kinds(lambda settings: settings.takes_answers)
 _ON_DATA = _kinds(lambda settings: settings.takes_pairs or settings.takes_answers)
+_GENERATING = tuple(kind for kind in SETTINGS if kind not in _ON_DATA)
 _COMPARING = _kinds(lambda settings: settings.compares_samples)
 _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
 
@@ -40,6 +43,12 @@ _ANSWERS = (
 )
 _SAFE = "self.algorithm.safeRLHF"
 _PREFERENCES = "self.data.train.preferences"
+_ALL_ANSWERS = text(TrainOn.ALL_ANSWERS)
+_TRAINS_ALL_ANSWERS = (
+    f"(self.data.train.trainOn == {_ALL_ANSWERS} || has(self.data.train.sources) && "
+    "self.data.train.sources.exists(source, has(source.trainOn) && "
+    f"source.trainOn == {_ALL_ANSWERS}))"
+)
 _TOKEN_LIMIT = "self.rollout.onStop.TokenLimit"
 
 
@@ -91,6 +100,18 @@ def _has_no_pairs(spec: RLHFJobSpec) -> list[Violation]:
 def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
     has_pairs = spec.data.train.preferences is not None
     return violation_if(spec.algorithm.type in _ON_PAIRS and not has_pairs, "rows of prompts")
+
+
+def _trains_no_conversations(spec: RLHFJobSpec) -> Iterator[Violation]:
+    if spec.algorithm.type not in _GENERATING:
+        return
+    where: FieldPath = ("data", "train")
+    train, got = spec.data.train, f"{TrainOn.ALL_ANSWERS.value} with {spec.algorithm.type.value}"
+    if train.train_on is TrainOn.ALL_ANSWERS:
+        yield Violation(got, (*where, "trainOn"))
+    for index, source in enumerate(train.sources or ()):
+        if source.train_on is TrainOn.ALL_ANSWERS:
+            yield Violation(got, (*where, "sources", index, "trainOn"))
 
 
 def _has_answers(spec: RLHFJobSpec) -> list[Violation]:
@@ -200,6 +221,14 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         "algorithm",
         field=".data.train.answerField",
         check=_has_answers,
+    ),
+    Rule(
+        holds=f"!({_is_one_of(_GENERATING)}) || !{_TRAINS_ALL_ANSWERS}",
+        what="the algorithm trains on responses that it generates, not on the data's conversations",
+        allowed="LastAnswer, or SFT, DPO, RewardModel and Custom",
+        do="remove trainOn, or change the algorithm",
+        field=".data.train.trainOn",
+        check=_trains_no_conversations,
     ),
     Rule(
         holds="!has(self.algorithm.onlineDPO) || !self.algorithm.onlineDPO.savePairs || "

@@ -16,6 +16,7 @@ from rlhf_api.spec.row_sources import (
     DataSource,
     MixedData,
     NamedSource,
+    TrainOn,
     WeightedSource,
 )
 
@@ -56,7 +57,8 @@ _HAS_PROMPTS = "(has(self.answerField) || has(self.builtin) || has(self.reasonin
 
 class PreferenceFields(Contract):
     """Columns with the two responses of a pair: texts, or lists of {role, content} messages.
-    Messages that both lists begin with become the prompt, or its continuation."""
+    Messages that both lists begin with become the prompt, or its continuation. The rest of each is
+    one message of the assistant; with trainOn: AllAnswers it begins and ends with one."""
 
     chosen_field: Text = "chosen"
     """Column with the preferred response."""
@@ -74,6 +76,10 @@ class TrainingData(MixedData):
     """Columns of preference pairs: every row is a prompt with a chosen and a rejected response.
     `{}` uses the default column names, which builtin data also have. Default: rows are not
     pairs."""
+    train_on: TrainOn = TrainOn.LAST_ANSWER
+    """Answers of a conversation to train on, for algorithms that train on the answers or pairs of
+    the data. The prompt ends before the first of them; rollout.maxResponseTokens bounds all tokens
+    from there to the end of the last one."""
 
     validations: ClassVar = (
         *MixedData.validations,
@@ -100,6 +106,11 @@ class TrainingData(MixedData):
     def weights(self) -> tuple[float, ...]:
         """Weight of each source; empty if there are no several."""
         return tuple(source.weight for source in self.sources or ())
+
+    @property
+    def trains_all_answers(self) -> bool:
+        """True if some source trains on all answers of its conversations."""
+        return any(part.train_on is TrainOn.ALL_ANSWERS for part in self.parts)
 
 
 def _answers_beside_pairs(data: TrainingData) -> Iterator[Violation]:

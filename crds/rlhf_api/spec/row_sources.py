@@ -37,6 +37,16 @@ class ChatTemplate(StrEnum):
     """Do not use it; the prompt field contains the text that the model continues."""
 
 
+class TrainOn(StrEnum):
+    """Answers of a conversation that are trained on."""
+
+    LAST_ANSWER = "LastAnswer"
+    """The last message of the assistant; all before it is the prompt."""
+    ALL_ANSWERS = "AllAnswers"
+    """All messages of the assistant, each with its end token. The messages between them are context
+    only."""
+
+
 TemplateArguments = Annotated[dict[Identifier, ParameterValue], Field(max_length=64)]
 SystemPrompt = Annotated[str, Field(max_length=16384)]
 # Letters first: the number of a source is its name if it has none.
@@ -232,12 +242,12 @@ class WeightedSource(NamedSource):
 
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     """Its share of every step's prompts, relative to the weights of the others."""
+    train_on: TrainOn | None = None
+    """Answers of a conversation to train on. Default: that beside sources."""
 
 
-_PROMPT_FIELDS = tuple(
-    name for name in NamedSource.model_fields if name not in RowSource.model_fields | {"name": None}
-)
-"""Fields that a source may leave to those beside `sources`."""
+# Fields of one of several sources that have no counterpart beside `sources`.
+_OWN_FIELDS = frozenset({*RowSource.model_fields, "name", "weight"})
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType(
     {"chat_template_arguments": {}, "chat_template_arguments_field": None, "system_prompt": None}
 )
@@ -299,7 +309,8 @@ class MixedData(DataSource):
 
     def _part(self, source: NamedSource) -> Self:
         rows = {name: getattr(source, name) for name in RowSource.model_fields}
-        fields = {name: getattr(source, name) for name in _PROMPT_FIELDS}
+        shared = type(source).model_fields.keys() - _OWN_FIELDS
+        fields = {name: getattr(source, name) for name in shared}
         own = {name: value for name, value in fields.items() if value is not None}
         # A source without the template leaves the arguments beside `sources` to the others.
         unused = _NO_ARGUMENTS if source.chat_template is ChatTemplate.NEVER else {}

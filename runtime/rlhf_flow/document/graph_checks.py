@@ -11,7 +11,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.spec.algorithm_graph import AlgorithmGraph, GraphCall, GraphRegion, RegionKind
 from rlhf_flow.errors import InvalidGraph
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.step.columns import PAIR_COLUMNS, PRETRAINING_COLUMNS
+from rlhf_flow.step.columns import PAIR_COLUMNS, PRETRAINING_COLUMNS, RESPONSE_MASK
 from rlhf_flow.step.flow import RESERVED
 from rlhf_flow.step.roles import Model, Roles, find_primitive
 from rlhf_flow.trace.graph import PRETRAINING, PROMPTS
@@ -154,7 +154,7 @@ def _check_columns(call: ModelCall, roles: Roles) -> None:
 def _check_sources(entry: GraphCall, call: ModelCall, before: Calls) -> None:
     """Refuse columns that nothing before the call has written."""
     # The widest data: `read_manifest_graph` compares with those of the job.
-    data = {PROMPTS: PAIR_COLUMNS, PRETRAINING: PRETRAINING_COLUMNS}
+    data = {PROMPTS: PAIR_COLUMNS | {RESPONSE_MASK}, PRETRAINING: PRETRAINING_COLUMNS}
     names = [source.source for source in entry.sources]
     _require(len(set(names)) == len(names), f"{call.id} has a source twice", ", ".join(names), "")
     for source in entry.sources:

@@ -26,7 +26,7 @@ from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.document.graph_document import read_graph, write_graph
 from rlhf_flow.errors import InvalidGraph, ManifestOutdated
 from rlhf_flow.step.algorithm import Algorithm
-from rlhf_flow.step.columns import ANSWER_COLUMNS, PAIR_COLUMNS, PROMPT_COLUMNS
+from rlhf_flow.step.columns import ANSWER_COLUMNS, PAIR_COLUMNS, PROMPT_COLUMNS, RESPONSE_MASK
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph, RowCount
 
@@ -38,8 +38,18 @@ def data_columns(job: RLHFJob) -> frozenset[str]:
     """Columns of data.train that a step can read."""
     data = job.spec.data.train
     if data.preferences is not None:
-        return PAIR_COLUMNS
-    return ANSWER_COLUMNS if data.has_answers else PROMPT_COLUMNS
+        return PAIR_COLUMNS | mask_columns(job)
+    return answer_columns(job) if data.has_answers else PROMPT_COLUMNS
+
+
+def answer_columns(job: RLHFJob) -> frozenset[str]:
+    """Columns of data.train that a warm start can read."""
+    return ANSWER_COLUMNS | mask_columns(job)
+
+
+def mask_columns(job: RLHFJob) -> frozenset[str]:
+    """The response mask, if data.train has answers with context between them."""
+    return frozenset({RESPONSE_MASK} if job.spec.data.train.trains_all_answers else ())
 
 
 def pretraining_rows(job: RLHFJob) -> RowCount | None:

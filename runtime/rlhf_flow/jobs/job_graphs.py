@@ -18,21 +18,27 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.document.manifest_graph import (
+    answer_columns,
     check_up_to_date,
     data_columns,
     pretraining_rows,
     read_manifest_graph,
 )
 from rlhf_flow.errors import InvalidAlgorithm
+from rlhf_flow.jobs.data_checks import check_all_answers, check_pairs, check_pretraining
 from rlhf_flow.jobs.registry import build_algorithm, build_evaluation, build_warm_start
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.checks import suggest
-from rlhf_flow.step.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, scores_column, term_scores_column
+from rlhf_flow.step.columns import (
+    PROMPT_COLUMNS,
+    scores_column,
+    term_scores_column,
+)
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.step.roles import RewardSource
-from rlhf_flow.trace.graph import PROMPTS, Graph, RowCount
+from rlhf_flow.trace.graph import Graph, RowCount
 from rlhf_flow.trace.source_location import errors_located_at
 from rlhf_flow.trace.tracing import trace
 
@@ -139,6 +145,7 @@ def _traced(
 def _check_job(job: RLHFJob, graph: Graph) -> None:
     """Check that the rest of a manifest fits the graph of its step."""
     check_pairs(job, graph)
+    check_all_answers(job, graph)
     check_pretraining(job, graph)
     check_rewards(job, graph)
     check_on_stop(job, graph)
@@ -157,7 +164,7 @@ def _warm_start_and_evaluation(job: RLHFJob, graph: Graph) -> dict[GraphName, Tr
         dict.fromkeys(reward.role for reward in job.spec.rewards)
     )
     candidates = {
-        GraphName.WARM_START: (build_warm_start(job, policy), ANSWER_COLUMNS),
+        GraphName.WARM_START: (build_warm_start(job, policy), answer_columns(job)),
         GraphName.EVALUATION: (build_evaluation(job, policy, rewards), PROMPT_COLUMNS),
     }
     return {
@@ -193,9 +200,9 @@ def policy_role(graph: Graph) -> str:
     It is the first trained role that generates, else the first language model, else the first.
 
     Args:
-        graph: of a step that trains something.
+        graph: of a step that trains something, or of an evaluation.
     """
-    trained = graph.roles_with(CallKind.TRAIN)
+    trained = graph.roles_with(CallKind.TRAIN) or graph.roles_with(CallKind.GENERATE)
     generating = [role for role in trained if role in graph.roles_with(CallKind.GENERATE)]
     with_text = [role for role in trained if graph.roles[role].head is ModelHead.LM]
     return (generating or with_text or trained)[0]
@@ -224,40 +231,6 @@ def check_models(job: RLHFJob, graph: Graph) -> None:
             f"a role without a model: got {', '.join(f'models.{name}' for name in models)} and "
             f"none for {role}, allowed models.{role}{'' if role == 'actor' else others}; add "
             f"models.{role} with its source{meant}"
-        )
-
-
-def check_pairs(job: RLHFJob, graph: Graph) -> None:
-    """Refuse to generate from preference pairs, which contain every prompt twice.
-
-    Raises:
-        InvalidAlgorithm: a call would.
-    """
-    if job.spec.data.train.preferences is None:
-        return
-    generating = {call.id for call in graph.calls_of_kind(CallKind.GENERATE)}
-    for edge in graph.data_edges:
-        if edge.source == PROMPTS and edge.target in generating:
-            text = (
-                f"{edge.target} would answer every prompt twice: got the rows of "
-                "data.train.preferences, two for each prompt, allowed rows of prompts; remove "
-                "data.train.preferences, or the call"
-            )
-            raise InvalidAlgorithm(graph.prefix_location(edge.target, text))
-
-
-def check_pretraining(job: RLHFJob, graph: Graph) -> None:
-    """Refuse data.pretraining if the step does not read it.
-
-    Raises:
-        InvalidAlgorithm: it does not.
-    """
-    if job.spec.data.pretraining is not None and not graph.inputs.pretraining:
-        raise InvalidAlgorithm(
-            f"data.pretraining that nothing reads: got {job.spec.algorithm.type.value} without a "
-            "call of flow.pretraining(), allowed for steps that train on it, such as by "
-            "flow.actor.train(batch, loss, (flow.pretraining(), CrossEntropy(weight=0.1))); "
-            "remove it, or write such a step"
         )
 
 

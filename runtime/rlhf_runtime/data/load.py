@@ -18,7 +18,7 @@ from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.row_text import DEFAULT_ANSWER_FIELD
+from rlhf_runtime.data.row_responses import DEFAULT_ANSWER_FIELD
 from rlhf_runtime.data.rows import preference_fields, read_rows, single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -26,11 +26,25 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class JobPrompts:
-    """Training rows, and pretraining and evaluation rows if the job has any."""
+    """The rows of a job."""
 
-    train: PromptTable
-    pretraining: PromptTable | None
-    evaluation: PromptTable | None
+    tables: Mapping[Split, PromptTable]
+    """By split; only those that the job reads."""
+
+    @property
+    def train(self) -> PromptTable:
+        """Rows to train on."""
+        return self.tables[Split.TRAIN]
+
+    @property
+    def pretraining(self) -> PromptTable | None:
+        """Rows of data.pretraining, if the job reads any."""
+        return self.tables.get(Split.PRETRAINING)
+
+    @property
+    def evaluation(self) -> PromptTable | None:
+        """Rows to evaluate on, if the job evaluates."""
+        return self.tables.get(Split.EVALUATION)
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,17 @@ class DataUse:
     """True if the job evaluates."""
     batches_per_step: int = 1
     """Maximum of batches of schedule.promptsPerStep prompts in a step."""
+    trains: bool = True
+    """True if the job trains; else only its evaluation data are read."""
 
     @classmethod
-    def from_graphs(cls, inputs: Mapping[GraphName, GraphInputs]) -> DataUse:
-        """Derive the use from the inputs of the job's graphs."""
+    def from_graphs(cls, inputs: Mapping[GraphName, GraphInputs], trains: bool) -> DataUse:
+        """Derive the use from the inputs of the job's graphs, and whether they train."""
         return cls(
             any(RESPONSE_TOKENS in graph.prompts for graph in inputs.values()),
             GraphName.EVALUATION in inputs,
             inputs[GraphName.STEP].prompt_batches,
+            trains,
         )
 
 
@@ -84,16 +101,15 @@ def load_prompts(
             with gathered.check():
                 check_rows(spec, tables[split], use)
     gathered.raise_all()
-    others = (tables.get(split) for split in (Split.PRETRAINING, Split.EVALUATION))
-    return JobPrompts(tables[Split.TRAIN], *others)
+    return JobPrompts(tables)
 
 
 def sources_in_use(spec: RLHFJobSpec, use: DataUse) -> Mapping[Split, DataSource]:
     """Return the sources that a job reads."""
     evaluation = evaluation_source(spec.data) if use.evaluates else None
     sources = {
-        Split.TRAIN: spec.data.train,
-        Split.PRETRAINING: spec.data.pretraining,
+        Split.TRAIN: spec.data.train if use.trains else None,
+        Split.PRETRAINING: spec.data.pretraining if use.trains else None,
         Split.EVALUATION: evaluation,
     }
     return {split: source for split, source in sources.items() if source is not None}

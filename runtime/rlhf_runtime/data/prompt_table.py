@@ -29,6 +29,9 @@ class PromptTable:
         token, a packed int32 column; empty for a row without an answer. For pretraining texts all
         tokens but the first.
     rejected: token ids of each pair's rejected response; None if the source has no pairs.
+    answers_mask: 1 for each token of `answers` that is trained on, 0 for context between answers, a
+        packed int8 column; None: all are trained on.
+    rejected_mask: that of `rejected`; None without pairs, too.
     source_rows: int64, the row's number in the source, counted from 0; of several sources its
         `joint_row`.
     rows_read: rows of the source, including unusable ones.
@@ -51,6 +54,8 @@ class PromptTable:
     rows_invalid: int
     rows_too_long: int
     rows_cut: int = 0
+    answers_mask: Column | None = None
+    rejected_mask: Column | None = None
     row_names: RowNames = field(default_factory=RowNames)
     sources: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -138,6 +143,10 @@ def join_tables(tables: Sequence[PromptTable], names: Sequence[str]) -> PromptTa
         records=tuple(record for table in tables for record in table.records),
         answers=concatenate([table.answers for table in tables]),
         rejected=concatenate(rejected) if rejected else None,
+        answers_mask=_join_masks([(table.answers, table.answers_mask) for table in tables]),
+        rejected_mask=_join_masks(
+            [(t.rejected, t.rejected_mask) for t in tables if t.rejected is not None]
+        ),
         source_rows=np.concatenate(
             [joint_row(number, 0) + table.source_rows for number, table in enumerate(tables)]
         ),
@@ -148,4 +157,18 @@ def join_tables(tables: Sequence[PromptTable], names: Sequence[str]) -> PromptTa
         row_names=JointRowNames([table.row_names for table in tables], names),
         sources=tuple(names),
         sizes=tuple(map(len, tables)),
+    )
+
+
+def _join_masks(parts: Sequence[tuple[Column, Column | None]]) -> Column | None:
+    """Join the masks of several sources, of which some may have none; None if none has one."""
+    if all(mask is None for _, mask in parts):
+        return None
+    return concatenate(
+        [
+            Column(np.ones(len(tokens.values), dtype=np.int8), tokens.lengths)
+            if mask is None
+            else mask
+            for tokens, mask in parts
+        ]
     )

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_api.spec.row_sources import DataSource
+from rlhf_api.spec.row_sources import DataSource, TrainOn
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.named_columns import require_columns
 from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.response_tokens import (
+    ResponseTokens,
+    tokenize_answers,
+    tokenize_conversations,
+)
 from rlhf_runtime.data.row_checks import RowProblem, checked_text
 from rlhf_runtime.data.row_limits import RowCounts, RowLimits, raise_row_errors
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.row_text import (
-    PromptWriter,
-    parse_pair,
-    prompt_and_answer,
-    prompt_value,
-    record_json,
-)
+from rlhf_runtime.data.row_responses import prompt_and_responses, prompt_value
+from rlhf_runtime.data.row_text import Conversation, PromptWriter, record_json
 from rlhf_runtime.data.rows import (
     CHUNK_ROWS,
     GENERATED_CHUNK_ROWS,
@@ -29,6 +29,7 @@ from rlhf_runtime.data.rows import (
     row_batches,
     row_chunks,
     text_field,
+    trained_answers,
 )
 from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -45,10 +46,11 @@ class _Candidate(NamedTuple):
     text: str
     record: str
     answers: tuple[str, ...]
-    """The reference answer, if there is one; of a pair both responses, the chosen one first."""
-    closed: tuple[str, ...] = ()
-    """The prompt with each answer as the chat template renders them, up to an end token. Empty
-    without a template, or if no graph trains on answers."""
+    """The last answer of each response: the reference answer, if there is one; of a pair both, the
+    chosen one first."""
+    conversations: tuple[Conversation, ...] = ()
+    """The prompt with each response as the chat template renders them. Empty without a template, or
+    if no graph trains on answers."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class _Collected:
 
     answers: tuple[list[Column], ...]
     """Reference answers; for pairs the chosen responses, then the rejected ones."""
+    masks: tuple[list[Column], ...]
+    """Masks of these tokens; empty if all are trained on."""
     rows_read: int = 0
     rows: list[_Candidate] = field(default_factory=list)
     prompts: list[Column] = field(default_factory=list)
@@ -90,7 +94,12 @@ def build_prompt_table(
     """
     writer = PromptWriter(source, setting, tokenizer.chat_template)
     writer.require_template_for_arguments()
-    collected = _Collected(answers=([],) if preference_fields(source) is None else ([], []))
+    num_responses = 1 if preference_fields(source) is None else 2
+    has_context = trained_answers(source) is TrainOn.ALL_ANSWERS
+    collected = _Collected(
+        answers=tuple(list[Column]() for _ in range(num_responses)),
+        masks=tuple(list[Column]() for _ in range(num_responses if has_context else 0)),
+    )
     for batch in limit(_batches(rows, source, setting)):
         ends = tokenizer.end_texts() if row_limits.max_answer_tokens is not None else []
         candidates = _read_candidates(batch, source, writer, ends, collected)
@@ -104,14 +113,19 @@ def build_prompt_table(
         collected.rows_read, len(collected.rows), collected.invalid, collected.too_long
     )
     raise_row_errors(counts, source, setting, row_limits, names)
-    answers, *others = map(concatenate, collected.answers)
+    # The last ones are missing without pairs.
+    answers, rejected, *_ = [*map(concatenate, collected.answers), None]
+    answers_mask, rejected_mask, *_ = [*map(concatenate, collected.masks), None, None]
+    assert answers is not None
     return PromptTable(
         split=setting.split,
         prompts=concatenate(collected.prompts),
         texts=tuple(row.text for row in collected.rows),
         records=tuple(row.record for row in collected.rows),
         answers=answers,
-        rejected=others[0] if others else None,
+        rejected=rejected,
+        answers_mask=answers_mask,
+        rejected_mask=rejected_mask,
         source_rows=np.asarray([row.source_row for row in collected.rows], dtype=np.int64),
         rows_read=collected.rows_read,
         rows_invalid=len(collected.invalid),
@@ -147,28 +161,22 @@ def _read_candidates(
                 # No verifier reads pretraining rows, so their record stays empty.
                 candidates.append(_Candidate(source_row, text, "{}", ()))
                 continue
-            prompt, answers = _read(row, source)
+            prompt, responses = prompt_and_responses(row, source, is_trained=bool(ends))
             arguments = writer.arguments(row)
             text = writer.write(prompt, arguments)
-            closed: tuple[str, ...] = ()
+            conversations: tuple[Conversation, ...] = ()
             if writer.is_templated and ends:
-                closed = tuple(
-                    writer.write_closed(prompt, answer, ends, arguments) for answer in answers
+                conversations = tuple(
+                    writer.write_conversation(prompt, response, ends, arguments)
+                    for response in responses
                 )
-            candidates.append(_Candidate(source_row, text, record_json(row), answers, closed))
+            answers = tuple(response[-1]["content"] for response in responses)
+            candidates.append(
+                _Candidate(source_row, text, record_json(row), answers, conversations)
+            )
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))
     return candidates
-
-
-def _read(row: Row, source: DataSource) -> tuple[Any, tuple[str, ...]]:
-    """Return a row's prompt and its answers."""
-    preferences = preference_fields(source)
-    if preferences is not None:
-        pair = parse_pair(row, source.prompt_field, preferences)
-        return pair.prompt, (pair.chosen, pair.rejected)
-    prompt, answer = prompt_and_answer(row, source)
-    return prompt, () if answer is None else (answer,)
 
 
 def _tokenize(
@@ -182,27 +190,48 @@ def _tokenize(
     prompts = tokenizer.encode(
         [row.text for row in candidates], add_special_tokens=not writer.is_templated
     )
-    answers = [
-        _answers(candidates, prompts, number, tokenizer) for number in range(len(collected.answers))
+    responses = [
+        _responses(candidates, prompts, number, tokenizer)
+        for number in range(len(collected.answers))
     ]
-    sizes = [_lengths(column) for column in (prompts, *answers)]
     kept = []
-    for index, (row, length, *answer_lengths) in enumerate(zip(candidates, *sizes, strict=True)):
-        longest, limit = max(answer_lengths), row_limits.max_answer_tokens
+    for index, (row, length, *own) in enumerate(
+        zip(candidates, _lengths(prompts), *responses, strict=True)
+    ):
         if length == 0:
             collected.invalid.append((row.source_row, "the tokenizer makes no token of its prompt"))
         elif length > row_limits.max_prompt_tokens:
             collected.too_long.append((row.source_row, length))
-        elif limit is not None and longest > limit:
-            why = f"an answer of {longest} tokens with the end token, over {limit}"
-            collected.invalid.append((row.source_row, why))
+        elif problem := _response_problem(row, own, row_limits.max_answer_tokens):
+            collected.invalid.append((row.source_row, problem))
         else:
             kept.append(index)
-    kept_rows = np.asarray(kept, dtype=np.int64)
     collected.rows.extend(candidates[index] for index in kept)
-    collected.prompts.append(prompts.take(kept_rows))
-    for columns, column in zip(collected.answers, answers, strict=True):
-        columns.append(column.take(kept_rows))
+    collected.prompts.append(prompts.take(np.asarray(kept, dtype=np.int64)))
+    for number, own in enumerate(responses):
+        runs = [own[index] for index in kept]
+        collected.answers[number].append(pack([run.tokens for run in runs], np.int32))
+        if collected.masks:
+            collected.masks[number].append(pack([run.is_trained for run in runs], np.int8))
+
+
+def _response_problem(
+    row: _Candidate, responses: Sequence[ResponseTokens], limit: int | None
+) -> str:
+    """Describe why a row's responses cannot be trained on; empty if they can, or are not."""
+    if limit is None:
+        return ""
+    if problem := next(filter(None, (response.problem for response in responses)), ""):
+        return problem
+    longest = max(len(response.tokens) for response in responses)
+    if longest <= limit:
+        return ""
+    if any(len(conversation.answers) > 1 for conversation in row.conversations):
+        return (
+            f"a response of {longest} tokens from its first answer to the end token of its last "
+            f"one, over {limit}"
+        )
+    return f"an answer of {longest} tokens with the end token, over {limit}"
 
 
 def _tokenize_texts(
@@ -228,39 +257,17 @@ def _tokenize_texts(
     collected.answers[0].append(pack(answers, np.int32))
 
 
-def _answers(
+def _responses(
     rows: list[_Candidate], prompts: Column, number: int, tokenizer: TextTokenizer
-) -> Column:
-    """Tokenize the answers at one position, each with an end token; nothing without an answer."""
-    if any(row.closed for row in rows):
-        return _conversation_answers(rows, prompts, number, tokenizer)
-    texts = [row.answers[number] if number < len(row.answers) else None for row in rows]
-    encoded = tokenizer.encode([text or "" for text in texts], add_special_tokens=False)
-    end = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
-    runs = [
-        np.concatenate([run, end]) if text is not None else run
-        for text, run in zip(texts, encoded.runs(), strict=True)
-    ]
-    return pack(runs, np.int32)
-
-
-def _conversation_answers(
-    rows: list[_Candidate], prompts: Column, number: int, tokenizer: TextTokenizer
-) -> Column:
-    """Return the tokens behind the prompts, of conversations as the chat template renders them."""
-    texts = [row.closed[number] if number < len(row.closed) else row.text for row in rows]
-    conversations = tokenizer.encode(texts, add_special_tokens=False).runs()
-    parts = [text[len(row.text) :] for row, text in zip(rows, texts, strict=True)]
-    alone = tokenizer.encode(parts, add_special_tokens=False).runs()
-    runs = []
-    for prompt, conversation, answer in zip(prompts.runs(), conversations, alone, strict=True):
-        # A token may begin in the prompt and end in the answer. Generation would never make it.
-        continues = np.array_equal(conversation[: len(prompt)], prompt)
-        run = conversation[len(prompt) :] if continues else answer
-        if len(run) and run[-1] not in tokenizer.end_token_ids:
-            run = np.append(run, np.int32(tokenizer.eos_token_id))
-        runs.append(run)
-    return pack(runs, np.int32)
+) -> list[ResponseTokens]:
+    """Tokenize the responses at one position, each with an end token; none: empty."""
+    if any(row.conversations for row in rows):
+        conversations = [
+            row.conversations[number] if number < len(row.conversations) else None for row in rows
+        ]
+        return tokenize_conversations(conversations, prompts, tokenizer)
+    answers = [row.answers[number] if number < len(row.answers) else None for row in rows]
+    return tokenize_answers(answers, tokenizer)
 
 
 def _lengths(column: Column) -> list[int]:

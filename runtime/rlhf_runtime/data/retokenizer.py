@@ -16,7 +16,8 @@ from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.load import evaluation_source, source_names
 from rlhf_runtime.data.row_checks import RowProblem
-from rlhf_runtime.data.row_text import PromptWriter, prompt_and_answer
+from rlhf_runtime.data.row_responses import prompt_and_answer
+from rlhf_runtime.data.row_text import PromptWriter
 from rlhf_runtime.data.rows import single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer

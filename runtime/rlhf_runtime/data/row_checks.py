@@ -9,7 +9,10 @@ from typing import Any
 from rlhf_runtime.data.chat import Message
 
 # Parts of a message that are not trained on.
-_UNTRAINED_PARTS = ("reasoning_content", "reasoning", "thinking", "tool_calls", "function_call")
+_TOOL_CALLS = ("tool_calls", "function_call")
+_UNTRAINED_PARTS = ("reasoning_content", "reasoning", "thinking", *_TOOL_CALLS)
+# Roles of tools in chat templates.
+_TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
 
 class RowProblem(Exception):
@@ -89,6 +92,20 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+def require_no_tools(messages: Sequence[Message], field: str) -> None:
+    """Refuse a conversation with tools, which cannot be trained on.
+
+    Raises:
+        RowProblem: a message is a tool's, or calls one.
+    """
+    allowed = "allowed conversations without tools; remove the row, or its messages of tools"
+    for message in messages:
+        if message["role"] in _TOOL_ROLES:
+            raise RowProblem(f"{field} has a message of role {message['role']}; {allowed}")
+        if calls := [name for name in _TOOL_CALLS if message.get(name)]:
+            raise RowProblem(f"{field} has a message with {calls[0]}; {allowed}")
+
+
 def last_answer(rest: list[Message], field: str) -> str:
     """Return the text of the only message, which the assistant must have written.
 
@@ -99,20 +116,25 @@ def last_answer(rest: list[Message], field: str) -> str:
         roles = ", ".join(message["role"] for message in rest)
         raise RowProblem(
             f"{field} ends with messages of {roles} after the shared ones; allowed one of the "
-            "assistant"
+            "assistant, or several messages that begin and end with one, with trainOn: AllAnswers"
         )
     return answer_of(rest[0], field)
 
 
-def answer_of(message: Message, field: str) -> str:
+def answer_of(message: Message, field: str, title: str = "") -> str:
     """Return the text of an assistant's message that is trained on.
+
+    Args:
+        message: of the assistant.
+        field: column of the conversation.
+        title: of the message, for an error. Default: the last message of the field.
 
     Raises:
         RowProblem: the message has no text, or has other parts that training would leave out.
     """
     if parts := [name for name in _UNTRAINED_PARTS if message.get(name)]:
         raise RowProblem(
-            f"{field} ends with a message that has {parts[0]}, which is not trained on; put it "
-            "into the content, or remove it"
+            f"{field} has a message that has {parts[0]}, which is not trained on; put it into the "
+            "content, or remove it"
         )
-    return checked_text(message["content"], f"the last message of {field}")
+    return checked_text(message["content"], title or f"the last message of {field}")

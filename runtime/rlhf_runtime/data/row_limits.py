@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rlhf_api.error_collector import raise_together
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
-from rlhf_api.spec.row_sources import DataSource
+from rlhf_api.spec.row_sources import DataSource, TrainOn
 from rlhf_runtime.data.errors import DataError, EmptyDataset, InvalidRow, PromptTooLong
 from rlhf_runtime.data.row_names import RowNames
-from rlhf_runtime.data.rows import preference_fields, text_field
+from rlhf_runtime.data.rows import preference_fields, text_field, trained_answers
 from rlhf_runtime.data.source_setting import SourceSetting
 
 # Maximum of rows that a message names; of the others it gives the number.
@@ -121,6 +121,8 @@ def _allowed(source: DataSource, limits: RowLimits) -> str:
     limit = ""
     if max_tokens is not None:
         limit = f" of at most rollout.maxResponseTokens = {max_tokens} tokens"
+        if trained_answers(source) is TrainOn.ALL_ANSWERS:
+            limit += ", together with the messages between them"
     preferences = preference_fields(source)
     if preferences is not None:
         return (

@@ -1,4 +1,4 @@
-"""Parses rows: prompts as text, reference answers, preference pairs, records as JSON."""
+"""Writes rows as text: prompts and conversations by the chat template, records as JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import takewhile
 from os.path import commonprefix
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from rlhf_api.spec.data import PreferenceFields
 from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
 from rlhf_api.spec.row_sources import DataSource, is_template_variable
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
@@ -23,16 +20,13 @@ from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_checks import (
     RowProblem,
-    answer_of,
     checked_text,
     describe,
-    last_answer,
     parse_messages,
 )
+from rlhf_runtime.data.row_responses import ASSISTANT, Response, answer_message
 from rlhf_runtime.data.source_setting import SourceSetting
-from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
-
-DEFAULT_ANSWER_FIELD = "answer"
+from rlhf_runtime.row_values import value_or_none
 
 Arguments = Mapping[str, Any]
 """Arguments of a chat template."""
@@ -40,6 +34,26 @@ NO_ARGUMENTS: Arguments = MappingProxyType({})
 
 # Stands for an answer where only the text behind it matters; of a private use area.
 ANSWER_MARK = "\ue000answer\ue000"
+
+
+class Answer(NamedTuple):
+    """Position of an answer in the text of a conversation."""
+
+    begin: int
+    """End of the text as it is where the model begins to answer."""
+    end_token: int
+    """Begin of the end token."""
+    end: int
+    """End of the end token."""
+
+
+class Conversation(NamedTuple):
+    """A prompt with its response, as the chat template renders them."""
+
+    text: str
+    """Up to the last answer's end token."""
+    answers: tuple[Answer, ...]
+    """The answers that are trained on; what is between them is context."""
 
 
 class PromptWriter:
@@ -137,27 +151,52 @@ class PromptWriter:
         text = checked_text(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], arguments, answer)
 
-    def write_closed(
+    def write_conversation(
         self,
         prompt: Any,
-        answer: str,
+        response: Response,
         ends: Sequence[str],
         arguments: Arguments = NO_ARGUMENTS,
-    ) -> str:
-        """Render a prompt with the assistant's answer by the template, up to the first end token
-        behind the answer; with the first of `ends` if the template writes none.
+    ) -> Conversation:
+        """Render a prompt with the response by the template, up to the first end token behind the
+        last answer; with the first of `ends` if the template writes none.
 
         Args:
             prompt: a text or a list of messages.
-            answer: its answer.
+            response: to the prompt.
             ends: texts of the end tokens.
             arguments: of the template.
 
         Raises:
-            RowProblem: the prompt is unusable, or the template renders it in another way if an
-                answer follows.
+            RowProblem: the prompt is unusable, or the template renders messages in another way if
+                others follow.
             ChatTemplateUnusable: there is no template.
         """
+        text, answers, beginnings = "", list[Answer](), list[str]()
+        for number, message in enumerate(response):
+            if message["role"] != ASSISTANT:
+                continue
+            before = [*prompt, *response[:number]] if number else prompt
+            text, answer = self._write_answer(before, message["content"], ends, arguments)
+            beginnings.append(text)
+            answers.append(answer)
+        # An answer is trained on as if the conversation ended with it, so that all of them are
+        # what the model would have to write there.
+        for number, beginning in enumerate(beginnings[:-1]):
+            if not text.startswith(beginning) or answers[number + 1].begin < len(beginning):
+                same = len(commonprefix([text, beginning]))
+                raise RowProblem(
+                    f"the chat template renders answer {number + 1} of {len(answers)} in another "
+                    f"way if messages follow: got {text[same : same + 40]!r} instead of "
+                    f"{beginning[same : same + 40]!r}; set trainOn: LastAnswer, or give the model "
+                    "another chat_template.jinja"
+                )
+        return Conversation(text, tuple(answers))
+
+    def _write_answer(
+        self, prompt: Any, answer: str, ends: Sequence[str], arguments: Arguments
+    ) -> tuple[str, Answer]:
+        """Render a prompt with one answer; for arguments and errors see `write_conversation`."""
         begin = self.write(prompt, arguments)
         text = self.write_answered(prompt, answer, arguments)
         if not text.startswith(begin):
@@ -179,10 +218,9 @@ class PromptWriter:
                 "the model another chat_template.jinja, or remove that part from the data"
             )
         matches = [(at, end) for end in ends if (at := tail.find(end)) >= 0]
-        if not matches:
-            return content + ends[0]
-        at, end = min(matches)
-        return content + tail[:at] + end
+        at, end = min(matches) if matches else (0, ends[0])
+        closed = content + tail[:at] + end
+        return closed, Answer(len(begin), len(closed) - len(end), len(closed))
 
     def _from_messages(
         self, messages: list[Message], arguments: Arguments, answer: str | None = None
@@ -196,7 +234,7 @@ class PromptWriter:
                 )
             messages = [{"role": "system", "content": self._system}, *messages]
         if answer is not None:
-            messages = [*messages, {"role": "assistant", "content": answer}]
+            messages = [*messages, answer_message(answer)]
         try:
             rendered = self._template.render(messages, answer is not None, arguments)
         except TemplateRefusal as refusal:
@@ -212,71 +250,6 @@ class PromptWriter:
             f"chat_template.jinja into the model's folder, or give {setting} plain text prompts "
             "with chatTemplate: Never, no systemPrompt and no chatTemplateArguments"
         )
-
-
-def prompt_value(row: Row, field: str) -> Any:
-    """Return the value of the prompt's column.
-
-    Raises:
-        RowProblem: the row has no such column.
-    """
-    try:
-        return field_value(row, field)
-    except KeyError:
-        raise RowProblem(f"no field {field}") from None
-
-
-def answer_text(row: Row, field: str | None) -> str | None:
-    """Return the reference answer as text; None if the row has none.
-
-    The answer is a text, a number, the first item of a list of these, or a list with one message of
-    the assistant.
-
-    field: data.*.answerField; every row must then have an answer. None: the field `answer`, if it
-        holds an answer.
-
-    Raises:
-        RowProblem: the named field has no usable answer.
-    """
-    name = DEFAULT_ANSWER_FIELD if field is None else field
-    value = value_or_none(row, name)
-    try:
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            return last_answer(parse_messages(value, name), name)
-        return checked_text(answer_texts(value)[0], name)
-    except (RowProblem, ValueError) as problem:
-        if field is None:
-            return None
-        if isinstance(problem, RowProblem):
-            raise
-        raise RowProblem(
-            f"{field} is {describe(value)}; allowed an answer as text, number, a list of these, "
-            "or a list with one message of the assistant"
-        ) from problem
-
-
-def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
-    """Return a row's prompt, and its reference answer as text or None.
-
-    A conversation that ends with a message of the assistant is a prompt with its answer, unless the
-    row has another answer. It must be one if answerField and promptField are the same.
-
-    Raises:
-        RowProblem: the row has no prompt, or no usable answer in the field that the source names.
-    """
-    field = source.prompt_field
-    prompt, is_conversation = prompt_value(row, field), source.answer_field == field
-    answer = None if is_conversation else answer_text(row, source.answer_field)
-    if isinstance(prompt, list) and len(prompt) > 1:
-        *before, last = parse_messages(prompt, field)
-        if last["role"] == "assistant":
-            return before, answer_of(last, field) if answer is None else answer
-    if is_conversation:
-        raise RowProblem(
-            f"{field} is no conversation that ends with the assistant; allowed a list of messages "
-            "whose last one is the answer"
-        )
-    return prompt, answer
 
 
 def record_json(row: Row) -> str:
@@ -328,59 +301,3 @@ def _json_value(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A prompt with two different responses."""
-
-    prompt: Any
-    """A text or a list of messages, unchanged."""
-    chosen: str
-    rejected: str
-
-
-def parse_pair(row: Row, prompt_field: str, fields: PreferenceFields) -> Pair:
-    """Parse the pair of a row.
-
-    Texts answer the prompt of `prompt_field`. Two lists of messages share the prompt and each end
-    with one more message of the assistant. If the shared messages have none of the user, the prompt
-    of `prompt_field` is inserted after their system messages.
-
-    Raises:
-        RowProblem: a response is missing, empty or of another form, or both are equal.
-    """
-    names = (fields.chosen_field, fields.rejected_field)
-    chosen, rejected = (value_or_none(row, name) for name in names)
-    if isinstance(chosen, list) and isinstance(rejected, list):
-        pair = _from_messages(row, prompt_field, names, (chosen, rejected))
-    else:
-        texts = [
-            checked_text(value, name) for value, name in zip((chosen, rejected), names, strict=True)
-        ]
-        pair = Pair(prompt_value(row, prompt_field), *texts)
-    if pair.chosen == pair.rejected:
-        raise RowProblem(f"{names[0]} and {names[1]} are equal")
-    return pair
-
-
-def _from_messages(
-    row: Row, prompt_field: str, names: tuple[str, str], lists: tuple[list[Any], list[Any]]
-) -> Pair:
-    chosen, rejected = (
-        parse_messages(messages, name) for messages, name in zip(lists, names, strict=True)
-    )
-    pairs = zip(chosen[:-1], rejected[:-1], strict=False)
-    shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    answers = [
-        last_answer(messages[len(shared) :], name)
-        for messages, name in zip((chosen, rejected), names, strict=True)
-    ]
-    if any(message["role"] == "user" for message in shared):
-        return Pair(shared, *answers)
-    prompt = prompt_value(row, prompt_field)
-    if not isinstance(prompt, list):
-        prompt = [{"role": "user", "content": checked_text(prompt, prompt_field)}]
-    # System messages stay first: templates refuse them elsewhere.
-    systems = list(takewhile(lambda message: message["role"] == "system", shared))
-    return Pair([*systems, *prompt, *shared[len(systems) :]], *answers)

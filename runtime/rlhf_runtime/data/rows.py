@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.spec.data import DataSpec, PreferenceFields, PretrainingData, TrainingData
-from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData
+from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData, TrainOn
 from rlhf_runtime.data import files, reasoning_gym_rows, saved_dataset, sort_digits
 from rlhf_runtime.data.errors import DataNotFound
 from rlhf_runtime.data.file_paths import find_files
@@ -53,6 +53,11 @@ def read_rows(
 def preference_fields(source: DataSource) -> PreferenceFields | None:
     """Return the columns of a source's pairs; None if it has no pairs."""
     return source.preferences if isinstance(source, TrainingData) else None
+
+
+def trained_answers(source: DataSource) -> TrainOn:
+    """Return the answers of a source's conversations that are trained on."""
+    return source.train_on if isinstance(source, TrainingData) else TrainOn.LAST_ANSWER
 
 
 def text_field(source: DataSource) -> str | None:

@@ -82,7 +82,7 @@ def _uses(spec: RLHFJobSpec, graphs: Graphs | None) -> tuple[str, ModelUse, Data
     return (
         policy_role(graphs[GraphName.STEP]),
         ModelUse(roles, generating, heads),
-        DataUse.from_graphs(inputs),
+        DataUse.from_graphs(inputs, any(role.is_trained for role in roles.values())),
     )
 
 

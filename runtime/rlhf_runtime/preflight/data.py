@@ -28,6 +28,7 @@ from rlhf_runtime.data.retokenizer import retokenizers
 from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, find_sources, single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.dataplane.columns import Array, Column
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
@@ -220,20 +221,44 @@ def _first_row(
     table: PromptTable, setting: SourceSetting, tokenizer: TextTokenizer, use: DataUse
 ) -> Iterator[str]:
     """Describe the first row as the model reads it: chat templates and end tokens are visible."""
-    first = np.arange(1)
-    columns = {"prompt": table.prompts.take(first)} if any(table.texts[:1]) else {}
+    row = f"{setting}: {table.row_name(0)}"
+    if any(table.texts[:1]):
+        tokens = _first(table.prompts)
+        yield f"{row}, prompt, {len(tokens):,} tokens: {_shown(tokens, tokenizer)}"
     is_trained = use.trains_on_answers and table.split is not Split.EVALUATION
     if is_trained or table.rejected is not None:
-        columns["trained answer"] = table.answers.take(first)
+        yield f"{row}, trained {_response(table.answers, table.answers_mask, tokenizer)}"
     if table.rejected is not None:
-        columns["rejected answer"] = table.rejected.take(first)
-    for name, column in columns.items():
-        (tokens,) = column.runs()
-        text = tokenizer.text_of(tokens.tolist())
-        if len(text) > 2 * SHOWN_CHARACTERS:
-            text = f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
-        row = table.row_name(0)
-        yield f"{setting}: {row}, {name}, {len(tokens):,} tokens: {text!r}"
+        yield f"{row}, rejected {_response(table.rejected, table.rejected_mask, tokenizer)}"
+
+
+def _response(column: Column, masks: Column | None, tokenizer: TextTokenizer) -> str:
+    """Describe a column's first response: its trained tokens, and those between answers."""
+    tokens = _first(column)
+    if masks is None:
+        return f"answer, {len(tokens):,} tokens: {_shown(tokens, tokenizer)}"
+    mask = _first(masks)
+    cuts = np.flatnonzero(np.diff(mask)) + 1
+    parts = [
+        _shown(part, tokenizer) if is_answer[0] else f"[context: {_shown(part, tokenizer)}]"
+        for part, is_answer in zip(np.split(tokens, cuts), np.split(mask, cuts), strict=True)
+    ]
+    return f"answers, {int(mask.sum()):,} of {len(tokens):,} tokens: {_shortened(' '.join(parts))}"
+
+
+def _first(column: Column) -> Array:
+    (run,) = column.take(np.arange(1)).runs()
+    return run
+
+
+def _shown(tokens: Array, tokenizer: TextTokenizer) -> str:
+    return repr(_shortened(tokenizer.text_of(tokens.tolist())))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= 2 * SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]} ... {text[-SHOWN_CHARACTERS:]}"
 
 
 # Built-in verifiers that read a field of the row, with its default name. The fields that a user's

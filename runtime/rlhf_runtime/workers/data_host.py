@@ -17,6 +17,7 @@ from rlhf_flow.step.columns import (
     PROMPT_ID,
     PROMPT_TOKENS,
     RECORD,
+    RESPONSE_MASK,
     RESPONSE_TOKENS,
 )
 from rlhf_runtime.calls.reports import CallReport, Statistics
@@ -61,17 +62,15 @@ class DataHost(ActivityServer):
                 `train_too_long`).
         """
         tokenizer = TextTokenizer(folders[self._plan.policy])
-        self._prompts: JobPrompts = load_prompts(
-            self._job.spec, tokenizer, DataUse.from_graphs(self._plan.inputs)
-        )
+        trains = any(role.is_trained for role in self._plan.roles)
+        use = DataUse.from_graphs(self._plan.inputs, trains)
+        self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer, use)
         counts = {}
-        for table in (self._prompts.train, self._prompts.pretraining, self._prompts.evaluation):
-            if table is not None:
-                split = table.split.value
-                counts[split] = len(table)
-                counts[f"{split}_invalid"] = table.rows_invalid
-                counts[f"{split}_too_long"] = table.rows_too_long
-                counts[f"{split}_cut"] = table.rows_cut
+        for split, table in self._prompts.tables.items():
+            counts[split.value] = len(table)
+            counts[f"{split.value}_invalid"] = table.rows_invalid
+            counts[f"{split.value}_too_long"] = table.rows_too_long
+            counts[f"{split.value}_cut"] = table.rows_cut
         return counts
 
     def batch(self, graph: GraphName, step: int, number: int = 0) -> tuple[bytes, Shard]:
@@ -163,10 +162,11 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
         fields: the columns to build.
     """
     groups = np.arange(len(rows), dtype=np.int64)
-    answers = table.answers.take(rows)
+    answers = _responses(table.answers, table.rejected, rows)
+    mask = table.answers_mask
+    if mask is not None:
+        mask = _responses(mask, table.rejected_mask, rows)
     if table.rejected is not None:
-        both = concatenate([answers, table.rejected.take(rows)])
-        answers = both.take(np.stack([groups, groups + len(rows)], axis=1).reshape(-1))
         rows, groups = np.repeat(rows, 2), np.repeat(groups, 2)
     prompts = table.prompts.take(rows)
     # Built lazily: a job reads few of these columns.
@@ -177,10 +177,21 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
         RESPONSE_TOKENS: lambda: answers,
         PREFERENCE: lambda: Column(np.tile(np.array([1, -1], dtype=np.int8), len(rows) // 2)),
     }
+    if mask is not None:
+        make[RESPONSE_MASK] = lambda: mask
     assert prompts.lengths is not None and answers.lengths is not None
     lengths = prompts.lengths + (answers.lengths if RESPONSE_TOKENS in fields else 0)
     index = ShardIndex(np.arange(len(rows)), groups, lengths.astype(np.int32))
     return Shard(index, {field: make[field]() for field in fields})
+
+
+def _responses(answers: Column, rejected: Column | None, rows: NDArray[np.int64]) -> Column:
+    """Return a column of the responses to some prompts, those of a pair one after the other."""
+    chosen = answers.take(rows)
+    if rejected is None:
+        return chosen
+    both = concatenate([chosen, rejected.take(rows)])
+    return both.take(np.arange(2 * len(rows)).reshape(2, -1).T.reshape(-1))
 
 
 def _record(table: PromptTable, row: int) -> str:

@@ -168,6 +168,15 @@ def test_rounds_need_as_many_prompts_as_they_may_take(
         load_prompts(job(train), tokenizer, DataUse(batches_per_step=3))
 
 
+def test_an_evaluation_alone_reads_no_other_rows(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1"}] * 2)
+    data = {"evaluation": {"path": rows}, "pretraining": {"path": "none.jsonl"}}
+    spec = job({"path": "none.jsonl"}, data=data)
+    prompts = load_prompts(spec, tokenizer, DataUse(trains=False))
+    assert prompts.evaluation is not None and len(prompts.evaluation) == 2
+    assert [*prompts.tables] == [Split.EVALUATION] and prompts.pretraining is None
+
+
 def test_a_source_needs_the_rows_of_its_largest_batch() -> None:
     spec = job({"path": "rows.jsonl"}, schedule={"warmStart": {"promptsPerStep": 7}})
     assert rows_needed(spec, Split.TRAIN, DataUse()) == 7

@@ -13,6 +13,7 @@ from pathlib import Path
 from ...depth import sample
 from ..world_of_processes import Scenario, run_scenarios
 from . import (
+    conversation_scenarios,
     critic_scenarios,
     few_rows_scenarios,
     inference_scenarios,
@@ -35,6 +36,7 @@ TABLES = (
     mask_scenarios.SCENARIOS,
     invariance_scenarios.SCENARIOS,
     starting_scenarios.SCENARIOS,
+    conversation_scenarios.SCENARIOS,
     few_rows_scenarios.SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {

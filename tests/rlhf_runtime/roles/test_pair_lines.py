@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_api.spec.data import PreferenceFields
 from rlhf_runtime.data.row_checks import RowProblem
-from rlhf_runtime.data.row_text import Pair, parse_pair
+from rlhf_runtime.data.row_responses import Pair, answer_message, parse_pair
 from rlhf_runtime.errors import UserCodeFailed
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
 
@@ -62,7 +62,9 @@ def test_a_line_is_a_row_of_preferences_whatever_the_data_called_its_fields(prom
         [response(0, "yes", 1, 1.0, **row), response(0, "no", -1, 0.0, **row)], "question", 3
     )
     (line,) = parsed(lines[0])
-    assert parse_pair(line, "prompt", PreferenceFields()) == Pair(prompt, "yes", "no")
+    assert parse_pair(line, "prompt", PreferenceFields()) == Pair(
+        prompt, (answer_message("yes"),), (answer_message("no"),)
+    )
     assert (line["question"], line["level"], line["step"]) == (prompt, 9, 3)
 
 

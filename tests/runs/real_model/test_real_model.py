@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from ...benchmarks.programs import run_smallest
+from ...heavy_starts import Heavy
 from ..cli import EXAMPLES, ROOT, USER_CODE, run
 from ..manifests import write_rows
 from ..records import records, reproducible, step_metrics
@@ -135,3 +138,25 @@ def test_pairs_of_conversations(algorithm: str, cut_model: Path, scratch: Path) 
         assert first["actor/chosen_reward"] == pytest.approx(0, abs=1e-4)
     else:
         AutoModelForSequenceClassification.from_pretrained(finished.folder / "model")
+
+
+def test_bench_real_measures_every_part_that_is_ours(
+    demo: Path, cut_model: Path, scratch: Path
+) -> None:
+    folder = scratch / "bench-real"
+    folder.mkdir()
+    for rows in demo.glob("*.jsonl"):
+        shutil.copy(rows, folder)
+    (folder / "model").symlink_to(cut_model)
+    printed = run_smallest(
+        "real",
+        "--without-trl",
+        "--without-bare",
+        f"--model={folder / 'model'}",
+        starts={Heavy.RUN: 1, Heavy.ENGINE: 1},
+    )
+    answer = printed.json("real")
+    (ours,) = answer["step"]["systems"].values()
+    assert ours["step_seconds"] > 0 and 0 <= ours["scores"][0] <= 1
+    assert answer["memory"]["planned_mebibytes"] > answer["memory"]["measured_mebibytes"] > 0
+    assert set(answer["rank"]) >= {"transfer", "update"} and not answer["rank"]["failed"]

@@ -1,0 +1,84 @@
+"""The model that `rlhf evaluate` is asked for: a folder, a run's, or an id on the hub."""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_api.spec.models import BuiltinModel, ModelSource
+from rlhf_runtime.checkpoint.store import is_checkpoint_name
+from rlhf_runtime.models.errors import ModelNotFound
+from rlhf_runtime.models.folder import CONFIG_FILE, require_complete
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model, and the training behind it."""
+
+    source: ModelSource
+    step: int = 0
+    """Last step of the run that wrote it; 0: no run did."""
+
+
+def find_model(text: str) -> EvaluatedModel:
+    """Find the model of a command's argument.
+
+    Args:
+        text: a folder in Hugging Face format, the folder of a run, a builtin model, or an id on the
+            Hugging Face hub, also as ID@REVISION.
+
+    Raises:
+        ModelNotFound: nothing there, or a run or checkpoint that holds no such folder.
+        ModelIncomplete: the folder lacks a part of a model.
+    """
+    # Not Path.expanduser, which raises for an unknown user.
+    path = Path(os.path.expanduser(text))
+    if path.is_dir():
+        folder = _model_folder(path, text)
+        require_complete(folder, f"the model at {text}")
+        return EvaluatedModel(ModelSource(path=str(folder.resolve())), _last_step(folder.resolve()))
+    if text in set(BuiltinModel):
+        return EvaluatedModel(ModelSource(builtin=BuiltinModel(text)))
+    if _is_path(path, text):
+        kind = "a file" if path.exists() else "nothing there"
+        raise ModelNotFound(
+            f"no such model: got {text} ({kind}), allowed a folder in Hugging Face format, the "
+            "folder of a finished run, or an id on the Hugging Face hub; correct it"
+        )
+    name, _, revision = text.partition("@")
+    return EvaluatedModel(ModelSource(hugging_face=name, revision=revision or None))
+
+
+def _model_folder(path: Path, text: str) -> Path:
+    """The folder of a model: the given one, or that of a run's final model."""
+    if (path / CONFIG_FILE).exists():
+        return path
+    run = RunFolder(path)
+    is_run = run.metrics.exists() or run.manifest.exists()
+    if is_run and run.model.is_dir():
+        return run.model
+    if is_run or is_checkpoint_name(path.name):
+        kind = "a run without a final model" if is_run else "a checkpoint"
+        raise ModelNotFound(
+            f"no model in Hugging Face format: got {text}, {kind}, allowed a model's folder or a "
+            f"finished run's; write one by `rlhf export {text} FOLDER`, and evaluate that folder"
+        )
+    return path
+
+
+def _is_path(path: Path, text: str) -> bool:
+    """True if a text cannot be, or is not meant as, an id on the hub."""
+    first = path.parts[0] if len(path.parts) > 1 else ""
+    is_near = path.exists() or bool(first) and Path(first).is_dir()
+    return is_near or text.startswith((".", "/", "~")) or text.count("/") > 1
+
+
+def _last_step(folder: Path) -> int:
+    """The last step of the run that wrote a model; 0 if no run did."""
+    run = RunFolder(folder.parent)
+    if folder != run.model or not run.metrics.exists():
+        return 0
+    records = run.read()
+    return max(records.steps[-1].step if records.steps else 0, records.resumed_from)

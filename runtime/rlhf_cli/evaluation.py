@@ -1,0 +1,207 @@
+"""An evaluation of a model on this machine: check, plan, evaluate, print the metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import Device
+from rlhf_cli.command_errors import print_error
+from rlhf_cli.console import page_console
+from rlhf_cli.evaluated_model import find_model
+from rlhf_cli.evaluation_job import evaluation_job
+from rlhf_cli.local_jobs import local_jobs
+from rlhf_cli.manifests import annotate_lines, require_one_job
+from rlhf_cli.planning import devices_text
+from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
+from rlhf_cli.stopping import install_signal_handlers
+from rlhf_cli.user_code import user_code
+from rlhf_flow.jobs.evaluation_graphs import trace_evaluation
+from rlhf_flow.jobs.job_graphs import policy_role
+from rlhf_flow.trace.graph import Graph
+from rlhf_planner.plan import local_pools
+from rlhf_runtime.controller.run_lock import lock_folder
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.errors import FolderUnusable, RayFailed
+from rlhf_runtime.forkserver.standby import choose_fork_server
+from rlhf_runtime.preflight.findings import QUICK
+from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.telemetry.progress import make_progress
+from rlhf_runtime.telemetry.record_lines import plain_values
+from rlhf_runtime.telemetry.records import EndRecord, EvaluationRecord, Outcome, RunRecord
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.trackers import TrackerGroup
+
+PREFIX = "evaluation/"
+"""Of the metrics of evaluations."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """Arguments of `rlhf evaluate`."""
+
+    model: str
+    file: Path
+    """The manifest."""
+    output: Path | None
+    devices: int | None
+    step: int | None
+    overrides: tuple[str, ...] = ()
+    as_json: bool = False
+
+
+def evaluate_model(request: EvaluationRequest) -> None:
+    """Evaluate a model on the evaluation data of a manifest, and print the metrics."""
+    manifest = require_one_job(local_jobs(request.file, request.overrides), request.file)
+    model = find_model(request.model)
+    lines = partial(annotate_lines, request.file, manifest, request.overrides)
+    with user_code(manifest), lines():
+        policy = policy_role(trace_evaluation(manifest)[GraphName.EVALUATION].graph)
+        job = evaluation_job(manifest, policy, model.source)
+    here = RunTarget(
+        pools=partial(local_pools, job, request.devices),
+        code=user_code(job),
+        lines=lines,
+        one_machine=True,
+    )
+    stop = StopRequest()
+    install_signal_handlers(stop)
+    folder = RunFolder(request.output or Path("rlhf-runs") / f"{job.name}-evaluation")
+    step = model.step if request.step is None else request.step
+    with preflight(job, here, QUICK, _evaluation_graphs) as checked, lock_folder(folder.path):
+        _empty(folder)
+        record, num_prompts = _evaluate(job, checked, folder, stop, step)
+    names = () if job.spec.data.evaluation is None else job.spec.data.evaluation.source_names
+    if request.as_json:
+        shown = {"model": request.model, "step": step, "prompts": num_prompts}
+        typer.echo(json.dumps({**shown, "metrics": plain_values(record.metrics)}, indent=2))
+    else:
+        _print_table(record.metrics, names, f"{request.model}: {num_prompts} prompts")
+
+
+def _evaluation_graphs(job: RLHFJob, device: Device) -> Mapping[GraphName, Graph]:
+    return {name: traced.graph for name, traced in trace_evaluation(job, device).items()}
+
+
+def _empty(folder: RunFolder) -> None:
+    """Remove the records of an earlier evaluation.
+
+    Raises:
+        FolderUnusable: the folder holds a run.
+    """
+    if not folder.metrics.exists():
+        return
+    runs = folder.read().runs
+    if not runs or runs[-1].total_steps:
+        raise FolderUnusable(
+            f"the folder holds a run: got {folder.path}, allowed a new folder or that of an "
+            "earlier evaluation; choose another with --output"
+        )
+    for file in (folder.metrics, folder.timeline):
+        file.unlink(missing_ok=True)
+
+
+def _evaluate(
+    job: RLHFJob, checked: CheckedJob, folder: RunFolder, stop: StopRequest, step: int
+) -> tuple[EvaluationRecord, int]:
+    """Start workers, evaluate, and end them."""
+    _, plan = checked.planned
+    fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
+    with closing(fork_server):
+        # Imported here, so that Ray and the libraries of workers are imported at the same time.
+        from rlhf_cli.train import manifest_text, worker_settings
+        from rlhf_runtime.controller.evaluation_run import run_evaluation
+        from rlhf_runtime.controller.ray_watch import RayWatch
+        from rlhf_runtime.controller.worker_sites import OneMachine
+
+        site = OneMachine(fork_server)
+        journal = Journal(folder, make_progress(sys.stderr), TrackerGroup({}))
+        # The main thread may wait for Ray for ever, so another thread notices that Ray has died.
+        watch = RayWatch(site.require_ray, _exit_now)
+        try:
+            folder.write_manifest(manifest_text(job))
+            folder.write_plan(plan)
+            journal.begin(_run_record(job, plan, folder))
+            for notice in (*checked.warnings, *unchecked_notices(checked), standby_notice):
+                if notice:
+                    journal.notice(notice)
+            begin = time.monotonic()
+            site.open(plan.pools)
+            install_signal_handlers(stop)  # Ray has replaced them by its own
+            stop.raise_if_requested()
+            journal.started("ray", time.monotonic() - begin)
+            watch.start()
+            settings = worker_settings(folder, checked.python_path)
+            result = run_evaluation(job, plan, settings, journal, site, step)
+            folder.append(EndRecord(Outcome.SUCCEEDED, time.time()))
+            return result
+        finally:
+            journal.close()
+            # Polling stops before Ray does; else Ray's end would count as a failure.
+            watch.stop_polling()
+            site.close()
+            watch.close()
+
+
+def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
+    return RunRecord(
+        job=job.name,
+        algorithm="Evaluation",
+        devices=devices_text(plan),
+        output=str(folder.path),
+        total_steps=0,
+        started=time.time(),
+        workers_started=time.time(),
+        command=shlex.join(["rlhf", *sys.argv[1:]]),
+    )
+
+
+def _exit_now(error: RayFailed) -> NoReturn:
+    """End the process at once, from the thread that watches Ray."""
+    code = print_error(error)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # sys.exit would end this thread only.
+    os._exit(code)
+
+
+def _print_table(metrics: Mapping[str, float], sources: Sequence[str], title: str) -> None:
+    """Print metrics as rows, with a column for all prompts and one for each source."""
+    from rich.table import Table
+
+    typer.echo(title)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("metric")
+    for name in ("all", *sources):
+        table.add_column(name, justify="right")
+    for row in metric_rows(metrics, sources):
+        table.add_row(*row)
+    page_console().print(table)
+
+
+def metric_rows(metrics: Mapping[str, float], sources: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the rows of the table: a metric's name, its value over all prompts, and over each
+    source's; empty where there is none."""
+    by_name: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        source, slash, rest = name.removeprefix(PREFIX).partition("/")
+        is_of_source = bool(slash) and source in sources
+        metric = rest if is_of_source else name.removeprefix(PREFIX)
+        by_name.setdefault(metric, {})[source if is_of_source else ""] = value
+    return [
+        (metric, *(f"{cells[name]:.5g}" if name in cells else "" for name in ("", *sources)))
+        for metric, cells in by_name.items()
+    ]

@@ -1,0 +1,63 @@
+"""An evaluation without training, on one incarnation of workers."""
+
+from __future__ import annotations
+
+from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.job import RLHFJob
+from rlhf_flow.jobs.evaluation_graphs import trace_evaluation
+from rlhf_flow.jobs.job_graphs import reward_roles
+from rlhf_runtime.controller.job_run import evaluation_metrics
+from rlhf_runtime.controller.steps import PassRunner
+from rlhf_runtime.controller.worker_sites import Site
+from rlhf_runtime.controller.workers import Workers, WorkerSettings
+from rlhf_runtime.telemetry.journal import Journal
+from rlhf_runtime.telemetry.records import EvaluationRecord
+
+
+def run_evaluation(
+    job: RLHFJob,
+    plan: Plan,
+    settings: WorkerSettings,
+    journal: Journal,
+    site: Site,
+    step: int,
+) -> tuple[EvaluationRecord, int]:
+    """Evaluate the policy's source on the evaluation prompts.
+
+    Args:
+        job: the manifest.
+        plan: of the graphs of `trace_evaluation`.
+        settings: of workers.
+        journal: receives the record.
+        site: of workers.
+        step: sampled responses have the random numbers of the evaluation after this step.
+
+    Returns:
+        The record, and the number of prompts.
+    """
+    traced = trace_evaluation(job, plan.device)
+    workers = Workers(job, plan, settings, site)
+    try:
+        workers.build(journal.started)
+        journal.notice_data(workers.counts)
+        graphs = {name: one.graph for name, one in traced.items()}
+        runner = PassRunner(workers, graphs)
+        done = runner.wait(runner.evaluate(traced[GraphName.EVALUATION].algorithm, step))
+        for reward, failure in done.unscored:
+            journal.unscored(step, reward, failure)
+        data = job.spec.data.evaluation
+        metrics = evaluation_metrics(
+            done,
+            reward_roles(graphs[GraphName.EVALUATION]),
+            job.spec.rewards,
+            workers.measured,
+            () if data is None else data.source_names,
+        )
+        record = EvaluationRecord(step, metrics)
+        journal.evaluation(record)
+    except BaseException:
+        # An orderly close would wait for calls that may never return.
+        workers.kill()
+        raise
+    workers.close()
+    return record, workers.counts["evaluation"]
