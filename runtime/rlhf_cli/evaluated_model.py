@@ -41,13 +41,17 @@ def find_model(text: str) -> EvaluatedModel:
         return EvaluatedModel(ModelSource(path=str(folder.resolve())), _last_step(folder.resolve()))
     if text in set(BuiltinModel):
         return EvaluatedModel(ModelSource(builtin=BuiltinModel(text)))
-    if _is_path(path, text):
+    name, _, revision = text.partition("@")
+    could_be_id = not name.startswith((".", "/", "~")) and name.count("/") < 2
+    # A run's folder that is misspelled looks like an id; only a revision tells an id from it.
+    is_in_folder = len(path.parts) > 1 and Path(path.parts[0]).is_dir() and not revision
+    if path.exists() or is_in_folder or not could_be_id:
         kind = "a file" if path.exists() else "nothing there"
+        as_id = f", or write {name}@main for the id" if could_be_id else ""
         raise ModelNotFound(
             f"no such model: got {text} ({kind}), allowed a folder in Hugging Face format, the "
-            "folder of a finished run, or an id on the Hugging Face hub; correct it"
+            f"folder of a finished run, or an id on the Hugging Face hub; correct it{as_id}"
         )
-    name, _, revision = text.partition("@")
     return EvaluatedModel(ModelSource(hugging_face=name, revision=revision or None))
 
 
@@ -66,13 +70,6 @@ def _model_folder(path: Path, text: str) -> Path:
             f"finished run's; write one by `rlhf export {text} FOLDER`, and evaluate that folder"
         )
     return path
-
-
-def _is_path(path: Path, text: str) -> bool:
-    """True if a text cannot be, or is not meant as, an id on the hub."""
-    first = path.parts[0] if len(path.parts) > 1 else ""
-    is_near = path.exists() or bool(first) and Path(first).is_dir()
-    return is_near or text.startswith((".", "/", "~")) or text.count("/") > 1
 
 
 def _last_step(folder: Path) -> int:

@@ -35,8 +35,8 @@ def evaluation_job(job: RLHFJob, policy: str, source: ModelSource) -> RLHFJob:
         model |= {"training": {"precision": precision}} if precision else {}
     for field in ("warmStart", "earlyStop"):
         spec["schedule"].pop(field, None)
-    for field in ("stageFusion", "stageFusionThreshold"):
-        spec.get("rollout", {}).pop(field, None)
-    spec.setdefault("rollout", {})["stageFusion"] = "Never"
+    rollout = spec.setdefault("rollout", {})
+    rollout.pop("stageFusionThreshold", None)
+    rollout["stageFusion"] = "Never"
     spec["telemetry"] = {"tensorboard": False}
     return RLHFJob.model_validate(document)

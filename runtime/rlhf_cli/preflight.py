@@ -88,8 +88,6 @@ def preflight(
     """
     findings = Findings()
     gathered = findings.gathered
-    graphs: Mapping[GraphName, Graph] | None = None
-    plan: Plan | None = None
     with ExitStack() as stack:
         path: tuple[str, ...] | None = None
         # Each `gathered.check()` collects the errors of its block, and the next checks still run: a
@@ -99,18 +97,7 @@ def preflight(
                 path = stack.enter_context(target.code)
         else:
             findings.unchecked.append("verifiers and algorithms: their code is not on this machine")
-        pools: Sequence[Pool] = ()
-        traceable = path is not None or job.spec.algorithm.type is not AlgorithmType.CUSTOM
-        # Without the code, a graph in the manifest will do, unless it is of other settings.
-        if traceable or matches_settings(job):
-            with gathered.check(), target.lines():
-                pools = target.pools()
-                graphs_of = trace if traceable else graphs_without_code
-                graphs = graphs_of(job, device_of(pools))
-        if graphs is not None:
-            findings.unchecked += [] if traceable else [PLANNED_FROM_MANIFEST]
-            with gathered.check(), target.lines():
-                plan = plan_graphs(job, graphs, pools, has_code=path is not None)
+        graphs, plan = _planned(job, target, findings, trace, has_code=path is not None)
         check_job(
             job,
             graphs,
@@ -129,6 +116,32 @@ def preflight(
             findings.unchecked,
             target.lines,
         )
+
+
+def _planned(
+    job: RLHFJob,
+    target: RunTarget,
+    findings: Findings,
+    trace: Callable[[RLHFJob, Device], Mapping[GraphName, Graph]],
+    *,
+    has_code: bool,
+) -> tuple[Mapping[GraphName, Graph] | None, Plan | None]:
+    """Trace and plan a job; None for what fails, or needs code that is not here."""
+    graphs: Mapping[GraphName, Graph] | None = None
+    plan: Plan | None = None
+    pools: Sequence[Pool] = ()
+    traceable = has_code or job.spec.algorithm.type is not AlgorithmType.CUSTOM
+    # Without the code, a graph in the manifest will do, unless it is of other settings.
+    if traceable or matches_settings(job):
+        with findings.gathered.check(), target.lines():
+            pools = target.pools()
+            graphs_of = trace if traceable else graphs_without_code
+            graphs = graphs_of(job, device_of(pools))
+    if graphs is not None:
+        findings.unchecked += [] if traceable else [PLANNED_FROM_MANIFEST]
+        with findings.gathered.check(), target.lines():
+            plan = plan_graphs(job, graphs, pools, has_code=has_code)
+    return graphs, plan
 
 
 def unchecked_notices(start: CheckedJob) -> list[str]:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 PACKAGE = "reasoning-gym"
@@ -20,15 +21,16 @@ class GeneratorUnusable(Exception):
     """The package or a generator of it cannot be used; the text says what, got, allowed, do."""
 
 
-class PackageMissing(GeneratorUnusable):
-    """The package is not installed."""
+def is_installed() -> bool:
+    """True if this environment has the package; importing it would take seconds."""
+    return find_spec("reasoning_gym") is not None
 
 
 def import_package() -> Any:
     """Import the package, which takes some seconds.
 
     Raises:
-        PackageMissing: it is not installed.
+        GeneratorUnusable: it is not installed.
     """
     try:
         with warnings.catch_warnings():
@@ -36,7 +38,7 @@ def import_package() -> Any:
             warnings.simplefilter("ignore")
             import reasoning_gym
     except ModuleNotFoundError as error:
-        raise PackageMissing(
+        raise GeneratorUnusable(
             f"the package {PACKAGE} cannot be imported: got {error}, allowed an environment with "
             f"it; install it, such as by pip install rlhf-operator[{PACKAGE}], or on a cluster use "
             "an image with it"
@@ -53,8 +55,8 @@ def make_dataset(name: str, parameters: Mapping[str, Any], **rows: int) -> Any:
         rows: its seed and size. Default: the package's; an answer's score does not depend on them.
 
     Raises:
-        PackageMissing: the package is not installed.
-        GeneratorUnusable: no such generator, or it refuses its parameters.
+        GeneratorUnusable: no such generator, it refuses its parameters, or the package is not
+            installed.
     """
     package = import_package()
     generators = package.factory.DATASETS

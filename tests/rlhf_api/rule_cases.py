@@ -281,6 +281,10 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.algorithm.grpo.adaptiveKl", "allowed klCoefficient above 0"),
     ),
+    "generated tasks that fill no step": Case(
+        ("spec.data.train={reasoningGym: {dataset: chain_sum, size: 3}}",),
+        *("spec.data.train.reasoningGym.size", "at least schedule.promptsPerStep"),
+    ),
     "generated tasks beside a path": Case(
         ("spec.data.train={path: /a.jsonl, reasoningGym: {dataset: chain_sum}}",),
         *("spec.data.train", "got path and reasoningGym"),

@@ -56,6 +56,14 @@ def test_seed_and_size_are_no_parameters_of_a_generator(name: str) -> None:
         TrainingData.model_validate(source)
 
 
+def test_repeated_fields_of_a_generator_are_named_in_their_order() -> None:
+    source = {"dataset": "chain_sum", "parameters": {"size": 3, "seed": 3}}
+    with pytest.raises(ValidationError) as caught:
+        TrainingData.model_validate({"reasoningGym": source})
+    text = str(caught.value)
+    assert text.index("parameters.seed") < text.index("parameters.size")
+
+
 def test_generated_tasks_have_answers_and_a_known_number_of_rows() -> None:
     part = {"reasoningGym": {"dataset": "chain_sum", "size": 30}}
     data = TrainingData.model_validate({"sources": [part, {**part, "maxRows": 4}]})

@@ -151,9 +151,20 @@ def test_a_model_is_a_folder_or_that_of_a_run_with_its_last_step(
 def test_other_models_are_those_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_model("TinyLlama").source == MODEL
     assert find_model("gpt2").source == ModelSource(hugging_face="gpt2")
-    assert find_model("Qwen/Qwen2.5-0.5B@main").source == ModelSource(
-        hugging_face="Qwen/Qwen2.5-0.5B", revision="main"
-    )
+    for revision in ("main", "refs/pr/1"):
+        assert find_model(f"Qwen/Qwen2.5-0.5B@{revision}").source == ModelSource(
+            hugging_face="Qwen/Qwen2.5-0.5B", revision=revision
+        )
+
+
+def test_an_id_whose_owner_is_a_folder_here_needs_a_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen").mkdir()
+    with pytest.raises(ModelNotFound, match=r"write Qwen/Qwen3-8B@main for the id"):
+        find_model("Qwen/Qwen3-8B")
+    assert find_model("Qwen/Qwen3-8B@main").source.hugging_face == "Qwen/Qwen3-8B"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,16 @@ def test_a_job_that_ended_early_has_succeeded_and_says_why(world: World) -> None
     assert world.status().message.startswith("training ended early, after step 6 of 9; the model")
 
 
+def test_without_a_final_report_the_status_does_not_say_that_all_steps_are_done(
+    world: World,
+) -> None:
+    world.run_to_training()
+    world.head().end(0)
+    world.wait(10)
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
+    assert world.status().message.startswith("training is done")
+
+
 def test_the_final_report_is_acknowledged_after_it_was_stored(world: World) -> None:
     world.run_to_training()
     world.head().finish()

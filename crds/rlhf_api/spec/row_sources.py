@@ -61,8 +61,9 @@ _GENERATOR_FIELDS = ("seed", "size")
 
 
 def _repeated_fields(source: ReasoningGymData) -> Iterator[Violation]:
-    for name in set(_GENERATOR_FIELDS) & source.parameters.keys():
-        yield Violation(name, ("parameters", name))
+    for name in _GENERATOR_FIELDS:
+        if name in source.parameters:
+            yield Violation(name, ("parameters", name))
 
 
 class ReasoningGymData(Contract):

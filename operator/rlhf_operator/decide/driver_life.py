@@ -99,9 +99,15 @@ def _end_submission(draft: Draft, submission: Submission, final: StatusReport | 
     code = _exit_code(submission, final)
     if code == ExitCode.DONE:
         end_driver(draft, code)
-        succeed(draft, final.message if final else "")
+        succeed(draft, _cause(final))
         return
     restart_or_fail(draft, _failure(submission, code, final))
+
+
+def _cause(final: StatusReport | None) -> str:
+    """Return why training ended before its last step; empty if all steps are done."""
+    # Only the report tells an early stop from the last step.
+    return "training is done" if final is None else final.message
 
 
 def _exit_code(submission: Submission, final: StatusReport | None) -> int | None:
@@ -181,4 +187,4 @@ def _request_stop(draft: Draft, driver: DriverStatus) -> None:
     end_driver(draft, code)
     # An outdated driver has done the steps of another manifest: the job is not finished.
     if code == ExitCode.DONE and not (has_ended(draft.snapshot) or is_outdated(draft.snapshot)):
-        succeed(draft, final.message if final else "")
+        succeed(draft, _cause(final))

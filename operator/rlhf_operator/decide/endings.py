@@ -16,7 +16,7 @@ def succeed(draft: Draft, cause: str = "") -> None:
 
     Args:
         draft: of the status.
-        cause: why it ended before its last step. Empty: all steps are done.
+        cause: why it ended, in words. Empty: all steps are done.
     """
     root = draft.status.artifacts.model
     message = (cause or "all steps are done") + (f"; the model is at {root}" if root else "")

@@ -48,8 +48,8 @@ class CheckpointRecord:
     precisions: Mapping[str, str] = field(default_factory=dict)
     """Precision by role: of computation and of exported models."""
     evaluations: Sequence[tuple[int, Mapping[str, float]]] = ()
-    """Step and metrics of every evaluation up to this step, in order; of the metrics only those of
-    checkpoint.keepBest. Empty in checkpoints of earlier releases."""
+    """Step and metrics of every evaluation up to this step, in order; of the metrics those that
+    checkpoint.keepBest can name. From checkpoints of earlier releases only that of this step."""
     version: int = VERSION
 
     def to_text(self) -> str:
@@ -68,9 +68,12 @@ class CheckpointRecord:
             if fields["version"] != VERSION:
                 raise ValueError(f"of version {fields['version']}, this is {VERSION}")
             files = {name: SavedFile(**file) for name, file in fields.pop("files").items()}
+            step, metrics = fields["step"], fields.get("metrics")
+            # Earlier releases recorded only the evaluation of the step itself.
+            evaluations = fields.pop("evaluations", [(step, metrics)] if metrics else [])
             # JSON has no tuples.
-            evaluations = tuple((step, metrics) for step, metrics in fields.pop("evaluations", ()))
-            return CheckpointRecord(**fields, files=files, evaluations=evaluations)
+            pairs = tuple((step, metrics) for step, metrics in evaluations)
+            return CheckpointRecord(**fields, files=files, evaluations=pairs)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
 

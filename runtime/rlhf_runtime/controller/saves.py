@@ -45,8 +45,8 @@ class CheckpointManager:
     plan: Plan | None = None
     """Source of the records' policy and precisions."""
     evaluations: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
-    """Step and metrics of every evaluation of the training so far; of the metrics only those of
-    checkpoint.keepBest."""
+    """Step and metrics of every evaluation of the training so far; of the metrics only those that
+    checkpoint.keepBest can name."""
     # The last evaluation: its step and metrics.
     _evaluation: tuple[int, Mapping[str, float]] = (0, MappingProxyType({}))
     newest_step: int = -1
@@ -83,6 +83,7 @@ class CheckpointManager:
     def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record evaluation metrics after a step, for its checkpoint and all later ones."""
         self._evaluation = (step, metrics)
+        # Not only the metric of the manifest: a resumed job may name another one.
         compared = {kind.metric for kind in KeepBest}
         self.evaluations.append((step, {k: v for k, v in metrics.items() if k in compared}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from rlhf_api.error_collector import ErrorCollector, raise_together
@@ -152,8 +153,9 @@ def load_table(
     require_columns_of_path(source, setting)
     # Rows are read lazily, while the table is built: a file may be larger than memory.
     names = RowNames()
-    rows = read_rows(source, setting, spec.schedule.seed, names)
-    return build_prompt_table(rows, source, setting, tokenizer, policy, limit, names)
+    # Closed here, since an error that is kept also keeps the rows.
+    with closing(read_rows(source, setting, spec.schedule.seed, names)) as rows:
+        return build_prompt_table(rows, source, setting, tokenizer, policy, limit, names)
 
 
 def _with_answers(source: DataSource) -> DataSource:

@@ -113,6 +113,10 @@ def build_prompt_table(
         collected.rows_read, len(collected.rows), collected.invalid, collected.too_long
     )
     raise_row_errors(counts, source, setting, row_limits, names)
+    return _table(collected, setting, names)
+
+
+def _table(collected: _Collected, setting: SourceSetting, names: RowNames) -> PromptTable:
     # The last ones are missing without pairs.
     answers, rejected, *_ = [*map(concatenate, collected.answers), None]
     answers_mask, rejected_mask, *_ = [*map(concatenate, collected.masks), None, None]

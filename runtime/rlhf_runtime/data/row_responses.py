@@ -135,7 +135,10 @@ def answer_text(row: Row, field: str | None) -> str | None:
     value = value_or_none(row, name)
     try:
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            return last_answer(parse_messages(value, name), name)
+            messages = parse_messages(value, name)
+            if [message["role"] for message in messages] != [ASSISTANT]:
+                raise ValueError("not one message of the assistant")
+            return answer_of(messages[0], name)
         return checked_text(answer_texts(value)[0], name)
     except (RowProblem, ValueError) as problem:
         if field is None:

@@ -5,7 +5,7 @@ Rows are mappings, read one at a time and not checked: prompts.py does that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ DEFAULT_SPLITS = {Split.TRAIN: "train", Split.PRETRAINING: "train", Split.EVALUA
 
 def read_rows(
     source: DataSource, setting: SourceSetting, seed: int, names: RowNames | None = None
-) -> Iterator[Row]:
+) -> Generator[Row]:
     """Read the rows of a source, at most `maxRows` of them, in order.
+
+    Closing them closes files, and ends the process of a generator.
 
     Args:
         source: of the rows.
@@ -47,7 +49,15 @@ def read_rows(
     Raises (while iterating, too):
         DataNotFound, DataUnreadable, EmptyDataset.
     """
-    return islice(_all_rows(source, setting, seed, names), source.max_rows)
+    return _first_rows(_all_rows(source, setting, seed, names), source.max_rows)
+
+
+def _first_rows(rows: Iterator[Row], count: int | None) -> Generator[Row]:
+    try:
+        yield from islice(rows, count)
+    finally:
+        if isinstance(rows, Generator):
+            rows.close()
 
 
 def preference_fields(source: DataSource) -> PreferenceFields | None:

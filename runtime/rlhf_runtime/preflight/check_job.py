@@ -53,7 +53,7 @@ def check_job(
         tempfile.TemporaryDirectory() as workdir,
     ):
         folders = check_models(spec, models, Path(workdir), one_machine, findings)
-        check_data(spec, data, folders.get(policy), limits.rows_seconds, findings)
+        check_data(spec, data, folders.get(policy), limits.rows_seconds, findings, one_machine)
         check_reward_tokenizers(spec, folders, findings)
         if one_machine:
             check_records(spec, findings)

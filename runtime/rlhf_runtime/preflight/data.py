@@ -36,7 +36,12 @@ from rlhf_runtime.row_values import answer_texts, field_value
 
 
 def check_data(
-    spec: RLHFJobSpec, use: DataUse, policy: Path | None, seconds: float | None, findings: Findings
+    spec: RLHFJobSpec,
+    use: DataUse,
+    policy: Path | None,
+    seconds: float | None,
+    findings: Findings,
+    one_machine: bool = True,
 ) -> None:
     """Check the rows of local files and builtin tasks.
 
@@ -47,6 +52,7 @@ def check_data(
             the existence of files is checked.
         seconds: time limit per source; workers check later rows. None: no limit.
         findings: collects errors, and facts such as the longest prompts.
+        one_machine: True if workers have this machine's packages.
     """
     tokenizer = None
     if policy is not None:
@@ -64,7 +70,7 @@ def check_data(
         checked: list[PromptTable] = []
         for setting, part in parts:
             with findings.about(*setting.location()):
-                if reason := _reason_unchecked(setting, part, seconds):
+                if reason := _reason_unchecked(setting, part, seconds, one_machine):
                     findings.unchecked.append(f"{setting}: {reason}")
                     continue
                 table, is_whole = _check_source(
@@ -151,7 +157,9 @@ def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:
     return split is Split.EVALUATION
 
 
-def _reason_unchecked(setting: SourceSetting, source: DataSource, seconds: float | None) -> str:
+def _reason_unchecked(
+    setting: SourceSetting, source: DataSource, seconds: float | None, one_machine: bool
+) -> str:
     """The reason to leave a source to workers; empty: check it here.
 
     Raises:
@@ -159,6 +167,13 @@ def _reason_unchecked(setting: SourceSetting, source: DataSource, seconds: float
     """
     if source.hugging_face is not None:
         return f"workers load {source.hugging_face} when they start"
+    if source.reasoning_gym is not None:
+        if one_machine or reasoning_gym_datasets.is_installed():
+            return ""
+        return (
+            f"workers make rows of {source.reasoning_gym.dataset} when they start: the package "
+            f"{reasoning_gym_datasets.PACKAGE} is not on this machine"
+        )
     if source.path is None or seconds is None or find_folder(source, setting) is not None:
         return ""
     if not has_large_first_row(source.path, f"{setting}.path", MAX_UNSTREAMED_BYTES):

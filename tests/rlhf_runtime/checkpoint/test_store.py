@@ -186,13 +186,15 @@ def test_a_claim_that_was_deleted_or_damaged_stops_nobody(address: str) -> None:
     assert json.loads(fs.cat_file(path)).keys() == {"run", "host", "process"}
 
 
-def test_a_record_keeps_its_evaluations_and_those_of_earlier_releases_have_none() -> None:
+def test_a_record_keeps_its_evaluations_and_those_of_earlier_releases_have_one() -> None:
     evaluations = ((0, {"evaluation/reward_mean": 0.1}), (5, {"evaluation/reward_mean": 1 / 3}))
     record = CheckpointRecord(5, 1, SPEC, evaluations=evaluations)
     assert CheckpointRecord.from_text(record.to_text()) == record
     earlier = {key: value for key, value in json.loads(record.to_text()).items()}
     del earlier["evaluations"]
     assert CheckpointRecord.from_text(json.dumps(earlier)).evaluations == ()
+    earlier["metrics"] = {"evaluation/reward_mean": 0.5}
+    assert CheckpointRecord.from_text(json.dumps(earlier)).evaluations == ((5, earlier["metrics"]),)
     with pytest.raises(ValueError):
         CheckpointRecord.from_text(json.dumps(earlier | {"evaluations": [[1, {}, 2]]}))
 

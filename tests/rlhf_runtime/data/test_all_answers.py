@@ -119,6 +119,14 @@ def test_an_answer_beside_a_conversation_is_its_last(chat_tokenizer: TextTokeniz
     assert runs(table.answers_mask) == runs(same.answers_mask)
 
 
+def test_a_column_of_answers_has_one_message(chat_tokenizer: TextTokenizer) -> None:
+    """Also with all answers, which only the prompt's column has."""
+    row = {"prompt": talk("1="), "answer": talk("2=", "b")}
+    with pytest.raises(InvalidRow, match=r"or a list with one message of the assistant") as caught:
+        build([row], chat_tokenizer, promptField="prompt", answerField="answer")
+    assert "trainOn" not in str(caught.value)
+
+
 def test_texts_without_a_template_are_one_answer(tokenizer: TextTokenizer) -> None:
     row = {"prompt": "21=", "answer": "12"}
     fields = {"promptField": "prompt", "answerField": "answer"}

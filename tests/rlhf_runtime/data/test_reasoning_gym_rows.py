@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ import reasoning_gym
 from rlhf_api.spec.data import TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource
-from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, InvalidRow
+from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, InvalidRow, MissingField
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.load import DataUse, load_prompts
 from rlhf_runtime.data.row_location import RowLocations
@@ -143,6 +144,23 @@ def test_training_on_answers_needs_rows_that_have_some(chat_tokenizer: TextToken
     assert len(load_prompts(spec, chat_tokenizer).train) == 8
     with pytest.raises(InvalidRow, match="answer is null or missing"):
         load_prompts(spec, chat_tokenizer, DataUse(trains_on_answers=True))
+
+
+def test_the_process_of_a_generator_ends_with_an_error_that_is_kept(
+    chat_tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen.__init__
+
+    def record(process: subprocess.Popen[bytes], *arguments: Any, **options: Any) -> None:
+        start(process, *arguments, **options)
+        started.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", record)
+    spec = job({"reasoningGym": {"dataset": "chain_sum", "size": 1_000_000}, "promptField": "no"})
+    with pytest.raises(MissingField) as kept:
+        load_prompts(spec, chat_tokenizer)
+    assert kept.value and [process.poll() is not None for process in started] == [True]
 
 
 def test_a_source_has_its_name_in_messages() -> None:

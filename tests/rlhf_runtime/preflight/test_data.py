@@ -145,3 +145,19 @@ def test_a_response_that_would_end_at_an_ordinary_word_is_a_warning(tmp_path: Pa
     check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, findings)
     (warning,) = findings.warnings
     assert f"got '7', as token {token} of {tmp_path}" in warning and not findings.gathered.errors
+
+
+def test_a_package_that_only_workers_have_is_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokenizer(tmp_path)
+    monkeypatch.setattr(module.reasoning_gym_datasets, "is_installed", lambda: False)
+    data = {"train": {"reasoningGym": {"dataset": "chain_sum"}}}
+    document = spec_of(tmp_path).model_dump(by_alias=True, exclude_unset=True)
+    spec = RLHFJobSpec.model_validate({**document, "data": data})
+    findings = Findings()
+    check_data(spec, PROMPTS_ONLY, tmp_path, None, findings, one_machine=False)
+    assert not findings.gathered.errors and findings.unchecked == [
+        "data.train: workers make rows of chain_sum when they start: the package reasoning-gym is "
+        "not on this machine"
+    ]
