@@ -43,6 +43,7 @@ def prepare_run_folder(
 
     Raises:
         CannotResume: a run has finished there under another manifest.
+        FolderUnusable: it holds an evaluation alone.
     """
     if not folder.metrics.exists():
         return True
@@ -62,6 +63,12 @@ def prepare_run_folder(
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
+    # A run trains at least one step.
+    if records.runs and not records.runs[-1].total_steps:
+        raise FolderUnusable(
+            f"the folder holds an evaluation: got {folder.path}, allowed a new folder or that of a "
+            "run; choose another with --output, or keep the evaluation aside by --fresh"
+        )
     if not _is_finished(records, job.spec):
         return True
     # "Already finished" would mislead if the run had another manifest.

@@ -15,7 +15,7 @@ from rlhf_cli.resume import check_changes, note_checkpoint_mismatch, open_store,
 from rlhf_cli.train import manifest_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.errors import CannotResume, StorageUnusable
+from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageUnusable
 from rlhf_runtime.telemetry.records import (
     EARLY_STOP,
     EndRecord,
@@ -135,6 +135,15 @@ def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> 
         )
     (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9"])
     assert not prepare_run_folder(folder, job, fresh=False)
+
+
+def test_the_folder_of_an_evaluation_is_no_runs(tmp_path: Path) -> None:
+    evaluation = RunRecord("sort", "Evaluation", "1 CPU rank", "out", 0, 0.0)
+    folder = folder_with(tmp_path, evaluation, EvaluationRecord(7, {}))
+    with pytest.raises(FolderUnusable, match="holds an evaluation.*aside by --fresh"):
+        prepare_run_folder(folder, job_of(9), fresh=False)
+    assert prepare_run_folder(folder, job_of(9), fresh=True)
+    assert (tmp_path / "run.1" / "metrics.jsonl").is_file()
 
 
 def job_with_storage(uri: str) -> RLHFJob:

@@ -166,7 +166,8 @@ Record = (
 
 @dataclass(frozen=True)
 class RunRecords:
-    """All records of a run, in order of steps; of a repeated step the last one."""
+    """All records of a run, in order of steps; of a repeated step the last one. Steps after the
+    last one of a finished run, which a killed start had made, are left out."""
 
     runs: tuple[RunRecord, ...] = ()
     """One per start of workers. Starts by the same command have equal `started`."""
@@ -185,7 +186,7 @@ class RunRecords:
     end: EndRecord | None = None
     """None while the last start has not ended."""
     steps_repeated: int = 0
-    """Step records that a later record of the same step replaced."""
+    """Step records that a later record of the same step replaced, or that are left out."""
     damaged_lines: int = 0
     """Lines of metrics.jsonl that could not be read."""
     unscored: tuple[UnscoredRecord, ...] = ()
@@ -241,6 +242,19 @@ class RecordLog:
             case EndRecord():
                 self._end = record
                 self._extend_command(record.finished)
+                if record.outcome is Outcome.SUCCEEDED:
+                    self._forget_later_steps()
+
+    def _forget_later_steps(self) -> None:
+        """Drop the records of earlier starts that went beyond the last step of a finished run."""
+        last = max(self._last_start_steps, default=self._resumed_from)
+        if not last:
+            return
+        self._repeated += sum(step > last for step in self._steps)
+        self._steps = {step: record for step, record in self._steps.items() if step <= last}
+        self._evaluations = {
+            step: record for step, record in self._evaluations.items() if step <= last
+        }
 
     def _extend_command(self, time: float) -> None:
         """Note that the last command was alive at a time."""
