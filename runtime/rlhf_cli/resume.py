@@ -69,30 +69,37 @@ def prepare_run_folder(
             f"the folder holds an evaluation: got {folder.path}, allowed a new folder or that of a "
             "run; choose another with --output, or keep the evaluation aside by --fresh"
         )
-    if not _is_finished(records, job.spec):
+    early = early_ending(records, job.spec)
+    if early is None:
         return True
     # "Already finished" would mislead if the run had another manifest.
     _check_finished(job, folder, lines)
-    cause = f" ({records.end.message})" if records.end and records.end.message else ""
-    more = "a larger schedule.earlyStop.patience continues" if cause else "more --steps continue"
+    more = "a larger schedule.earlyStop.patience continues" if early else "more --steps continue"
     sys.stderr.write(
-        f"already finished: {folder.path}{cause}; its report is {folder.report}. To train again "
+        f"already finished: {folder.path}{f' ({early})' if early else ''}; its report is {folder.report}. To train again "
         f"use --fresh (this run is kept aside) or another --output; {more} from here.\n"
     )
     return False
 
 
-def _is_finished(records: RunRecords, spec: RLHFJobSpec) -> bool:
-    """True if a run has ended well and has nothing left to train under a manifest."""
+def early_ending(records: RunRecords, spec: RLHFJobSpec) -> str | None:
+    """Return why a finished run is over before the last step; empty if all steps are done.
+
+    Returns:
+        None if there is something left to train under the manifest.
+    """
     if records.end is None or records.end.outcome is not Outcome.SUCCEEDED:
-        return False
+        return None
     reached = max(records.steps[-1].step if records.steps else 0, records.resumed_from)
     ended_early = records.end.reason == EARLY_STOP
     done = reached if ended_early else records.runs[-1].total_steps
+    if done >= spec.schedule.steps:
+        return records.end.message
     # A finished run with fewer steps than the manifest's schedule resumes for the rest, unless its
     # evaluations end training under this manifest, too.
     evaluations = [(record.step, record.metrics) for record in records.evaluations]
-    return done >= spec.schedule.steps or early_stop(spec, reached, evaluations) is not None
+    stop = early_stop(spec, reached, evaluations)
+    return None if stop is None else records.end.message or str(stop)
 
 
 def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:

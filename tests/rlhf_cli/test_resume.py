@@ -106,7 +106,7 @@ def test_a_run_that_ended_early_has_more_to_do_if_the_manifest_no_longer_ends_it
 
 
 def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluations = [EvaluationRecord(step, {"evaluation/reward_mean": 0.5}) for step in (0, 1)]
     folder = folder_with(tmp_path, BEGUN, TRAINED, *evaluations, EndRecord(Outcome.SUCCEEDED, 1.0))
@@ -114,6 +114,9 @@ def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training
         early = f"spec.schedule.earlyStop.patience={patience}"
         (job,) = load_file(EXAMPLE, ["spec.schedule.steps=20", early])
         assert prepare_run_folder(folder, job, fresh=False) == has_more
+    told = capsys.readouterr().err
+    assert "(training ended early, after step 1 of 20: evaluation/reward_mean has not" in told
+    assert "a larger schedule.earlyStop.patience continues from here" in told
 
 
 def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> None:
