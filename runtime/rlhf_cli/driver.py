@@ -26,7 +26,7 @@ from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
-from rlhf_cli.resume import check_changes, early_ending, open_store, prepare_run_folder
+from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
 from rlhf_cli.stopping import defer_signals, install_signal_handlers
 from rlhf_cli.train import TrainingTask, classify_ending, train
 from rlhf_cli.user_code import mounted_code
@@ -143,7 +143,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             store = open_store(job, folder, fresh=False)
             # A driver that is started again after the job's end only reports that end again.
             if not prepare_run_folder(folder, job, fresh=False, lines=ready.lines):
-                return _report_earlier_result(job, folder, board)
+                return _report_earlier_result(folder, board)
             changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
             # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
             # for.
@@ -208,13 +208,14 @@ def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
         yield
 
 
-def _report_earlier_result(job: RLHFJob, folder: RunFolder, board: StatusBoard) -> str:
+def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> str:
     """Report the last step of a run that had ended before. Returns why it ended early, if so."""
     records = folder.read()
-    if records.steps:
-        last = records.steps[-1]
+    reached = [step for step in records.steps if step.step <= records.reached_step]
+    if reached:
+        last = reached[-1]
         board.update(step=last.step, metrics=reportable(last.metrics))
-    return early_ending(records, job.spec) or ""
+    return records.end.message if records.end else ""
 
 
 def _notify(text: str) -> None:

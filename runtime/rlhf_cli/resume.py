@@ -43,7 +43,7 @@ def prepare_run_folder(
 
     Raises:
         CannotResume: a run has finished there under another manifest.
-        FolderUnusable: it holds an evaluation alone.
+        FolderUnusable: an evaluation is there, or an earlier run cannot be moved.
     """
     if not folder.metrics.exists():
         return True
@@ -63,43 +63,44 @@ def prepare_run_folder(
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
-    # A run trains at least one step.
-    if records.runs and not records.runs[-1].total_steps:
+    if records.runs and records.runs[-1].is_evaluation:
         raise FolderUnusable(
-            f"the folder holds an evaluation: got {folder.path}, allowed a new folder or that of a "
-            "run; choose another with --output, or keep the evaluation aside by --fresh"
+            f"the folder holds an evaluation: got {folder.path}, allowed a new folder or a run's; "
+            "choose another with --output, or put the evaluation aside with --fresh"
         )
-    early = early_ending(records, job.spec)
-    if early is None:
+    cause = _cause_of_end(records, job.spec)
+    if cause is None:
         return True
     # "Already finished" would mislead if the run had another manifest.
     _check_finished(job, folder, lines)
-    more = "a larger schedule.earlyStop.patience continues" if early else "more --steps continue"
+    more = "a larger schedule.earlyStop.patience continues" if cause else "more --steps continue"
     sys.stderr.write(
-        f"already finished: {folder.path}{f' ({early})' if early else ''}; its report is {folder.report}. To train again "
-        f"use --fresh (this run is kept aside) or another --output; {more} from here.\n"
+        f"already finished: {folder.path}{f' ({cause})' if cause else ''}; its report is "
+        f"{folder.report}. To train again use --fresh (this run is kept aside) or another "
+        f"--output; {more} from here.\n"
     )
     return False
 
 
-def early_ending(records: RunRecords, spec: RLHFJobSpec) -> str | None:
-    """Return why a finished run is over before the last step; empty if all steps are done.
+def _cause_of_end(records: RunRecords, spec: RLHFJobSpec) -> str | None:
+    """Return why a run that ended well has nothing left to train under a manifest.
 
     Returns:
-        None if there is something left to train under the manifest.
+        The text of an early stop; empty: all steps are done. None: something is left to train.
     """
     if records.end is None or records.end.outcome is not Outcome.SUCCEEDED:
         return None
-    reached = max(records.steps[-1].step if records.steps else 0, records.resumed_from)
+    reached = records.reached_step
     ended_early = records.end.reason == EARLY_STOP
-    done = reached if ended_early else records.runs[-1].total_steps
-    if done >= spec.schedule.steps:
-        return records.end.message
+    if (reached if ended_early else records.runs[-1].total_steps) >= spec.schedule.steps:
+        return ""
     # A finished run with fewer steps than the manifest's schedule resumes for the rest, unless its
     # evaluations end training under this manifest, too.
-    evaluations = [(record.step, record.metrics) for record in records.evaluations]
+    evaluations = [
+        (record.step, record.metrics) for record in records.evaluations if record.step <= reached
+    ]
     stop = early_stop(spec, reached, evaluations)
-    return None if stop is None else records.end.message or str(stop)
+    return None if stop is None else str(stop)
 
 
 def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:

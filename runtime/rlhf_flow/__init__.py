@@ -8,6 +8,7 @@ from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.step.operations import (
     AboveBaseline,
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -32,6 +33,7 @@ from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 __all__ = [
     "AboveBaseline",
+    "AdaptiveKlCoefficient",
     "Algorithm",
     "BatchValue",
     "BestAgainstWorst",

@@ -270,6 +270,17 @@ CREATED: dict[str, Case] = {
         ),
         *("spec.data.train.sources", "saved pairs take the prompt from one column"),
     ),
+    "an adaptive coefficient of nothing": Case(
+        ("spec.algorithm={type: PPO, ppo: {adaptiveKl: {target: 6}}}",),
+        *("spec.algorithm.ppo.adaptiveKl", "without a KL penalty on rewards"),
+    ),
+    "an adaptive coefficient in the loss": Case(
+        (
+            "spec.algorithm={type: GRPO, grpo: {klCoefficient: 0.1, adaptiveKl: {target: 6}}}",
+            "spec.rollout.samplesPerPrompt=2",
+        ),
+        *("spec.algorithm.grpo.adaptiveKl", "allowed klCoefficient above 0"),
+    ),
     "generated tasks beside a path": Case(
         ("spec.data.train={path: /a.jsonl, reasoningGym: {dataset: chain_sum}}",),
         *("spec.data.train", "got path and reasoningGym"),
@@ -872,6 +883,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.algorithm={type: SFT}",
         "spec.data.train={reasoningGym: {dataset: chain_sum}}",
         "spec.rewards=[]",
+    ),
+    "an adaptive coefficient": (
+        "spec.algorithm={type: PPO, ppo: {klCoefficient: 0.1, adaptiveKl: {target: 6}}}",
     ),
     "a split of a saved dataset": ("spec.data.train={path: /d, split: dev}",),
     "a dataset's part": ("spec.data.train={huggingFace: a/b, split: train, configuration: main}",),

@@ -20,6 +20,9 @@ from rlhf_api.report import StatusReport
 from rlhf_cli import driver
 from rlhf_cli.app import app
 from rlhf_runtime.controller.run_lock import lock_folder
+from rlhf_runtime.telemetry.records import EARLY_STOP, EndRecord, Outcome, StepRecord
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.status_board import StatusBoard
 
 from ..rlhf_runtime.controller.jobs import make_job
 from ..waiting import wait_until
@@ -103,6 +106,23 @@ def test_a_folder_that_an_earlier_driver_holds_is_waited_for_and_then_the_cluste
         report, _ = run(words(manifest(tmp_path), tmp_path))
     assert (report.exit_code, report.reason) == (ExitCode.RETRIABLE, "DirtyCluster")
     assert f"held by process {os.getpid()}" in report.message
+
+
+def test_the_final_report_says_why_training_ended_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "training ended early, after step 6 of 9"
+    with RunFolder(tmp_path / "run") as folder:
+        folder.append(StepRecord(6, {"reward/mean": 0.5}, {}, 1.0, 1))
+        folder.append(EndRecord(Outcome.SUCCEEDED, 1.0, EARLY_STOP, why))
+
+    def drive(start: object, board: StatusBoard, *others: object) -> str:
+        return driver._report_earlier_result(folder, board)
+
+    monkeypatch.setattr(driver, "_drive", drive)
+    report, _ = run(words(manifest(tmp_path), tmp_path))
+    assert (report.phase, report.exit_code) == ("Succeeded", ExitCode.DONE)
+    assert (report.step, report.message, report.reason) == (6, why, None)
 
 
 def test_a_name_that_is_no_submission_is_a_wrong_command_line(tmp_path: Path) -> None:

@@ -94,6 +94,20 @@ def test_all_graphs_follow_without_importing_anything(module: Path) -> None:
     assert lacks_code(job)
 
 
+def test_a_graph_may_read_the_mask_of_the_datas_answers() -> None:
+    custom = {"entrypoint": "tests.runs.user_code.algorithms:Imitate"}
+    train = {"path": "a", "promptField": "m", "answerField": "m", "trainOn": "AllAnswers"}
+    job = make_job(
+        algorithm={"type": "Custom", "custom": custom},
+        models={"student": {"source": {"builtin": "TinyLlama"}}},
+        data={"train": train},
+        rewards=[],
+    )
+    graphs = graphs_without_code(filled(job))
+    assert graphs == trace_job(job)
+    assert "response_mask" in graphs[GraphName.STEP].inputs.prompts
+
+
 def test_presets_are_traced_without_code_as_ever() -> None:
     assert graphs_without_code(make_job()) == trace_job(make_job())
 

@@ -13,7 +13,12 @@ from rlhf_flow import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, ValueLoss
 from rlhf_flow.errors import FlowError
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.calls import TrainOptions
-from rlhf_flow.step.operations import LagrangeMultiplier, PenalizedScores, TokenRewards
+from rlhf_flow.step.operations import (
+    AdaptiveKlCoefficient,
+    LagrangeMultiplier,
+    PenalizedScores,
+    TokenRewards,
+)
 
 
 def losses_of(job: Any, kind: str, **settings: Any) -> dict[str, Any]:
@@ -172,3 +177,14 @@ def test_dpo_refuses_what_means_nothing(settings: dict[str, Any], message: str) 
 def test_a_multiplier_begins_between_nothing_and_its_maximum(settings: dict[str, Any]) -> None:
     with pytest.raises(FlowError, match="LagrangeMultiplier cannot have this"):
         LagrangeMultiplier("cost_scores", "cost_valid", **settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"initial": 0.0}, {"target": 0}, {"horizon": 0}, {"kl_estimator": "K1"}]
+)
+def test_an_adaptive_coefficient_needs_a_target_and_a_beginning(settings: dict[str, Any]) -> None:
+    usual = {"initial": 0.1, "target": 6.0, "kl_estimator": KlEstimator.K1}
+    with pytest.raises(FlowError, match="AdaptiveKlCoefficient cannot have this"):
+        AdaptiveKlCoefficient(reference_log_probs="reference_log_probs", **{**usual, **settings})
+    with pytest.raises(FlowError, match="allowed a number above 0, the initial one"):
+        TokenRewards("reward_scores", adaptive_coefficient="kl_coefficient")

@@ -28,6 +28,7 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step.losses import Loss
 from rlhf_flow.step.operations import (
     AboveBaseline,
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -59,6 +60,7 @@ TOKEN_OPERATIONS: tuple[Operation, ...] = (
     GroupAdvantages(*SCORES),
     RewardsToGo(),
     AboveBaseline(*SCORES),
+    AdaptiveKlCoefficient(0.1, 6.0, "actor_log_probs", KlEstimator.K1),
     PenalizedScores("reward_scores", 0.1, "actor_log_probs", KlEstimator.K1),
     PenalizedAdvantages("returns", "weight"),
 )

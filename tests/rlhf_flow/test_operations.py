@@ -15,6 +15,7 @@ from rlhf_flow import ClippedLoss, CrossEntropy, Dpo, Scope, ValueLoss
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.operations import (
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     Custom,
     Gae,
@@ -22,6 +23,7 @@ from rlhf_flow.step.operations import (
     LagrangeMultiplier,
     PairLines,
     PenalizedAdvantages,
+    PenalizedScores,
     TokenRewards,
     Whiten,
 )
@@ -73,6 +75,16 @@ def test_built_in_operations_have_the_scope_of_their_formula() -> None:
             PairLines("s", "p", lines="l"),
             {"s", "p", "record", "response_text"},
             {"l"},
+        ),
+        (
+            AdaptiveKlCoefficient(0.1, 6.0, "l", KlEstimator.K1),
+            {"response_tokens", "l", "rollout_log_probs"},
+            {"kl_coefficient"},
+        ),
+        (
+            PenalizedScores("s", 0.1, "l", KlEstimator.K1, adaptive_coefficient="c"),
+            {"s", "response_tokens", "l", "rollout_log_probs", "c"},
+            {"penalized_scores"},
         ),
         (LagrangeMultiplier("s", "v"), {"s", "v"}, {"multiplier"}),
         (PenalizedAdvantages("c"), {"c", "multiplier", "advantages"}, {"advantages"}),

@@ -11,10 +11,12 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import PolicyLossSettings
+from rlhf_flow.document.term_document import read_operation, write_term
 from rlhf_flow.jobs.job_graphs import trace_algorithms, trace_job
 from rlhf_flow.jobs.registry import ALGORITHMS
 from rlhf_flow.step.calls import ComputeOptions, TrainOptions
 from rlhf_flow.step.losses import ClippedLoss
+from rlhf_flow.step.operations import AdaptiveKlCoefficient, PenalizedScores, TokenRewards
 from rlhf_flow.trace.graph import Graph
 
 MODEL = {"source": {"builtin": "TinyLlama"}}
@@ -99,6 +101,22 @@ def test_a_penalty_acts_once_where_it_is_placed(job: Any, kind: str, placement: 
     assert (policy_loss(graph).kl_coefficient > 0) is (placement == "Loss")
     (own,) = [call for call in graph.calls if call.id == "compute"]
     assert ("reference_log_probs" in own.reads) is (placement == "Reward")
+
+
+@pytest.mark.parametrize("kind", POLICY_GRADIENTS)
+def test_a_penalty_may_follow_the_kl(job: Any, kind: str) -> None:
+    settings = {"klCoefficient": 0.1, "klPlacement": "Reward", "adaptiveKl": {"target": 6.0}}
+    graph = step_of(job, kind, settings)
+    (own,) = [call for call in graph.calls if call.id == "compute"]
+    assert isinstance(own.options, ComputeOptions)
+    operations = own.options.operations
+    (adapted,) = [one for one in operations if isinstance(one, AdaptiveKlCoefficient)]
+    assert (adapted.initial, adapted.target, adapted.horizon) == (0.1, 6.0, 10000)
+    following = operations[operations.index(adapted) + 1]
+    assert isinstance(following, TokenRewards | PenalizedScores)
+    assert following.adaptive_coefficient == adapted.coefficient
+    assert following.kl_estimator is adapted.kl_estimator
+    assert [read_operation(write_term(operation)) for operation in operations] == [*operations]
 
 
 @pytest.mark.parametrize("kind", POLICY_GRADIENTS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rlhf_api.cel_literals import member, text
+from rlhf_api.cel_literals import text
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm_rules import ALGORITHM_RULES
-from rlhf_api.spec.checkpoint import KeepBest
+from rlhf_api.spec.evaluation_rules import EVALUATION_RULES
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.objective_rules import OBJECTIVE_RULES
 from rlhf_api.spec.placement import PLACEMENT_RULES, PlacementType
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 
 _MODEL_ROLE = f"reward.name + {text(MODEL_ROLE)}"
-# CEL: some reward has a function. Which function measures exact match is known only after import.
-_MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
-_STOPS_AT_EXACT_MATCH = (
-    "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
-)
-_STOPS_EARLY = "has(self.schedule.earlyStop)"
 _PREFERENCES = "self.data.train.preferences"
 _POOLS = "self.resources.nodePools"
 _TENSOR = "self.rollout.parallelism.tensor"
@@ -96,53 +90,6 @@ def _pools_have_one_device(spec: RLHFJobSpec) -> Iterator[Violation]:
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Violation]:
     all_zero = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
     return violation_if(all_zero, "weight 0 for all")
-
-
-def _exact_match_goal(spec: RLHFJobSpec) -> float | None:
-    warm_start = spec.schedule.warm_start
-    return None if warm_start is None else warm_start.stop_at_exact_match
-
-
-def _warm_start_has_evaluation_data(spec: RLHFJobSpec) -> list[Violation]:
-    goal = _exact_match_goal(spec)
-    has_data = spec.data.evaluation is not None or spec.data.train.builtin is not None
-    return violation_if(goal is not None and not has_data, f"{goal} without data.evaluation")
-
-
-def _warm_start_is_measured(spec: RLHFJobSpec) -> list[Violation]:
-    return _unmeasured(spec) if _exact_match_goal(spec) is not None else []
-
-
-def _best_checkpoint_is_measured(spec: RLHFJobSpec) -> list[Violation]:
-    return _unmeasured(spec) if spec.checkpoint.keep_best is KeepBest.EXACT_MATCH else []
-
-
-def _unmeasured(spec: RLHFJobSpec) -> list[Violation]:
-    has_function = any(reward.function is not None for reward in spec.rewards)
-    return violation_if(
-        not has_function, ", ".join(reward.name for reward in spec.rewards) or "none"
-    )
-
-
-def _early_stop_has_evaluation_data(spec: RLHFJobSpec) -> list[Violation]:
-    # A builtin task brings its own evaluation data, which only rewards can score.
-    has_data = spec.data.evaluation is not None or (
-        spec.data.train.builtin is not None and bool(spec.rewards)
-    )
-    return violation_if(
-        spec.schedule.early_stop is not None and not has_data, "earlyStop without data.evaluation"
-    )
-
-
-def _early_stop_has_metric(spec: RLHFJobSpec) -> list[Violation]:
-    is_wrong = spec.schedule.early_stop is not None and spec.checkpoint.keep_best is KeepBest.NONE
-    return violation_if(is_wrong, KeepBest.NONE.value)
-
-
-def _early_stop_has_rewards(spec: RLHFJobSpec) -> list[Violation]:
-    needs_rewards = spec.checkpoint.keep_best is KeepBest.REWARD_MEAN
-    is_wrong = spec.schedule.early_stop is not None and needs_rewards and not spec.rewards
-    return violation_if(is_wrong, f"{KeepBest.REWARD_MEAN.value} and no rewards")
 
 
 def _rows_fill_a_step(spec: RLHFJobSpec) -> list[Violation]:
@@ -273,56 +220,7 @@ SPEC_RULES: tuple[Rule, ...] = (
         field=".rewards",
         check=_rewards_have_weight,
     ),
-    # A builtin task brings its own evaluation data.
-    Rule(
-        holds=f"!({_STOPS_AT_EXACT_MATCH}) || has(self.data.evaluation) || "
-        "has(self.data.train.builtin)",
-        what="exact match is measured on evaluation data, and there are none",
-        do="add data.evaluation, or remove stopAtExactMatch",
-        field=".schedule.warmStart.stopAtExactMatch",
-        check=_warm_start_has_evaluation_data,
-    ),
-    Rule(
-        holds=f"!({_STOPS_AT_EXACT_MATCH}) || {_MEASURES}",
-        what="exact match is measured by a function, and no reward has one",
-        allowed='a function with @measures("exact_match")',
-        do="add one, if need be with weight: 0, or remove stopAtExactMatch",
-        field=".schedule.warmStart.stopAtExactMatch",
-        check=_warm_start_is_measured,
-    ),
-    Rule(
-        holds=f"self.checkpoint.keepBest != {text(KeepBest.EXACT_MATCH)} || {_MEASURES}",
-        what="exact match is measured by a function, and no reward has one",
-        allowed='a function with @measures("exact_match")',
-        do="add one, if need be with weight: 0, or choose another metric",
-        field=".checkpoint.keepBest",
-        check=_best_checkpoint_is_measured,
-    ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || has(self.data.evaluation) || "
-        "(has(self.data.train.builtin) && self.rewards.size() > 0)",
-        what="earlyStop compares evaluations, and there are none",
-        do="add data.evaluation, or remove earlyStop",
-        field=".schedule.earlyStop",
-        check=_early_stop_has_evaluation_data,
-    ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.NONE)}",
-        what="earlyStop compares the metric of checkpoint.keepBest, and there is none",
-        allowed="RewardMean, LengthMean or ExactMatch",
-        do="choose one, or remove earlyStop",
-        field=".checkpoint.keepBest",
-        check=_early_stop_has_metric,
-    ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.REWARD_MEAN)} || "
-        "self.rewards.size() > 0",
-        what="earlyStop compares the mean reward, and nothing is rewarded",
-        allowed="RewardMean with rewards",
-        do="add a reward, choose another metric, or remove earlyStop",
-        field=".checkpoint.keepBest",
-        check=_early_stop_has_rewards,
-    ),
+    *EVALUATION_RULES,
     Rule(
         holds="!has(self.data.train.maxRows) || "
         "self.data.train.maxRows >= self.schedule.promptsPerStep",

@@ -78,6 +78,25 @@ CLIPS = {
 }
 
 
+class AdaptiveKl(Contract):
+    """A KL coefficient that follows the measured divergence: after every step it is multiplied by 1
+    + clip(kl / target - 1, -0.2, 0.2) x responses / horizon.
+
+    kl is the mean over the step's responses of the KL estimates, summed over the tokens of each;
+    responses are those of the step, prompts x samples, and count as one horizon at most. The
+    coefficient is in checkpoints. A step uses the one that the steps before it have made.
+
+    Source: Ziegler et al., Fine-tuning language models from human preferences (arXiv 1909.08593),
+    section 2.2.
+    """
+
+    target: Annotated[float, Field(gt=0.0, le=1e6)]
+    """Desired KL(policy, reference) of a complete response, in nats, such as 6. It is a sum over
+    tokens: longer responses need a larger one."""
+    horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10000
+    """Number of responses over which the coefficient changes by at most 20 percent."""
+
+
 class AlgorithmSettings(Contract):
     """Settings of a built-in algorithm, and its requirements on the manifest."""
 
@@ -121,6 +140,9 @@ class PolicyLossSettings(AlgorithmSettings):
     """Weight of the entropy bonus in the loss."""
     kl_coefficient: NonNegativeFloat = 0.0
     """Weight of the KL penalty against the reference. With 0 no reference model is needed."""
+    adaptive_kl: AdaptiveKl | None = None
+    """Adaptation of the coefficient of the KL penalty on rewards, which begins at klCoefficient.
+    Default: the coefficient stays."""
     kl_placement: KlPlacement = KlPlacement.REWARD
     """Target of the KL penalty: Reward, or Loss."""
     kl_estimator: KlEstimator | None = None
@@ -208,6 +230,17 @@ class PolicyLossSettings(AlgorithmSettings):
                 self.kl_placement is KlPlacement.REWARD
                 and self.kl_estimator is KlEstimator.K3_CORRECTED,
                 KlEstimator.K3_CORRECTED.value,
+            ),
+        ),
+        Rule(
+            holds="!has(self.adaptiveKl) || self.klCoefficient > 0.0 && "
+            "self.klPlacement == 'Reward'",
+            what="an adaptive coefficient without a KL penalty on rewards",
+            allowed="klCoefficient above 0, where the adaptation begins, and klPlacement: Reward",
+            do="set them, or remove adaptiveKl",
+            field=".adaptiveKl",
+            check=lambda self: violation_if(
+                self.adaptive_kl is not None and self.kl_reward_coefficient == 0
             ),
         ),
         Rule(

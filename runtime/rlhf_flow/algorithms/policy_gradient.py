@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from rlhf_api.spec.policy_loss import KlEstimator, PolicyLossSettings
+from rlhf_api.spec.policy_loss import AdaptiveKl, KlEstimator, PolicyLossSettings
 from rlhf_api.spec.presets import (
     GrpoSettings,
     OpoSettings,
@@ -28,6 +28,7 @@ from rlhf_flow.step.columns import (
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.losses import ClippedLoss
 from rlhf_flow.step.operations import (
+    AdaptiveKlCoefficient,
     GroupAdvantages,
     GroupBaseline,
     Operation,
@@ -39,6 +40,7 @@ from rlhf_flow.step.operations import (
 from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles
 
 ACTOR, REFERENCE, REWARD = "actor", "reference", "reward"
+PENALIZED_SCORES = "penalized_scores"
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,25 @@ class KlPenalty:
     estimator: KlEstimator
     policy_log_probs: str
     """The column of the policy's log-probabilities."""
+    adaptive: AdaptiveKl | None = None
+    """Adaptation of the weight. None: it is constant."""
     reference_log_probs: str = log_probs_column(REFERENCE)
 
-    def on_tokens(self, scores: str) -> TokenRewards:
+    def on_tokens(self, scores: str) -> tuple[AdaptiveKlCoefficient | TokenRewards, ...]:
         """Token rewards: the score on the last token, minus the penalty on every token.
 
         Args:
             scores: the column of scores.
         """
+        adapted = self._adapted()
         own, reference = self.policy_log_probs, self.reference_log_probs
-        return TokenRewards(scores, self.coefficient, self.estimator, own, reference)
+        rewards = TokenRewards(
+            *(scores, self.coefficient, self.estimator, own, reference),
+            adaptive_coefficient=adapted[0].coefficient if adapted else None,
+        )
+        return *adapted, rewards
 
-    def on_scores(self, scores: str) -> tuple[PenalizedScores, ...]:
+    def on_scores(self, scores: str) -> tuple[AdaptiveKlCoefficient | PenalizedScores, ...]:
         """Scores minus the penalty of the complete response; nothing without a penalty.
 
         Args:
@@ -82,8 +91,29 @@ class KlPenalty:
         # Unlike TokenRewards the operation has no purpose but the penalty and refuses weight 0.
         if self.coefficient == 0:
             return ()
+        adapted = self._adapted()
         own, reference = self.policy_log_probs, self.reference_log_probs
-        return (PenalizedScores(scores, self.coefficient, reference, self.estimator, own),)
+        penalized = PenalizedScores(
+            *(scores, self.coefficient, reference, self.estimator, own),
+            penalized=PENALIZED_SCORES,
+            adaptive_coefficient=adapted[0].coefficient if adapted else None,
+        )
+        return *adapted, penalized
+
+    def _adapted(self) -> tuple[AdaptiveKlCoefficient, ...]:
+        """The operation that adapts the weight; nothing if it is constant."""
+        if self.adaptive is None:
+            return ()
+        return (
+            AdaptiveKlCoefficient(
+                initial=self.coefficient,
+                target=self.adaptive.target,
+                reference_log_probs=self.reference_log_probs,
+                kl_estimator=self.estimator,
+                horizon=self.adaptive.horizon,
+                policy_log_probs=self.policy_log_probs,
+            ),
+        )
 
 
 class PolicyAlgorithm(Algorithm):
@@ -105,7 +135,9 @@ class PolicyAlgorithm(Algorithm):
         # forward pass. Otherwise the actor computes its own before the first update. The ratio and
         # the KL penalty use the same ones.
         old = log_probs_column(ACTOR) if job.needs_old_log_probs else ROLLOUT_LOG_PROBS
-        self.penalty = KlPenalty(settings.kl_reward_coefficient, settings.estimator, old)
+        self.penalty = KlPenalty(
+            settings.kl_reward_coefficient, settings.estimator, old, settings.adaptive_kl
+        )
         self.loss = ClippedLoss.from_settings(
             settings,
             valid=valid,
@@ -175,10 +207,10 @@ def estimator(
     # Without a group each token is credited with the rewards from it on, so the penalty counts per
     # token. Comparisons within a group are of complete responses, so there it changes the scores.
     if isinstance(settings, ReinforcePlusPlusSettings) and not settings.group_baseline:
-        return penalty.on_tokens(scores), RewardsToGo(settings.gamma), Whiten(valid)
+        return *penalty.on_tokens(scores), RewardsToGo(settings.gamma), Whiten(valid)
     penalties = penalty.on_scores(scores)
     if penalties:
-        scores = penalties[-1].penalized
+        scores = PENALIZED_SCORES
     match settings:
         # Dr.GRPO is GRPO without the division by the deviation. DAPO's settings are GRPO's.
         case GrpoSettings():

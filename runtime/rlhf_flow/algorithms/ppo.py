@@ -34,7 +34,7 @@ class Ppo(PolicyAlgorithm):
         self.value_loss = self.critic_loss(CRITIC)
         # Apart from the whitening, because Safe-RLHF inserts operations between the two.
         self.estimates = (
-            self.penalty.on_tokens(scores_column(REWARD)),
+            *self.penalty.on_tokens(scores_column(REWARD)),
             Gae(settings.gamma, settings.gae_lambda, values=values_column(CRITIC)),
         )
         self.whitening = (Whiten(valid),) if settings.whiten_advantages else ()

@@ -25,7 +25,7 @@ class ReMax(PolicyAlgorithm):
     def __init__(self, settings: ReMaxSettings, job: JobSettings) -> None:
         super().__init__(settings, job, VALID)
         self.advantages = (
-            self.penalty.on_tokens(scores_column(REWARD)),
+            *self.penalty.on_tokens(scores_column(REWARD)),
             # The baseline is a score per response, so it is subtracted from the returns of tokens,
             # not from their rewards.
             RewardsToGo(),

@@ -147,8 +147,9 @@ COLUMNS = {
     ),
     RESPONSE_MASK: ColumnSpec(
         Kind.MASK,
-        "1 for a response token of the policy's own, 0 for one that is not trained on, such as a "
-        "tool's output, int8 [rows, ragged]; without it all are the policy's own",
+        "1 for a response token of the policy's own, or of an answer of the data; 0 for one that "
+        "is not trained on, such as a tool's output or a message between answers, int8 [rows, "
+        "ragged]; without it all are 1",
     ),
 }
 
@@ -257,6 +258,7 @@ Credits = Annotated[str, Reads(_CREDITS)]
 ChangedCredits = Annotated[str, Reads(_CREDITS), Writes(None)]
 Preference = Annotated[str, Reads(frozenset({Kind.PREFERENCE}))]
 Multiplier = Annotated[str, Reads(frozenset({Kind.MULTIPLIER}))]
+MaybeMultiplier = Annotated[str | None, Reads(frozenset({Kind.MULTIPLIER}))]
 NewScores = Annotated[str, Writes(Kind.SCORES)]
 NewTruth = Annotated[str, Writes(Kind.TRUTH)]
 NewRewards = Annotated[str, Writes(Kind.REWARDS)]

@@ -29,7 +29,7 @@ from rlhf_flow.step.columns import (
     ROLLOUT_LOG_PROBS,
 )
 from rlhf_flow.step.flow import Flow
-from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Operation
+from rlhf_flow.step.operations import AdaptiveKlCoefficient, Custom, LagrangeMultiplier, Operation
 from rlhf_flow.step.reward_terms import RewardTerms
 from rlhf_flow.step.roles import Roles
 from rlhf_flow.trace.entrypoints import check_function, check_protocol, require_plain_step
@@ -230,6 +230,8 @@ class TracingBackend:
                     check_protocol(operation.protocol)
             if isinstance(operation, LagrangeMultiplier):
                 self._check_kept(call, operation, [operation.multiplier])
+            if isinstance(operation, AdaptiveKlCoefficient):
+                self._check_kept(call, operation, [operation.coefficient])
 
     def _check_kept(self, call: ModelCall, operation: Operation, names: Iterable[str]) -> None:
         for name in names:

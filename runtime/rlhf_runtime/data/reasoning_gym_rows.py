@@ -25,6 +25,8 @@ from rlhf_runtime.data.source_setting import SourceSetting, Split
 DEFAULT_SEEDS = {Split.TRAIN: 0, Split.PRETRAINING: 0, Split.EVALUATION: 1_000_000_000}
 # It joins other datasets; a job's sources do the same.
 COMPOSITE = "composite"
+# Measured with version 0.1.25: a few of its programs draw numbers that no seed determines.
+UNREPRODUCIBLE = "codeio"
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from rlhf_runtime.data.reasoning_gym_main import main; "
@@ -43,13 +45,20 @@ def read_rows(source: ReasoningGymData, setting: SourceSetting) -> Iterator[Row]
         setting: the manifest's field of the source.
 
     Raises (while iterating):
-        DataNotFound: no such generator, it refuses its parameters, or the package is missing.
+        DataNotFound: no such generator or none that a job can use, it refuses its parameters, or
+            the package is missing.
         DataUnreadable: it cannot make a row.
     """
     if source.dataset == COMPOSITE:
         raise DataNotFound(
             f"{setting}.reasoningGym names a dataset that joins others: got {COMPOSITE}, allowed "
             "single ones; name each of them in sources"
+        ).at(*setting.location("reasoningGym", "dataset"))
+    if source.dataset == UNREPRODUCIBLE:
+        raise DataNotFound(
+            f"{setting}.reasoningGym names a dataset whose rows differ between processes: got "
+            f"{UNREPRODUCIBLE}, allowed others; write its rows into a file once, and name that by "
+            "path"
         ).at(*setting.location("reasoningGym", "dataset"))
     seed = DEFAULT_SEEDS[setting.split] if source.seed is None else source.seed
     order = {

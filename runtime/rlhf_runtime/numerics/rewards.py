@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+
+from rlhf_runtime.numerics.moments import Reduce, no_reduce
+
+# Largest relative error of the KL that an update counts.
+MAX_KL_ERROR = 0.2
 
 
 def weighted_sum(
@@ -27,7 +32,7 @@ def token_rewards(
     scores: Float[Tensor, " rows"],
     mask: Bool[Tensor, "rows time"],
     kl: Float[Tensor, "rows time"] | None = None,
-    kl_coefficient: float = 0.0,
+    kl_coefficient: float | Float[Tensor, "rows 1"] = 0.0,
 ) -> Float[Tensor, "rows time"]:
     """Give each response's score to its last token and subtract the KL penalty from every token.
 
@@ -60,7 +65,7 @@ def penalized_scores(
     scores: Float[Tensor, " rows"],
     mask: Bool[Tensor, "rows time"],
     kl: Float[Tensor, "rows time"],
-    kl_coefficient: float,
+    kl_coefficient: float | Float[Tensor, " rows"],
 ) -> Float[Tensor, " rows"]:
     """Subtract from each response's score the KL penalties of its kept tokens.
 
@@ -73,6 +78,37 @@ def penalized_scores(
     Source: RLOO (arXiv 2402.14740), equation 1.
     """
     return scores - kl_coefficient * torch.where(mask, kl, 0.0).sum(dim=1)
+
+
+def adapted_kl_coefficient(
+    coefficient: Float64[Tensor, ""],
+    kl: Float[Tensor, " rows"],
+    target: float,
+    horizon: int,
+    reduce: Reduce = no_reduce,
+) -> Float64[Tensor, ""]:
+    """Update the coefficient c of a KL penalty by a proportional controller.
+
+    c x (1 + clip(mean kl / target - 1, -0.2, 0.2) x rows / horizon). All rows together count as one
+    horizon at most, so c stays above 0.
+
+    Args:
+        coefficient: the current value, above 0.
+        kl: of this rank's responses, summed over their tokens, in nats.
+        target: the desired mean.
+        horizon: number of responses for a complete correction.
+        reduce: sums over ranks. Without rows on all ranks, or with a mean that is no number, c is
+            unchanged.
+
+    Source: Ziegler et al. (arXiv 1909.08593), section 2.2.
+    """
+    own = torch.stack([kl.double().sum(), torch.tensor(float(len(kl)), dtype=torch.float64)])
+    total, num_rows = reduce(own)
+    if num_rows == 0 or total.isnan():
+        return coefficient
+    error = (total / num_rows / target - 1.0).clamp(-MAX_KL_ERROR, MAX_KL_ERROR)
+    factor: Tensor = 1.0 + error * (num_rows / horizon).clamp(max=1.0)
+    return coefficient * factor
 
 
 def overlong_penalties(

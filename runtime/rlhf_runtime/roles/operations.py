@@ -16,6 +16,7 @@ from rlhf_flow.step.calls import ComputeOptions
 from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -55,6 +56,7 @@ from rlhf_runtime.numerics.moments import (
 from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.preferences import best_against_worst
 from rlhf_runtime.numerics.rewards import (
+    adapted_kl_coefficient,
     overlong_penalties,
     penalized_scores,
     token_rewards,
@@ -172,8 +174,33 @@ def _weighted_sum(work: Workspace, operation: WeightedSum) -> None:
     work.metrics.record_spread(f"{role}/std", counted)
 
 
+def _adaptive_kl_coefficient(work: Workspace, operation: AdaptiveKlCoefficient) -> None:
+    own, mask = work.padded(operation.policy_log_probs)
+    reference, _ = work.padded(operation.reference_log_probs)
+    kl = torch.where(mask, kl_estimate(own, reference, operation.kl_estimator), 0.0).sum(dim=1)
+    # The first step has no state yet.
+    initial = torch.tensor(operation.initial, dtype=torch.float64)
+    coefficient = work.state.get(operation.coefficient, initial)
+    # This step's KL changes the coefficient of the next one.
+    work.state[operation.coefficient] = adapted_kl_coefficient(
+        coefficient, kl, operation.target, operation.horizon, work.sum
+    )
+    role = column_role(operation.reference_log_probs)
+    work.metrics.record_mean(f"{role}/response_kl", float(kl.double().sum()), float(len(kl)))
+    work.metrics.record_mean(f"{role}/kl_coefficient", float(coefficient), 1.0)
+    values = np.full(len(kl), float(coefficient), dtype=np.float32)
+    work.columns[operation.coefficient] = Column(values)
+
+
+def _kl_weight(work: Workspace, operation: TokenRewards | PenalizedScores) -> float | torch.Tensor:
+    """Return the weight of the KL penalty, or that of each row."""
+    if operation.adaptive_coefficient is None:
+        return operation.kl_coefficient
+    return work.rows(operation.adaptive_coefficient)
+
+
 def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
-    mask, kl = work.mask(RESPONSES), None
+    mask, kl, weight = work.mask(RESPONSES), None, _kl_weight(work, operation)
     if operation.kl_coefficient > 0:
         assert operation.reference_log_probs is not None and operation.kl_estimator is not None
         own, _ = work.padded(operation.policy_log_probs)
@@ -181,7 +208,9 @@ def _token_rewards(work: Workspace, operation: TokenRewards) -> None:
         kl = kl_estimate(own, reference, operation.kl_estimator)
         _record_kl(work, operation.scores, kl, mask)
     scores = work.rows(operation.scores)
-    work.put(operation.rewards, token_rewards(scores, mask, kl, operation.kl_coefficient), mask)
+    if isinstance(weight, torch.Tensor):
+        weight = weight[:, None]
+    work.put(operation.rewards, token_rewards(scores, mask, kl, weight), mask)
 
 
 def _record_kl(work: Workspace, scores: str, kl: torch.Tensor, mask: torch.Tensor) -> None:
@@ -249,7 +278,7 @@ def _penalized_scores(work: Workspace, operation: PenalizedScores) -> None:
     kl = kl_estimate(own, reference, operation.kl_estimator)
     _record_kl(work, operation.scores, kl, mask)
     scores = work.rows(operation.scores)
-    penalized = penalized_scores(scores, mask, kl, operation.kl_coefficient)
+    penalized = penalized_scores(scores, mask, kl, _kl_weight(work, operation))
     work.put_rows(operation.penalized, penalized)
 
 
@@ -353,6 +382,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Workspace, Any], None]] = {
     GroupAdvantages: _group_advantages,
     RewardsToGo: _rewards_to_go,
     AboveBaseline: _above_baseline,
+    AdaptiveKlCoefficient: _adaptive_kl_coefficient,
     PenalizedScores: _penalized_scores,
     OverlongPenalty: _overlong_penalty,
     MixedGroups: _mixed_groups,

@@ -227,6 +227,10 @@ ROLE_METRICS: dict[str, Metric] = {
         "Mean weight of a token, by which the trainer corrects for the generation engine",
         None,
     ),
+    "response_kl": Metric(
+        "KL of a response", "nats", "Mean over responses of the KL summed over tokens", None
+    ),
+    "kl_coefficient": Metric("KL coefficient", "", "Weight of the KL penalty on rewards", None),
     "multiplier": Metric("Multiplier", "", "What the constraint on these costs weighs", None),
     "value_mean": Metric("Value", "", "Mean value before a token", None),
     "explained_variance": Metric(

@@ -45,7 +45,7 @@ class RunRecord:
     output: str
     """The run's folder."""
     total_steps: int
-    """Steps of the schedule."""
+    """Steps of the schedule; 0: an evaluation without training."""
     started: float
     """Unix seconds."""
     warm_start_steps: int = 0
@@ -54,6 +54,11 @@ class RunRecord:
     """The command line that repeats the run."""
     workers_started: float = 0.0
     """Unix time of the start of these workers: later than `started` after a restart."""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """True if nothing was trained: `rlhf evaluate` wrote it."""
+        return self.total_steps == 0
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,7 @@ Record = (
 
 @dataclass(frozen=True)
 class RunRecords:
-    """All records of a run, in order of steps; of a repeated step the last one. Steps after the
-    last one of a finished run, which a killed start had made, are left out."""
+    """All records of a run, in order of steps; of a repeated step the last one."""
 
     runs: tuple[RunRecord, ...] = ()
     """One per start of workers. Starts by the same command have equal `started`."""
@@ -186,11 +190,18 @@ class RunRecords:
     end: EndRecord | None = None
     """None while the last start has not ended."""
     steps_repeated: int = 0
-    """Step records that a later record of the same step replaced, or that are left out."""
+    """Step records that a later record of the same step replaced."""
     damaged_lines: int = 0
     """Lines of metrics.jsonl that could not be read."""
     unscored: tuple[UnscoredRecord, ...] = ()
     """In order of time; limited in number."""
+
+    @property
+    def reached_step(self) -> int:
+        """Last step of the last start of workers; of earlier ones if that has none yet."""
+        # An earlier start may have gone further than the checkpoint from which the last resumed.
+        last_start = max([self.resumed_from, *(step.step for step in self.last_start_steps)])
+        return last_start or (self.steps[-1].step if self.steps else 0)
 
 
 class RecordLog:
@@ -242,19 +253,6 @@ class RecordLog:
             case EndRecord():
                 self._end = record
                 self._extend_command(record.finished)
-                if record.outcome is Outcome.SUCCEEDED:
-                    self._forget_later_steps()
-
-    def _forget_later_steps(self) -> None:
-        """Drop the records of earlier starts that went beyond the last step of a finished run."""
-        last = max(self._last_start_steps, default=self._resumed_from)
-        if not last:
-            return
-        self._repeated += sum(step > last for step in self._steps)
-        self._steps = {step: record for step, record in self._steps.items() if step <= last}
-        self._evaluations = {
-            step: record for step, record in self._evaluations.items() if step <= last
-        }
 
     def _extend_command(self, time: float) -> None:
         """Note that the last command was alive at a time."""

@@ -1,6 +1,12 @@
+import pytest
 import torch
 
-from rlhf_runtime.numerics.rewards import overlong_penalties, penalized_scores, token_rewards
+from rlhf_runtime.numerics.rewards import (
+    adapted_kl_coefficient,
+    overlong_penalties,
+    penalized_scores,
+    token_rewards,
+)
 
 MASK = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]], dtype=torch.bool)
 
@@ -32,3 +38,21 @@ def test_the_last_tokens_before_the_limit_cost_in_proportion() -> None:
     lengths = torch.tensor([0, 6, 7, 8, 10, 12])
     got = overlong_penalties(lengths, longest=10, margin=4, penalty=2.0)
     assert got.tolist() == [0.0, 0.0, 0.5, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [
+        ([6.0, 6.0], 0.5),
+        ([6.6, 6.6], 0.5 * (1 + 0.1 * 2 / 100)),  # 10 percent above the target
+        ([1000.0, 0.0], 0.5 * (1 + 0.2 * 2 / 100)),  # at most 20 percent count
+        ([-9.0, 0.0], 0.5 * (1 - 0.2 * 2 / 100)),
+        ([0.0] * 400, 0.5 * 0.8),  # more responses than a horizon count as one
+        ([], 0.5),
+        ([float("nan"), 1.0], 0.5),
+    ],
+)
+def test_the_kl_coefficient_follows_the_kl_of_responses(kl: list[float], expected: float) -> None:
+    coefficient = torch.tensor(0.5, dtype=torch.float64)
+    adapted = adapted_kl_coefficient(coefficient, torch.tensor(kl), target=6.0, horizon=100)
+    assert float(adapted) == pytest.approx(expected, rel=1e-6)

@@ -13,8 +13,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.calls import ComputeOptions
-from rlhf_flow.step.operations import Custom, LagrangeMultiplier, Scope, WeightedSum
+from rlhf_flow.step.operations import (
+    AdaptiveKlCoefficient,
+    Custom,
+    LagrangeMultiplier,
+    Scope,
+    TokenRewards,
+    WeightedSum,
+)
 from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
@@ -177,6 +185,46 @@ def a_multiplier_is_learned_from_all_costs(world: World, folder: Path) -> None:
         close(float(state["multiplier"]), expected, "what is kept")
 
 
+def a_kl_coefficient_follows_the_kl(world: World, folder: Path) -> None:
+    """By the KL of complete responses of all ranks; a resumed run goes on with the same numbers."""
+    place, columns = model_folder(world, folder), make_batch()
+    reference, own = columns["reference_log_probs"], columns["rollout_log_probs"]
+    assert own.lengths is not None
+    ends = np.cumsum(own.lengths)[:-1]
+    differences = np.split(own.values.astype(np.float64) - reference.values, ends)
+    kl = float(np.mean([np.sum(0.5 * one**2) for one in differences]))
+    adapt = AdaptiveKlCoefficient(0.05, 2.0, "reference_log_probs", KlEstimator.K2, horizon=40)
+    penalty = TokenRewards(
+        *("reward_scores", 0.05, KlEstimator.K2),
+        reference_log_probs="reference_log_probs",
+        adaptive_coefficient="kl_coefficient",
+    )
+    call = replace(
+        call_of(make_job(place), world, "compute"),
+        reads=tuple(sorted({*adapt.reads, *penalty.reads} - {"kl_coefficient"})),
+        writes=("kl_coefficient", "token_rewards"),
+        options=ComputeOptions((adapt, penalty)),
+    )
+    expected, factor = 0.05, 1 + min(max(kl / 2.0 - 1, -0.2), 0.2) * NUM_ROWS / 40
+    state: dict[str, torch.Tensor] = {}
+    saved, found = {}, []
+    for step in range(4):
+        if step == 2:
+            saved = {name: value.clone() for name, value in state.items()}
+        result = compute(inputs_of(call, columns, world), parallel_of(world), state)
+        found.append(whole(result, world))
+        assert np.allclose(np.concatenate(found[-1]["kl_coefficient"]), expected, rtol=1e-6)
+        metrics = metrics_of(result, world)
+        close(metrics["reference/kl_coefficient"], expected, "coefficient")
+        close(metrics["reference/response_kl"], kl, "KL of a response")
+        expected *= factor
+        close(float(state["kl_coefficient"]), expected, "what is kept")
+    for step in (2, 3):
+        again = whole(compute(inputs_of(call, columns, world), parallel_of(world), saved), world)
+        for name, rows in found[step].items():
+            assert all(map(np.array_equal, rows, again[name])), name
+
+
 SCENARIOS: dict[str, Scenario] = {
     "scores are added up": scores_are_added_up,
     **{
@@ -192,4 +240,5 @@ SCENARIOS: dict[str, Scenario] = {
     },
     "an operation may see all rows": an_operation_may_see_all_rows,
     "a multiplier is learned from all costs": a_multiplier_is_learned_from_all_costs,
+    "a KL coefficient follows the KL": a_kl_coefficient_follows_the_kl,
 }

@@ -13,6 +13,7 @@ from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.columns import column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     BothValid,
     EnoughGroups,
@@ -114,7 +115,9 @@ def variance(values: Sequence[float]) -> float:
     return sum((x - mean(values)) ** 2 for x in values) / (len(values) - 1)
 
 
-def kl_of(row: PlainRow, operation: TokenRewards | PenalizedScores) -> dict[int, float]:
+def kl_of(
+    row: PlainRow, operation: TokenRewards | PenalizedScores | AdaptiveKlCoefficient
+) -> dict[int, float]:
     """By token that counts."""
     assert operation.reference_log_probs is not None
     own, reference = row[operation.policy_log_probs], row[operation.reference_log_probs]
@@ -135,13 +138,27 @@ def discounted(terms: Sequence[float], decay: float) -> list[float]:
     ]
 
 
+def adaptive_kl_coefficient(batch: PlainBatch, operation: AdaptiveKlCoefficient) -> None:
+    totals = [sum(kl_of(row, operation).values()) for row in batch.rows]
+    role = column_role(operation.reference_log_probs)
+    batch.note(f"{role}/response_kl", totals)
+    batch.note(f"{role}/kl_coefficient", [operation.initial])
+    for row in batch.rows:
+        row.values[operation.coefficient] = operation.initial
+
+
+def kl_weight(row: PlainRow, operation: TokenRewards | PenalizedScores) -> float:
+    column = operation.adaptive_coefficient
+    return operation.kl_coefficient if column is None else float(row[column])
+
+
 def token_rewards(batch: PlainBatch, operation: TokenRewards) -> None:
     for row in batch.rows:
         rewards = dict.fromkeys(row.own, 0.0)
         if operation.kl_coefficient:
             kl = kl_of(row, operation)
             batch.note(f"{column_role(operation.scores)}/kl", list(kl.values()))
-            rewards = {token: -operation.kl_coefficient * kl[token] for token in row.own}
+            rewards = {token: -kl_weight(row, operation) * kl[token] for token in row.own}
         if row.own:
             rewards[row.own[-1]] += row[operation.scores]
         row.put_tokens(operation.rewards, rewards)
@@ -231,7 +248,8 @@ def penalized_scores(batch: PlainBatch, operation: PenalizedScores) -> None:
     for row in batch.rows:
         kl = list(kl_of(row, operation).values())
         batch.note(f"{column_role(operation.scores)}/kl", kl)
-        row.values[operation.penalized] = row[operation.scores] - operation.kl_coefficient * sum(kl)
+        penalty = kl_weight(row, operation) * sum(kl)
+        row.values[operation.penalized] = row[operation.scores] - penalty
 
 
 def overlong_penalty(batch: PlainBatch, operation: OverlongPenalty) -> None:
@@ -356,6 +374,7 @@ PLAIN_FORMS: dict[type, Callable[[PlainBatch, Any], None]] = {
     GroupAdvantages: group_advantages,
     RewardsToGo: rewards_to_go,
     AboveBaseline: above_baseline,
+    AdaptiveKlCoefficient: adaptive_kl_coefficient,
     PenalizedScores: penalized_scores,
     OverlongPenalty: overlong_penalty,
     MixedGroups: mixed_groups,

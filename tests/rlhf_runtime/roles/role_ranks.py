@@ -29,7 +29,6 @@ from . import (
 TABLES = (
     policy_scenarios.SCENARIOS,
     supervised_scenarios.SCENARIOS,
-    conversation_scenarios.SCENARIOS,
     critic_scenarios.SCENARIOS,
     preference_scenarios.SCENARIOS,
     inference_scenarios.SCENARIOS,
@@ -37,6 +36,7 @@ TABLES = (
     mask_scenarios.SCENARIOS,
     invariance_scenarios.SCENARIOS,
     starting_scenarios.SCENARIOS,
+    conversation_scenarios.SCENARIOS,
     few_rows_scenarios.SCENARIOS,
 )
 SCENARIOS: dict[str, Scenario] = {

@@ -25,6 +25,7 @@ from rlhf_flow.step.calls import ComputeOptions, ModelCall
 from rlhf_flow.step.columns import Kind, columns_read_by
 from rlhf_flow.step.operations import (
     AboveBaseline,
+    AdaptiveKlCoefficient,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -75,6 +76,15 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     AboveBaseline(*SCORED),
     *(PenalizedScores("reward_scores", 0.1, REFERENCE, kl_estimator=k) for k in IN_REWARDS),
+    *(AdaptiveKlCoefficient(0.1, 2.0, REFERENCE, kl_estimator=k) for k in IN_REWARDS),
+    TokenRewards(
+        *("reward_scores", 0.1, KlEstimator.K1),
+        reference_log_probs=REFERENCE,
+        adaptive_coefficient="multiplier",
+    ),
+    PenalizedScores(
+        *("reward_scores", 0.1, REFERENCE, KlEstimator.K1), adaptive_coefficient="multiplier"
+    ),
     OverlongPenalty("reward_scores", longest=MAX_RESPONSE, margin=MAX_RESPONSE),
     OverlongPenalty("reward_scores", longest=1, margin=1),
     MixedGroups(*SCORED),

@@ -13,14 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
-from rlhf_runtime.telemetry.records import (
-    EndRecord,
-    EvaluationRecord,
-    Outcome,
-    ResumedRecord,
-    RunRecord,
-    StepRecord,
-)
+from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ...depth import examples
@@ -92,30 +85,6 @@ def test_a_resumed_run_drops_the_cut_off_line_and_replaces_steps(
     assert [step.step for step in records.steps] == [1, 2, 3]
     assert records.steps[2].metrics == {"reward/mean": 9.0}
     assert records.steps_repeated == 1
-
-
-@pytest.mark.parametrize("again", [(3, 4), ()], ids=["more steps", "of the checkpoint"])
-def test_a_finished_run_has_no_steps_after_its_last_one(
-    tmp_path: Path, make_step: MakeStep, again: tuple[int, ...]
-) -> None:
-    """A killed start went further than the one that finished, with fewer steps or early."""
-    run = RunRecord("sort", "GRPO", "1 CPU rank", str(tmp_path), 9, 0.0)
-    last = max(again, default=2)
-    with RunFolder(tmp_path) as folder:
-        folder.append(run)
-        for step in range(1, 7):
-            folder.append(make_step(step))
-            folder.append(EvaluationRecord(step, {}))
-        folder.append(run)
-        folder.append(ResumedRecord(2))
-        for step in again:
-            folder.append(make_step(step))
-        assert [step.step for step in folder.read().steps] == [1, 2, 3, 4, 5, 6]
-        folder.append(EndRecord(Outcome.SUCCEEDED, 1.0))
-    records = folder.read()
-    assert [step.step for step in records.steps] == [*range(1, last + 1)]
-    assert [record.step for record in records.evaluations] == [*range(1, last + 1)]
-    assert records.steps_repeated == 4
 
 
 def test_a_new_start_takes_back_the_earlier_end(make_run: MakeRun) -> None:

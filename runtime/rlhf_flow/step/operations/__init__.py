@@ -18,6 +18,7 @@ from rlhf_flow.step.operations.groups import (
     PassAtK,
 )
 from rlhf_flow.step.operations.rewards import (
+    AdaptiveKlCoefficient,
     OverlongPenalty,
     PenalizedScores,
     TokenRewards,
@@ -34,6 +35,7 @@ Operation = (
     | GroupAdvantages
     | RewardsToGo
     | AboveBaseline
+    | AdaptiveKlCoefficient
     | PenalizedScores
     | OverlongPenalty
     | MixedGroups
@@ -63,6 +65,7 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
 
 __all__ = [
     "AboveBaseline",
+    "AdaptiveKlCoefficient",
     "BUILT_IN_OPERATIONS",
     "BestAgainstWorst",
     "BothValid",

@@ -17,7 +17,9 @@ from rlhf_flow.step.columns import (
     Kind,
     LogProbs,
     MaybeLogProbs,
+    MaybeMultiplier,
     MaybeValid,
+    NewMultiplier,
     NewRewards,
     NewScores,
     NewTruth,
@@ -26,6 +28,49 @@ from rlhf_flow.step.columns import (
     is_name,
 )
 from rlhf_flow.step.operations.scope import Scope
+
+
+@checked_settings
+@dataclass(frozen=True)
+class AdaptiveKlCoefficient(ColumnSettings):
+    """A coefficient of a KL penalty that keeps the KL near a target.
+
+    The step gets the coefficient c that earlier steps have made. Then it becomes c x (1 + clip(kl /
+    target - 1, -0.2, 0.2) x min(rows / horizon, 1)), where kl is the mean over all rows of the KL
+    summed over a response. It is state of the algorithm, kept over steps and in checkpoints.
+
+    Source: Ziegler et al. (arXiv 1909.08593), section 2.2.
+
+    Raises:
+        FlowError: an invalid setting.
+    """
+
+    scope: ClassVar[Scope] = Scope.BATCH
+    always: ClassVar[tuple[str, ...]] = (columns.RESPONSE_TOKENS,)
+
+    initial: float
+    """Coefficient of the first step."""
+    target: float
+    """Desired mean KL of a complete response, in nats."""
+    reference_log_probs: LogProbs
+    """The column of the reference's log-probabilities."""
+    kl_estimator: KlEstimator
+    """Estimator of KL(policy, reference)."""
+    horizon: int = 10000
+    """Number of responses over which the coefficient changes by at most 20 percent."""
+    policy_log_probs: LogProbs = columns.ROLLOUT_LOG_PROBS
+    """The column of the policy's log-probabilities."""
+    coefficient: NewMultiplier = "kl_coefficient"
+    """The column that it writes, the same number in each row; also its name in checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        for name in ("initial", "target"):
+            value = getattr(self, name)
+            check(owner, name, value, is_number(value) and value > 0, "a number above 0")
+        check(owner, "horizon", self.horizon, is_count(self.horizon), "a number of responses")
+        _check_estimator(owner, self.kl_estimator)
 
 
 @checked_settings
@@ -52,6 +97,9 @@ class TokenRewards(ColumnSettings):
     """The column of the reference's log-probabilities; needed for a penalty."""
     rewards: NewRewards = columns.TOKEN_REWARDS
     """The column that it writes."""
+    adaptive_coefficient: MaybeMultiplier = None
+    """The column of AdaptiveKlCoefficient, whose number counts instead of kl_coefficient. None: the
+    penalty's weight is constant."""
 
     def __post_init__(self) -> None:
         owner, coefficient = type(self).__name__, self.kl_coefficient
@@ -62,13 +110,15 @@ class TokenRewards(ColumnSettings):
         # Before the names of columns, whose check would refuse a missing reference less clearly.
         if coefficient > 0:
             check_kl_penalty(owner, self.reference_log_probs, self.kl_estimator)
+        elif self.adaptive_coefficient is not None:
+            check(owner, "kl_coefficient", coefficient, False, "a number above 0, the initial one")
         super().__post_init__()
 
     def unused(self) -> frozenset[str]:
-        """The log-probabilities, without a penalty."""
-        if self.kl_coefficient > 0:
-            return frozenset()
-        return frozenset({"policy_log_probs", "reference_log_probs"})
+        """The log-probabilities, without a penalty; the coefficient's column, if none is named."""
+        if self.kl_coefficient == 0:
+            return frozenset({"policy_log_probs", "reference_log_probs", "adaptive_coefficient"})
+        return _without_coefficient(self.adaptive_coefficient)
 
 
 @checked_settings
@@ -97,6 +147,9 @@ class PenalizedScores(ColumnSettings):
     """The column of the policy's log-probabilities."""
     penalized: NewScores = "penalized_scores"
     """The column that it writes."""
+    adaptive_coefficient: MaybeMultiplier = None
+    """The column of AdaptiveKlCoefficient, whose number counts instead of kl_coefficient. None: the
+    penalty's weight is constant."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +158,10 @@ class PenalizedScores(ColumnSettings):
         is_weight = is_number(coefficient) and coefficient > 0
         check(owner, "kl_coefficient", coefficient, is_weight, "a number above 0")
         _check_estimator(owner, self.kl_estimator)
+
+    def unused(self) -> frozenset[str]:
+        """The coefficient's column, if none is named."""
+        return _without_coefficient(self.adaptive_coefficient)
 
 
 @checked_settings
@@ -185,6 +242,10 @@ class WeightedSum(ColumnSettings):
         for name in self.terms:
             yield ColumnInput(name, Reads(frozenset({Kind.SCORES})), "terms")
         yield from super().inputs()
+
+
+def _without_coefficient(column: str | None) -> frozenset[str]:
+    return frozenset({"adaptive_coefficient"}) if column is None else frozenset()
 
 
 def _check_estimator(owner: str, estimator: KlEstimator) -> None:
