@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import reasoning_gym
 
 from rlhf_runtime.reasoning_gym_datasets import VERIFIER, GeneratorUnusable
 from rlhf_runtime.rewards.reasoning_gym import score
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.verifier_main import load_verifier
+
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="an extra that needs a C compiler")
 
 
 def record_of(name: str, parameters: dict[str, Any] | None = None, row: int = 0) -> dict[str, Any]:
