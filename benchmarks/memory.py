@@ -27,7 +27,7 @@ class Finished:
     # Not the resident set size, in which shared pages would count once per process.
     """Largest proportional set size of the program and its descendants."""
     largest_process_mebibytes: float
-    """Largest resident set size that one of its descendants ever had."""
+    """Largest resident set size that one of these processes ever had."""
 
 
 def run_and_weigh(

@@ -47,10 +47,11 @@ class Scenario:
     entrypoint: str
     """Our verifier, which scores as the task does."""
     steps: int
-    quick_steps: int
     target: float
     """Limit of our step time, as a share of TRL's."""
     devices: tuple[int, ...]
+    quick_steps: int = 0
+    """Steps with --quick, where there is that option."""
     warm: bool = False
     """True if the builtin model has a warm start."""
     max_prompt_tokens: int = 8

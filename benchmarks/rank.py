@@ -13,7 +13,6 @@ A stage that fails prints its traceback, and the others still run; the exit code
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -32,7 +31,7 @@ import numpy as np
 import torch
 from command_line import make_parser, parse
 from outcome import note, print_json, print_table
-from rank_load import Load, rank_load
+from rank_load import Load, make_load, rank_load, write_random_llama
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName, OffloadDepth
@@ -56,8 +55,6 @@ MICRO_BATCH_TOKENS = 16_384
 TRAINED_ROWS = 64
 TEMPERATURES = (1.0, 0.7)
 GIB = 2**30
-HEAD_SIZE = 64
-HEADS_PER_KEY_HEAD = 4
 BARE = Path(__file__).with_name("bare_generation.py")
 MESH = Mesh(pool="rank", data=1)
 INHERITED = dict(os.environ)
@@ -322,55 +319,12 @@ def main() -> None:
         folder = options.model
         if folder is None:
             folder = Path(temporary)
-            write_random_llama(folder, options.hidden, options.layers, dtype, device)
-        load = make_load(folder, options, dtype)
+            write_random_llama(folder, options.hidden, options.layers, dtype, str(device))
+        load = make_load(folder, dtype, options)
         rank = Rank(folder, load, device, not options.without_bare)
         failed = run_stages(rank)
     print_results(rank, failed, smallest=options.smallest)
     sys.exit(bool(failed))
-
-
-def write_random_llama(
-    folder: Path, hidden: int, layers: int, dtype: str, device: torch.device
-) -> None:
-    """Write a Llama with random weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    heads = hidden // HEAD_SIZE
-    config = LlamaConfig(
-        vocab_size=32_000,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // HEADS_PER_KEY_HEAD),
-        head_dim=HEAD_SIZE,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(0)
-    # On the device: random numbers of a billion weights take a CPU minutes.
-    with device:
-        LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(folder)
-
-
-def make_load(folder: Path, options: argparse.Namespace, dtype: str) -> Load:
-    """Return the prompts and lengths of the command line for the model in a folder."""
-    from transformers import AutoConfig
-
-    # The cache has as many bytes on both sides, whatever the model.
-    config = AutoConfig.from_pretrained(folder)
-    return Load(
-        layers=config.num_hidden_layers,
-        key_heads=config.num_key_value_heads,
-        head_size=config.head_dim,
-        vocabulary=config.vocab_size,
-        rows=options.rows,
-        prompt=options.prompt,
-        response=options.response,
-        rounds=options.rounds,
-        dtype=dtype,
-    )
 
 
 def run_stages(rank: Rank) -> list[str]:

@@ -46,7 +46,6 @@ def scenario_of(model: Path) -> Scenario:
         learning_rate=2e-5,
         entrypoint="rlhf_runtime.rewards.math:verify",
         steps=15,
-        quick_steps=5,
         target=0.6,
         devices=(1,),
         max_prompt_tokens=40,

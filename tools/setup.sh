@@ -14,7 +14,7 @@ fail() { printf 'error: %s\n' "$*" >&2; exit 4; }
 
 case "${1-}" in
   run) extras="cpu,cluster" ;;
-  dev) extras="cpu,dev,operator,s3,wandb,mlflow,reasoning-gym" ;;
+  dev) extras="cpu,dev,operator,s3,wandb,mlflow" ;;
   *) echo "usage: tools/setup.sh run|dev" >&2; exit 2 ;;
 esac
 
@@ -33,6 +33,13 @@ find_python() {
   fail "no usable Python: looked for ${PYTHON:-python3.11, python3.12 and python3}, allowed 3.11 and" \
     "3.12; install one (Debian and Ubuntu: apt-get install python3.11 python3.11-venv), or name" \
     "it: make setup PYTHON=/path/to/python3.11"
+}
+
+# True if packages that come without a wheel can be built.
+can_compile() {
+  command -v cc >/dev/null &&
+    "$1" -c 'import os, sysconfig
+assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null
 }
 
 # What .venv was made from, and where. A set for development serves for running, too.
@@ -84,6 +91,13 @@ if ! interpreter .venv/bin/python >/dev/null; then
   say "Making .venv with $python"
   rm -rf .venv
   "$uv" venv --quiet --no-python-downloads --python "$python" .venv
+fi
+if [[ $1 == dev ]]; then
+  if can_compile "$python"; then
+    extras+=",reasoning-gym"
+  else
+    say "No C compiler, or no headers of Python: tests of reasoning-gym will be skipped"
+  fi
 fi
 say "Installing the pinned packages into .venv (about 7 GB; a few minutes without a cache)"
 rm -f .venv/.setup-*

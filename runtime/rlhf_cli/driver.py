@@ -211,8 +211,9 @@ def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
 def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> str:
     """Report the last step of a run that had ended before. Returns why it ended early, if so."""
     records = folder.read()
-    if records.steps:
-        last = records.steps[-1]
+    reached = [step for step in records.steps if step.step <= records.reached_step]
+    if reached:
+        last = reached[-1]
         board.update(step=last.step, metrics=reportable(last.metrics))
     return records.end.message if records.end else ""
 

@@ -77,5 +77,4 @@ def _last_step(folder: Path) -> int:
     run = RunFolder(folder.parent)
     if folder != run.model or not run.metrics.exists():
         return 0
-    records = run.read()
-    return max(records.steps[-1].step if records.steps else 0, records.resumed_from)
+    return run.read().reached_step

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import FolderUnusable, RayFailed
 from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.preflight.findings import QUICK
+from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.record_lines import plain_values
@@ -105,7 +106,7 @@ def _empty(folder: RunFolder) -> None:
     if not folder.metrics.exists():
         return
     runs = folder.read().runs
-    if not runs or runs[-1].total_steps:
+    if not runs or not runs[-1].is_evaluation:
         raise FolderUnusable(
             f"the folder holds a run: got {folder.path}, allowed a new folder or that of an "
             "earlier evaluation; choose another with --output"
@@ -122,7 +123,7 @@ def _evaluate(
     fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.
-        from rlhf_cli.train import manifest_text, worker_settings
+        from rlhf_cli.train import classify_ending, manifest_text, worker_settings
         from rlhf_runtime.controller.evaluation_run import run_evaluation
         from rlhf_runtime.controller.ray_watch import RayWatch
         from rlhf_runtime.controller.worker_sites import OneMachine
@@ -148,6 +149,11 @@ def _evaluate(
             result = run_evaluation(job, plan, settings, journal, site, step)
             folder.append(EndRecord(Outcome.SUCCEEDED, time.time()))
             return result
+        except BaseException as error:
+            outcome, reason, message = classify_ending(error)
+            with suppress(CannotRecord):  # the error itself matters more
+                folder.append(EndRecord(outcome, time.time(), reason, message))
+            raise
         finally:
             journal.close()
             # Polling stops before Ray does; else Ray's end would count as a failure.

@@ -43,6 +43,7 @@ def prepare_run_folder(
 
     Raises:
         CannotResume: a run has finished there under another manifest.
+        FolderUnusable: an evaluation is there, or an earlier run cannot be moved.
     """
     if not folder.metrics.exists():
         return True
@@ -62,30 +63,44 @@ def prepare_run_folder(
         sys.stderr.write(f"the earlier run was put aside: {aside}\n")
         return True
     records = folder.read()
-    if not _is_finished(records, job.spec):
+    if records.runs and records.runs[-1].is_evaluation:
+        raise FolderUnusable(
+            f"the folder holds an evaluation: got {folder.path}, allowed a new folder or a run's; "
+            "choose another with --output, or put the evaluation aside with --fresh"
+        )
+    cause = _cause_of_end(records, job.spec)
+    if cause is None:
         return True
     # "Already finished" would mislead if the run had another manifest.
     _check_finished(job, folder, lines)
-    cause = f" ({records.end.message})" if records.end and records.end.message else ""
     more = "a larger schedule.earlyStop.patience continues" if cause else "more --steps continue"
     sys.stderr.write(
-        f"already finished: {folder.path}{cause}; its report is {folder.report}. To train again "
-        f"use --fresh (this run is kept aside) or another --output; {more} from here.\n"
+        f"already finished: {folder.path}{f' ({cause})' if cause else ''}; its report is "
+        f"{folder.report}. To train again use --fresh (this run is kept aside) or another "
+        f"--output; {more} from here.\n"
     )
     return False
 
 
-def _is_finished(records: RunRecords, spec: RLHFJobSpec) -> bool:
-    """True if a run has ended well and has nothing left to train under a manifest."""
+def _cause_of_end(records: RunRecords, spec: RLHFJobSpec) -> str | None:
+    """Return why a run that ended well has nothing left to train under a manifest.
+
+    Returns:
+        The text of an early stop; empty: all steps are done. None: something is left to train.
+    """
     if records.end is None or records.end.outcome is not Outcome.SUCCEEDED:
-        return False
-    reached = max(records.steps[-1].step if records.steps else 0, records.resumed_from)
+        return None
+    reached = records.reached_step
     ended_early = records.end.reason == EARLY_STOP
-    done = reached if ended_early else records.runs[-1].total_steps
+    if (reached if ended_early else records.runs[-1].total_steps) >= spec.schedule.steps:
+        return ""
     # A finished run with fewer steps than the manifest's schedule resumes for the rest, unless its
     # evaluations end training under this manifest, too.
-    evaluations = [(record.step, record.metrics) for record in records.evaluations]
-    return done >= spec.schedule.steps or early_stop(spec, reached, evaluations) is not None
+    evaluations = [
+        (record.step, record.metrics) for record in records.evaluations if record.step <= reached
+    ]
+    stop = early_stop(spec, reached, evaluations)
+    return None if stop is None else str(stop)
 
 
 def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:

@@ -100,18 +100,7 @@ def train(task: TrainingTask) -> str:
         settings = worker_settings(folder, task.python_path, task.faults)
         if task.faults:
             announce(settings.logs, DRIVER)
-        start = partial(JobRun, job, task.plan, settings, journal, saves, task.stop, task.site)
-        finished = supervise(
-            partial(_run_workers, start, folder.model),
-            saves,
-            Restarts(job.spec.failure_policy),
-            journal,
-            lambda: journal.begin(replace(run_record, workers_started=time.time())),
-            task.stop,
-        )
-        if not finished:
-            # Supervision ended before the job did: a signal has stopped it after a step.
-            raise KeyboardInterrupt
+        _run_to_end(task, settings, journal, saves, run_record)
         _note_missed_faults(task, settings, journal)
         journal.end(Outcome.SUCCEEDED)
         return journal.early_stop
@@ -128,6 +117,28 @@ def train(task: TrainingTask) -> str:
         watch.stop_polling()
         task.site.close()
         watch.close()
+
+
+def _run_to_end(
+    task: TrainingTask,
+    settings: WorkerSettings,
+    journal: Journal,
+    saves: CheckpointManager,
+    run_record: RunRecord,
+) -> None:
+    """Run workers, and restart them as the failure policy allows, until training has ended."""
+    start = partial(JobRun, task.job, task.plan, settings, journal, saves, task.stop, task.site)
+    finished = supervise(
+        partial(_run_workers, start, task.folder.model),
+        saves,
+        Restarts(task.job.spec.failure_policy),
+        journal,
+        lambda: journal.begin(replace(run_record, workers_started=time.time())),
+        task.stop,
+    )
+    if not finished:
+        # Supervision ended before the job did: a signal has stopped it after a step.
+        raise KeyboardInterrupt
 
 
 def _note_missed_faults(task: TrainingTask, settings: WorkerSettings, journal: Journal) -> None:

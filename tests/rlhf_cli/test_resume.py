@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from rlhf_cli.resume import check_changes, note_checkpoint_mismatch, open_store,
 from rlhf_cli.train import manifest_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.errors import CannotResume, StorageUnusable
+from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageUnusable
 from rlhf_runtime.telemetry.records import (
     EARLY_STOP,
     EndRecord,
     EvaluationRecord,
     Outcome,
     Record,
+    ResumedRecord,
     RunRecord,
     StepRecord,
 )
@@ -71,42 +73,46 @@ def test_a_finished_run_has_nothing_to_do_but_further_steps(
 
 
 EARLY = "spec.schedule.earlyStop={patience: 2}"
+MORE_PATIENCE = "a larger schedule.earlyStop.patience"
 
 
 @pytest.mark.parametrize(
-    ("changes", "has_more"),
+    ("changes", "continues"),
     [
-        pytest.param([EARLY], False, id="as before"),
-        pytest.param([EARLY, "spec.schedule.steps=20"], False, id="more steps"),
-        pytest.param([EARLY, "spec.schedule.earlyStop.patience=1"], False, id="less patience"),
-        pytest.param([EARLY, "spec.schedule.earlyStop.patience=3"], True, id="more patience"),
-        pytest.param([EARLY, "spec.checkpoint.keepBest=LengthMean"], True, id="another metric"),
-        pytest.param([], True, id="without it"),
-        pytest.param(["spec.schedule.steps=6"], False, id="without it, and no more steps"),
+        pytest.param([EARLY], MORE_PATIENCE, id="as before"),
+        pytest.param([EARLY, "spec.schedule.steps=20"], MORE_PATIENCE, id="more steps"),
+        pytest.param([EARLY, "spec.schedule.earlyStop.patience=1"], MORE_PATIENCE, id="less"),
+        pytest.param([EARLY, "spec.schedule.earlyStop.patience=3"], None, id="more patience"),
+        pytest.param([EARLY, "spec.checkpoint.keepBest=LengthMean"], None, id="another metric"),
+        pytest.param([], None, id="without it"),
+        pytest.param(["spec.schedule.steps=6"], "more --steps", id="without it, no more steps"),
     ],
 )
 def test_a_run_that_ended_early_has_more_to_do_if_the_manifest_no_longer_ends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], has_more: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], continues: str | None
 ) -> None:
+    """`continues`: what the message names to go on; None: there is more to do."""
     values = {"evaluation/reward_mean": 0.5}
     evaluations = [
         EvaluationRecord(step, values | {"evaluation/length_mean": float(step)})
         for step in (0, 3, 6)
     ]
-    steps = [StepRecord(step, {}, {}, 1.0, 1) for step in range(1, 7)]
-    why = "training ended early, after step 6 of 9"
-    ended = EndRecord(Outcome.SUCCEEDED, 1.0, EARLY_STOP, why)
-    folder = folder_with(tmp_path, BEGUN, *evaluations, *steps, ended)
+    # The first start was killed after step 8, behind the checkpoint from which the second resumed.
+    lost = [StepRecord(step, {}, {}, 1.0, 1) for step in range(1, 9)]
+    resumed = [BEGUN, ResumedRecord(5), StepRecord(6, {}, {}, 1.0, 1)]
+    ended = EndRecord(Outcome.SUCCEEDED, 1.0, EARLY_STOP, "training ended early")
+    folder = folder_with(tmp_path, BEGUN, *evaluations, *lost, *resumed, ended)
     (job,) = load_file(EXAMPLE, ["spec.schedule.steps=9", *changes])
-    assert prepare_run_folder(folder, job, fresh=False) == has_more
-    if not has_more:
-        told = capsys.readouterr().err
-        assert f"({why})" in told
-        assert "a larger schedule.earlyStop.patience continues from here" in told
+    assert prepare_run_folder(folder, job, fresh=False) == (continues is None)
+    if continues is not None:
+        text = capsys.readouterr().err
+        assert f"; {continues} continue" in text
+        is_early = continues == MORE_PATIENCE
+        assert ("training ended early, after step 6 of" in text) == is_early
 
 
 def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluations = [EvaluationRecord(step, {"evaluation/reward_mean": 0.5}) for step in (0, 1)]
     folder = folder_with(tmp_path, BEGUN, TRAINED, *evaluations, EndRecord(Outcome.SUCCEEDED, 1.0))
@@ -114,6 +120,15 @@ def test_a_finished_run_does_not_take_more_steps_if_its_evaluations_end_training
         early = f"spec.schedule.earlyStop.patience={patience}"
         (job,) = load_file(EXAMPLE, ["spec.schedule.steps=20", early])
         assert prepare_run_folder(folder, job, fresh=False) == has_more
+    assert f"; {MORE_PATIENCE} continues" in capsys.readouterr().err
+
+
+def test_the_folder_of_an_evaluation_is_not_trained_into(tmp_path: Path) -> None:
+    evaluated = [replace(BEGUN, total_steps=0), EvaluationRecord(150, {"evaluation/x": 0.5})]
+    folder = folder_with(tmp_path, *evaluated, EndRecord(Outcome.SUCCEEDED, 1.0))
+    with pytest.raises(FolderUnusable, match=r"the folder holds an evaluation: .* --output"):
+        prepare_run_folder(folder, job_of(9), fresh=False)
+    assert prepare_run_folder(folder, job_of(9), fresh=True)
 
 
 def test_a_finished_run_of_another_manifest_is_not_this_ones(tmp_path: Path) -> None:

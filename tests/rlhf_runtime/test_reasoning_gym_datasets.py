@@ -13,6 +13,8 @@ from rlhf_runtime.reasoning_gym_datasets import (
     make_dataset,
 )
 
+pytest.importorskip("reasoning_gym", reason="an extra that needs a C compiler")
+
 
 @pytest.mark.parametrize(
     ("name", "parameters", "text"),

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from rlhf_runtime.reasoning_gym_datasets import DATASET_FIELD, import_package, make_dataset
+from rlhf_runtime.rewards.answer_code import is_program
 from rlhf_runtime.rewards.sample import Sample, measures
 from rlhf_runtime.row_values import field_value
 
@@ -19,6 +20,8 @@ _PACKAGE = import_package()
 
 # Datasets that compare grids of tuples. A row's record is JSON, which has lists only.
 _WITH_TUPLES = ("arc_agi", "rearc")
+# No dataset can parse it. Some score such an answer above 0.
+UNPARSABLE = "?"
 EXTRACTIONS = ("response", "line", "tags")
 
 
@@ -60,6 +63,8 @@ def _score(answer: str | None, record: Mapping[str, Any]) -> float:
             "rows with question, answer and metadata.source_dataset; use data of reasoningGym, or "
             "another verifier"
         ) from error
+    if answer is not None and _is_refused(answer, name):
+        answer = UNPARSABLE
     dataset = _dataset(name, json.dumps(record.get("parameters") or {}, sort_keys=True))
     if name in _WITH_TUPLES:
         entry["metadata"] = {key: _as_tuples(value) for key, value in entry["metadata"].items()}
@@ -70,6 +75,13 @@ def _score(answer: str | None, record: Mapping[str, Any]) -> float:
         # An error for the row's own answer is an error of the row.
         dataset.score_answer(entry["answer"], entry)
         return 0.0
+
+
+def _is_refused(answer: str, name: str) -> bool:
+    """True if an answer must not reach the dataset that scores it."""
+    # Its distance to the right answer is NaN, which that dataset scores as if there were none.
+    is_nan = name == "complex_arithmetic" and "nan" in answer.lower()
+    return is_nan or is_program(answer, name)
 
 
 @cache

@@ -53,7 +53,9 @@ class Journal:
         self.outcome: Outcome | None = None
 
     def begin(self, run: RunRecord) -> None:
-        """The run starts."""
+        """The run starts, or its workers start again."""
+        # Workers that were lost may have ended early before a checkpoint: these decide again.
+        self.early_stop = ""
         self.folder.append(run)
         self._progress.begin(run)
 

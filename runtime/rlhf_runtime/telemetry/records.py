@@ -45,7 +45,7 @@ class RunRecord:
     output: str
     """The run's folder."""
     total_steps: int
-    """Steps of the schedule."""
+    """Steps of the schedule; 0: an evaluation without training."""
     started: float
     """Unix seconds."""
     warm_start_steps: int = 0
@@ -54,6 +54,11 @@ class RunRecord:
     """The command line that repeats the run."""
     workers_started: float = 0.0
     """Unix time of the start of these workers: later than `started` after a restart."""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """True if nothing was trained: `rlhf evaluate` wrote it."""
+        return self.total_steps == 0
 
 
 @dataclass(frozen=True)
@@ -190,6 +195,13 @@ class RunRecords:
     """Lines of metrics.jsonl that could not be read."""
     unscored: tuple[UnscoredRecord, ...] = ()
     """In order of time; limited in number."""
+
+    @property
+    def reached_step(self) -> int:
+        """Last step of the last start of workers; of earlier ones if that has none yet."""
+        # An earlier start may have gone further than the checkpoint from which the last resumed.
+        last_start = max([self.resumed_from, *(step.step for step in self.last_start_steps)])
+        return last_start or (self.steps[-1].step if self.steps else 0)
 
 
 class RecordLog:

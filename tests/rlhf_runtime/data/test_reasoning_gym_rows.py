@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import reasoning_gym
 
 from rlhf_api.spec.data import TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
@@ -21,6 +20,8 @@ from rlhf_runtime.data.row_location import RowLocations
 from rlhf_runtime.data.rows import read_rows
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="an extra that needs a C compiler")
 
 
 def source(dataset: str, **fields: Any) -> DataSource:

@@ -103,6 +103,7 @@ GYM = "rlhf_runtime.rewards.reasoning_gym:score"
 def test_generated_prompts_that_are_trained_and_held_out_are_a_warning(
     tmp_path: Path, seed: int | None
 ) -> None:
+    pytest.importorskip("reasoning_gym", reason="an extra that needs a C compiler")
     write_tokenizer(tmp_path)
     # Texts of letters and digits, as the character tokenizer has.
     tasks = {"dataset": "spell_backward", "size": 8}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-import reasoning_gym
 
 from rlhf_runtime.reasoning_gym_datasets import VERIFIER, GeneratorUnusable
 from rlhf_runtime.rewards.reasoning_gym import score
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.verifier_main import load_verifier
+
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="an extra that needs a C compiler")
 
 
 def record_of(name: str, parameters: dict[str, Any] | None = None, row: int = 0) -> dict[str, Any]:
@@ -93,3 +95,44 @@ def test_a_row_that_cannot_be_scored_is_an_error() -> None:
 
 def test_a_verifiers_process_can_load_it() -> None:
     assert load_verifier(VERIFIER, {"extract": "tags"}) is score
+
+
+# All that evaluate an answer as an expression of Python.
+EVALUATING = (
+    *("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"),
+    *("countdown", "puzzle24", "polynomial_multiplication"),
+    *("simple_integration", "intermediate_integration"),
+)
+
+
+@pytest.mark.parametrize("name", EVALUATING)
+def test_an_answer_is_not_run_as_a_program(name: str, tmp_path: Path) -> None:
+    record, file = record_of(name), tmp_path / "written"
+    coded = "+".join(f"chr({ord(letter)})" for letter in f"open({str(file)!r}, 'w')")
+    programs = (
+        f"open({str(file)!r}, 'w')",
+        f" [open({str(file)!r}, 'w')]",
+        f"__import__('pathlib').Path({str(file)!r}).touch()",
+        f"exec({coded})",
+        f"ｅxec({coded})",
+        "exit()",
+    )
+    unparsable = score([sample("?", record)])[0]
+    assert score([sample(program, record) for program in programs]) == [unparsable] * len(programs)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", EVALUATING)
+def test_other_answers_to_these_datasets_have_the_datasets_scores(name: str) -> None:
+    for row in range(3):
+        record = record_of(name, row=row)
+        dataset = reasoning_gym.create_dataset(name, seed=1, size=row + 1)
+        texts = ("", "7", "So: it is 7.", "[[0, 1], [1]]", "[1, 2]", "x**2/2 + exp(x) + C", "A")
+        for text in (record["answer"], f"({record['answer']})", *texts):
+            assert score([sample(text, record)]) == [dataset.score_answer(text, record)], text
+
+
+def test_no_number_is_no_right_complex_number() -> None:
+    record = record_of("complex_arithmetic")
+    samples = [sample(text, record) for text in ("nan", "NaN + nani", record["answer"])]
+    assert score(samples) == [0.0, 0.0, 1.0]

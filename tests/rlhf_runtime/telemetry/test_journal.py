@@ -63,6 +63,18 @@ def test_an_early_stop_is_the_reason_of_a_success_only(tmp_path: Path) -> None:
         )
 
 
+def test_workers_that_start_again_have_not_ended_early(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    journal = Journal(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
+    journal.begin(a_run(tmp_path))
+    journal.stopped_early("training ended early, after step 6 of 9")
+    journal.begin(a_run(tmp_path))
+    journal.end(Outcome.SUCCEEDED)
+    journal.close()
+    end = folder.read().end
+    assert end is not None and (end.reason, end.message) == ("", "")
+
+
 def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_path: Path) -> None:
     """One line of code that raises with another text for each row is one kind."""
     trace = 'Traceback:\n  File "my.py", line 3, in score\n    deep()\nKeyError: {}'
