@@ -12,6 +12,7 @@ Source: transformers, utils/chat_template_utils.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -30,6 +31,10 @@ Message = Mapping[str, Any]
 # Fixed: a prompt that changes with the calendar would make a resumed run differ from an
 # uninterrupted one.
 TEMPLATE_DATE = datetime(2024, 7, 26)
+
+KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+"""Roles of messages that chat models know."""
+_QUOTED_NAME = re.compile(r"""['"](\w+)['"]""")
 
 # Errors of a template's expressions: it is a program, whose values come from rows and arguments.
 _REFUSALS = (
@@ -76,6 +81,7 @@ class ChatTemplate:
                 "chat_template.jinja or tokenizer_config.json in the model's folder"
             ) from error
         self._special_tokens = dict(special_tokens)
+        self._roles = KNOWN_ROLES | set(_QUOTED_NAME.findall(text))
 
     def render(
         self,
@@ -91,8 +97,16 @@ class ChatTemplate:
             arguments: further variables of the template.
 
         Raises:
-            TemplateRefusal: the template raised an error for these messages.
+            TemplateRefusal: the template raised an error for these messages, or they have a role
+                that no model knows and the template does not name.
         """
+        # Most templates write any role into the prompt: `human` would be trained on unseen.
+        for message in messages:
+            if (role := message["role"]) not in self._roles:
+                raise TemplateRefusal(
+                    f"it has no role {role}, allowed system, user, assistant and the roles that "
+                    "it names; rename the role in your data"
+                )
         try:
             return self._template.render(
                 # A dict: `self` may be the name of an argument.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_api.error_collector import raise_together
@@ -31,12 +31,20 @@ def require_columns(chunk: list[Row], source: DataSource, setting: SourceSetting
         [
             MissingField(
                 f"{setting}.{field} names a column that does not exist: got {name}, "
-                f"allowed {', '.join(columns) or 'none'}; correct {setting}.{field}"
+                f"allowed {', '.join([*columns, *_entries(chunk, name)]) or 'none'}; name one "
+                f"column by {setting}.{field}: several can only be joined in the data"
             ).at(*setting.location(*field.split(".")))
             for field, name in _named_columns(source).items()
             if not any(has_field(row, name) for row in chunk)
         ]
     )
+
+
+def _entries(chunk: list[Row], name: str) -> list[str]:
+    """Return dotted names of the entries of the map that a dotted name begins with."""
+    head = name.partition(".")[0]
+    maps = [row[head] for row in chunk if isinstance(row.get(head), Mapping)]
+    return [f"{head}.{entry}" for entry in dict.fromkeys(entry for map_ in maps for entry in map_)]
 
 
 def require_columns_of_path(source: DataSource, setting: SourceSetting) -> None:

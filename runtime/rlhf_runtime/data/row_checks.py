@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_runtime.data.chat import Message
 
+MAX_ENTRIES = 8
+"""Entries of a map that a message names."""
 # Parts of a message that are not trained on.
 _TOOL_CALLS = ("tool_calls", "function_call")
 _UNTRAINED_PARTS = ("reasoning_content", "reasoning", "thinking", *_TOOL_CALLS)
 # Roles of tools in chat templates.
 _TOOL_ROLES = frozenset({"tool", "function", "ipython"})
+
+
+_MESSAGES_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]\s*:""")
 
 
 class RowProblem(Exception):
@@ -30,6 +36,22 @@ def checked_text(value: Any, field: str) -> str:
     return value
 
 
+def checked_prompt(value: Any, field: str) -> str:
+    """Return the text of a prompt.
+
+    Raises:
+        RowProblem: the value is no text, or one that holds a list of messages.
+    """
+    text = checked_text(value, field)
+    # Tables often store messages in this way. As a text they would be trained on, braces and all.
+    if _MESSAGES_AS_TEXT.match(text):
+        raise RowProblem(
+            f"{field} is a text that holds a list of messages; allowed the list itself: parse the "
+            "text in your data, by json.loads if it is JSON"
+        )
+    return text
+
+
 def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
     """Return messages without the empty fields that columnar files add.
 
@@ -44,6 +66,11 @@ def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
             raise RowProblem(f"{field} holds {describe(item)} instead of a message")
         # Columnar files give every message all fields, most of them null.
         message = {name: part for name, part in item.items() if part is not None}
+        if "role" not in item or ("content" not in item and not message.get("tool_calls")):
+            raise RowProblem(
+                f"{field} has a message with the entries {', '.join(map(str, item)) or 'none'}; "
+                "allowed role and content, both texts: rename them in your data"
+            )
         if isinstance(message.get("content"), list):
             message["content"] = _joined_parts(message["content"], field)
         for part in ("role", "content"):
@@ -79,6 +106,9 @@ def describe(value: Any) -> str:
         return "a text" if _is_unicode(value) else "not valid Unicode"
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
+    if isinstance(value, Mapping):
+        entries = ", ".join(str(name) for name in list(value)[:MAX_ENTRIES]) or "none"
+        return f"a map; name one of its entries behind a dot: {entries}"
     return f"of type {type(value).__name__}"
 
 

@@ -18,6 +18,7 @@ from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_checks import (
     RowProblem,
     answer_of,
+    checked_prompt,
     checked_text,
     describe,
     last_answer,
@@ -168,11 +169,19 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
         if last["role"] == "assistant":
             return before, answer_of(last, field) if answer is None else answer
     if is_conversation:
+        if not isinstance(prompt, list):
+            checked_prompt(prompt, field)
+        kind = describe(prompt) if not isinstance(prompt, list) else _roles(prompt, field)
         raise RowProblem(
-            f"{field} is no conversation that ends with the assistant; allowed a list of messages "
-            "whose last one is the answer"
+            f"{field} is no conversation that ends with the assistant: it is {kind}; allowed a "
+            "list of messages whose last one is the answer"
         )
     return prompt, answer
+
+
+def _roles(messages: Sequence[Any], field: str) -> str:
+    roles = [message["role"] for message in parse_messages(messages, field)]
+    return f"a list of messages of {', '.join(roles[-3:])}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_checks import (
     RowProblem,
+    checked_prompt,
     checked_text,
     describe,
     parse_messages,
@@ -134,9 +135,9 @@ class PromptWriter:
         """
         if isinstance(prompt, list) and self._accepts_messages:
             return self._from_messages(parse_messages(prompt, self._field), arguments)
-        text = checked_text(prompt, self._field)
         if self._template is None:
-            return text
+            return checked_text(prompt, self._field)
+        text = checked_prompt(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], arguments)
 
     def write_answered(self, prompt: Any, answer: str, arguments: Arguments = NO_ARGUMENTS) -> str:
@@ -148,7 +149,7 @@ class PromptWriter:
         """
         if isinstance(prompt, list):
             return self._from_messages(parse_messages(prompt, self._field), arguments, answer)
-        text = checked_text(prompt, self._field)
+        text = checked_prompt(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], arguments, answer)
 
     def write_conversation(

@@ -31,6 +31,15 @@ def test_what_a_template_refuses_is_told(template: str) -> None:
         render(template)
 
 
+@pytest.mark.parametrize("role", ["human", "gpt", "User"])
+def test_a_role_that_no_model_knows_is_refused_unless_the_template_names_it(role: str) -> None:
+    messages = [*USER, {"role": role, "content": "x"}]
+    with pytest.raises(TemplateRefusal, match=rf"it has no role {role}, allowed system, user"):
+        ChatTemplate("{{ messages[1].role }}", {}).render(messages)
+    named = "{% if messages[1].role == '" + role + "' %}named{% endif %}"
+    assert ChatTemplate(named, {}).render(messages) == "named"
+
+
 def test_templates_run_in_a_sandbox() -> None:
     with pytest.raises(TemplateRefusal, match="unsafe"):
         render("{{ messages.__class__.__mro__ }}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import islice
@@ -121,7 +122,9 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": []}, "empty list of messages"),
         ({"prompt": ["hello"]}, "prompt holds a text instead of a message"),
         ({"prompt": ["\ud800"]}, "prompt holds not valid Unicode instead of a message"),
-        ({"prompt": [{"role": "user"}]}, "content is not a text"),
+        ({"prompt": [{"role": "user", "content": 3}]}, "content is not a text"),
+        ({"prompt": [{"from": "human", "value": "1"}]}, "entries from, value; allowed role and"),
+        ({"prompt": {"subject": "1", "body": "2"}}, "prompt is a map; .* a dot: subject, body"),
         ({"prompt": "1", "odd": {1, 2}}, "odd holds"),
         ({"prompt": [{"role": "user", "content": None, "tool_calls": [1]}]}, "it calls tools"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "a part of type image"),
@@ -478,6 +481,24 @@ def test_the_column_of_conversations_may_be_named_for_their_answers(
     for wrong in ([user], [last], "1=", [last, user]):
         with pytest.raises(InvalidRow, match="is no conversation that ends with the assistant"):
             build([{"messages": wrong}], chat_tokenizer, **fields)
+
+
+def test_messages_in_a_text_are_refused_where_there_is_a_template(
+    tokenizer: TextTokenizer, chat_tokenizer: TextTokenizer
+) -> None:
+    text = json.dumps([{"role": "user", "content": "1="}, {"role": "assistant", "content": "7"}])
+    for answer_field in (None, "prompt"):
+        with pytest.raises(InvalidRow, match="prompt is a text that holds a list of messages"):
+            build([{"prompt": text}], chat_tokenizer, answer_field=answer_field)
+    assert build([{"prompt": text}], tokenizer).texts == (text,)
+
+
+def test_columns_that_do_not_exist_are_refused_with_the_entries_of_their_map(
+    tokenizer: TextTokenizer,
+) -> None:
+    rows = [{"id": 1, "ticket": {"subject": "1"}}, {"id": 2, "ticket": {"body": "2"}}]
+    with pytest.raises(MissingField, match=r"allowed id, ticket, ticket.subject, ticket.body; "):
+        build(rows, tokenizer, prompt_field="ticket.subjct")
 
 
 def test_messages_that_the_template_refuses_are_unusable_rows(
