@@ -37,6 +37,7 @@ from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import FolderUnusable, RayFailed
 from rlhf_runtime.forkserver.standby import choose_fork_server
+from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_runtime.preflight.findings import QUICK
 from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
@@ -81,6 +82,7 @@ def evaluate_model(request: EvaluationRequest) -> None:
     stop = StopRequest()
     install_signal_handlers(stop)
     folder = RunFolder(request.output or Path("rlhf-runs") / f"{job.name}-evaluation")
+    _require_no_model(folder)
     step = model.step if request.step is None else request.step
     with preflight(job, here, QUICK, _evaluation_graphs) as checked, lock_folder(folder.path):
         _empty(folder)
@@ -95,6 +97,19 @@ def evaluate_model(request: EvaluationRequest) -> None:
 
 def _evaluation_graphs(job: RLHFJob, device: Device) -> Mapping[GraphName, Graph]:
     return {name: traced.graph for name, traced in trace_evaluation(job, device).items()}
+
+
+def _require_no_model(folder: RunFolder) -> None:
+    """Refuse to write records among the files of a model.
+
+    Raises:
+        FolderUnusable: the folder is a model's.
+    """
+    if (folder.path / CONFIG_FILE).exists():
+        raise FolderUnusable(
+            f"the folder holds a model: got {folder.path}, allowed a new folder or that of an "
+            "earlier evaluation; choose another with --output"
+        )
 
 
 def _empty(folder: RunFolder) -> None:

@@ -217,6 +217,13 @@ def test_a_runs_folder_is_not_written_over(model: Path, tmp_path: Path) -> None:
     assert run.metrics.read_bytes() == before
 
 
+def test_a_models_folder_is_not_written_into(model: Path) -> None:
+    before = sorted(model.iterdir())
+    told = refused(2, model, EXAMPLES / "01-sort-grpo.yaml", "--output", model)
+    assert "FolderUnusable: the folder holds a model" in told
+    assert sorted(model.iterdir()) == before
+
+
 def test_a_model_whose_tokenizer_does_not_fit_is_refused(model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     config["vocab_size"] -= 4
