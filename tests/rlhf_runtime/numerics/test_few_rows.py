@@ -291,6 +291,12 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
             )
         ),
     ),
+    "adapted_kl_coefficient": (
+        same,
+        lambda p: rewards.adapted_kl_coefficient(
+            torch.tensor(0.5, dtype=torch.float64), p.scores, 0.4, 10, p.reduce
+        ),
+    ),
     "penalized_scores": (
         joined,
         lambda p: rewards.penalized_scores(p.scores, p.mask, p.padded(p.x), 0.1),
