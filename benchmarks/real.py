@@ -23,20 +23,19 @@ from command_line import make_parser, parse
 from learning import ROOT, make_real_model
 from outcome import print_json, print_table, target_result
 from peer_runs import Measured, Scenario, make_trl_environment, measure, report
+from task import SUMS_INSTRUCTION
 
 from rlhf_api.plan import Plan
 from rlhf_api.plan_memory import MemoryUse, phase_peaks
 
 FOLDER = ROOT / "rlhf-runs" / "smollm2"
-INSTRUCTION = "Answer with a number only."
 OURS = "ours, 1 rank(s)"
 RANK = Path(__file__).with_name("rank.py")
 
 
 def scenario_of(model: Path) -> Scenario:
     """Example 17 from a folder's model, with the rows beside it."""
-    # As `trl_tasks` has it, which only TRL's environment can import.
-    source = {"promptField": "question", "systemPrompt": INSTRUCTION}
+    source = {"promptField": "question", "systemPrompt": SUMS_INSTRUCTION}
     return Scenario(
         name="real",
         task="sums",

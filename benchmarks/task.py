@@ -1,4 +1,4 @@
-"""The sorting task of the baselines: token ids, prompts, rewards. Plain Python."""
+"""The tasks of the baselines: sorting by token ids, prompts and rewards; sums. Plain Python."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from rlhf_runtime.data.character_tokenizer import EOS_TOKEN, TOKENS
 
 # Baselines get the same prompts and tokens as ours, without our data path.
 END = TOKENS.index(EOS_TOKEN)
+SUMS_INSTRUCTION = "Answer with a number only."
+"""System prompt of the sums of `make demo-real`."""
 IGNORED = -100
 """Label that cross entropy ignores: torch's default."""
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from task import decode, digit_share, encode, exact_match
+from task import SUMS_INSTRUCTION, decode, digit_share, encode, exact_match
 from transformers import AutoTokenizer
 
 from rlhf_runtime.data.sort_digits import evaluation_rows, training_rows
 from rlhf_runtime.rewards.math import verify
 from rlhf_runtime.rewards.sample import Sample
-
-INSTRUCTION = "Answer with a number only."
 
 
 class SortTask:
@@ -83,7 +81,7 @@ def conversation(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as TRL expects conversations."""
     # TRL applies the chat template to prompts of this form only.
     messages = [
-        {"role": "system", "content": INSTRUCTION},
+        {"role": "system", "content": SUMS_INSTRUCTION},
         {"role": "user", "content": row["question"]},
     ]
     return {"prompt": messages, "answer": str(row["answer"])}

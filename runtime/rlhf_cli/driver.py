@@ -26,9 +26,10 @@ from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
+from rlhf_cli.recorded_run import classify_ending
 from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
 from rlhf_cli.stopping import defer_signals, install_signal_handlers
-from rlhf_cli.train import TrainingTask, classify_ending, train
+from rlhf_cli.train import TrainingTask, train
 from rlhf_cli.user_code import mounted_code
 from rlhf_flow.errors import NotOffered
 from rlhf_flow.jobs.lint import lint_job

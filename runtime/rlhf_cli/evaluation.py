@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_cli.command_errors import print_error
 from rlhf_cli.console import page_console
 from rlhf_cli.evaluated_model import find_model
 from rlhf_cli.evaluation_job import evaluation_job
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import annotate_lines, require_one_job
-from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
@@ -35,18 +29,19 @@ from rlhf_flow.trace.graph import Graph
 from rlhf_planner.plan import local_pools
 from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
-from rlhf_runtime.errors import FolderUnusable, RayFailed
+from rlhf_runtime.errors import FolderUnusable
 from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_runtime.preflight.findings import QUICK
-from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.record_lines import plain_values
-from rlhf_runtime.telemetry.records import EndRecord, EvaluationRecord, Outcome, RunRecord
+from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
+EVALUATION = "Evaluation"
+"""Stands for the algorithm's type in records."""
 PREFIX = "evaluation/"
 """Of the metrics of evaluations."""
 
@@ -87,7 +82,7 @@ def evaluate_model(request: EvaluationRequest) -> None:
     with preflight(job, here, QUICK, _evaluation_graphs) as checked, lock_folder(folder.path):
         _empty(folder)
         record, num_prompts = _evaluate(job, checked, folder, stop, step)
-    names = () if job.spec.data.evaluation is None else job.spec.data.evaluation.source_names
+    names = job.spec.data.evaluation_names
     if request.as_json:
         shown = {"model": request.model, "step": step, "prompts": num_prompts}
         typer.echo(json.dumps({**shown, "metrics": plain_values(record.metrics)}, indent=2))
@@ -138,65 +133,24 @@ def _evaluate(
     fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.
-        from rlhf_cli.train import classify_ending, manifest_text, worker_settings
+        from rlhf_cli.recorded_run import recorded_run, run_record, worker_settings
         from rlhf_runtime.controller.evaluation_run import run_evaluation
-        from rlhf_runtime.controller.ray_watch import RayWatch
         from rlhf_runtime.controller.worker_sites import OneMachine
 
         site = OneMachine(fork_server)
         journal = Journal(folder, make_progress(sys.stderr), TrackerGroup({}))
-        # The main thread may wait for Ray for ever, so another thread notices that Ray has died.
-        watch = RayWatch(site.require_ray, _exit_now)
-        try:
-            folder.write_manifest(manifest_text(job))
-            folder.write_plan(plan)
-            journal.begin(_run_record(job, plan, folder))
+        record = replace(
+            run_record(job, plan, folder), algorithm=EVALUATION, total_steps=0, warm_start_steps=0
+        )
+        with recorded_run(job, plan, journal, record, site, stop) as open_site:
             for notice in (*checked.warnings, *unchecked_notices(checked), standby_notice):
                 if notice:
                     journal.notice(notice)
-            begin = time.monotonic()
-            site.open(plan.pools)
-            install_signal_handlers(stop)  # Ray has replaced them by its own
-            stop.raise_if_requested()
-            journal.started("ray", time.monotonic() - begin)
-            watch.start()
+            open_site()
             settings = worker_settings(folder, checked.python_path)
             result = run_evaluation(job, plan, settings, journal, site, step)
-            folder.append(EndRecord(Outcome.SUCCEEDED, time.time()))
-            return result
-        except BaseException as error:
-            outcome, reason, message = classify_ending(error)
-            with suppress(CannotRecord):  # the error itself matters more
-                folder.append(EndRecord(outcome, time.time(), reason, message))
-            raise
-        finally:
-            journal.close()
-            # Polling stops before Ray does; else Ray's end would count as a failure.
-            watch.stop_polling()
-            site.close()
-            watch.close()
-
-
-def _run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
-    return RunRecord(
-        job=job.name,
-        algorithm="Evaluation",
-        devices=devices_text(plan),
-        output=str(folder.path),
-        total_steps=0,
-        started=time.time(),
-        workers_started=time.time(),
-        command=shlex.join(["rlhf", *sys.argv[1:]]),
-    )
-
-
-def _exit_now(error: RayFailed) -> NoReturn:
-    """End the process at once, from the thread that watches Ray."""
-    code = print_error(error)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    # sys.exit would end this thread only.
-    os._exit(code)
+            journal.end(Outcome.SUCCEEDED)
+    return result
 
 
 def _print_table(metrics: Mapping[str, float], sources: Sequence[str], title: str) -> None:

@@ -15,7 +15,7 @@ from rlhf_api.reading.fields import all_fields, contract
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import PATHS, absolute, local_jobs, with_resolved_paths
 from rlhf_cli.manifests import read_jobs
-from rlhf_cli.train import manifest_text
+from rlhf_cli.recorded_run import manifest_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFEST = """\

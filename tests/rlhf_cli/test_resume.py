@@ -12,8 +12,8 @@ from rlhf_api.changes import spec_document
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import annotate_lines
+from rlhf_cli.recorded_run import manifest_text
 from rlhf_cli.resume import check_changes, note_checkpoint_mismatch, open_store, prepare_run_folder
-from rlhf_cli.train import manifest_text
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageUnusable

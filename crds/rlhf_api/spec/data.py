@@ -229,3 +229,8 @@ class DataSpec(Contract):
     whose answer is too long: Fail or Skip."""
     on_long_prompt: OnLongPrompt = OnLongPrompt.FAIL
     """Reaction to a prompt longer than rollout.maxPromptTokens: Fail or Skip."""
+
+    @property
+    def evaluation_names(self) -> tuple[str, ...]:
+        """Name of each of several evaluation sources, which have metrics of their own."""
+        return () if self.evaluation is None else self.evaluation.source_names

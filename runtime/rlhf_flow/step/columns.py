@@ -364,6 +364,11 @@ class ColumnSettings:
         """Names of the columns that it writes."""
         return tuple(column.column for column in self.outputs())
 
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of the numbers that it keeps from step to step: of its multipliers."""
+        return tuple(one.column for one in self.outputs() if one.kind is Kind.MULTIPLIER)
+
 
 def _named_columns(kind: type) -> Iterator[tuple[str, Reads | None, Writes | None]]:
     """The settings of a class that name columns, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from rlhf_flow.step.columns import (
     ROLLOUT_LOG_PROBS,
 )
 from rlhf_flow.step.flow import Flow
-from rlhf_flow.step.operations import AdaptiveKlCoefficient, Custom, LagrangeMultiplier, Operation
+from rlhf_flow.step.operations import Custom, Operation
 from rlhf_flow.step.reward_terms import RewardTerms
 from rlhf_flow.step.roles import Roles
 from rlhf_flow.trace.entrypoints import check_function, check_protocol, require_plain_step
@@ -225,16 +225,12 @@ class TracingBackend:
         for operation in call.options.operations:
             if isinstance(operation, Custom):
                 check_function(operation.entrypoint, operation.arguments)
-                self._check_kept(call, operation, operation.keeps)
                 if operation.protocol is not None:
                     check_protocol(operation.protocol)
-            if isinstance(operation, LagrangeMultiplier):
-                self._check_kept(call, operation, [operation.multiplier])
-            if isinstance(operation, AdaptiveKlCoefficient):
-                self._check_kept(call, operation, [operation.coefficient])
+            self._check_kept(call, operation)
 
-    def _check_kept(self, call: ModelCall, operation: Operation, names: Iterable[str]) -> None:
-        for name in names:
+    def _check_kept(self, call: ModelCall, operation: Operation) -> None:
+        for name in operation.keeps:
             if name in self._kept:
                 raise FlowError(
                     f"{call.id} has a second operation that keeps a number of the same name: got "

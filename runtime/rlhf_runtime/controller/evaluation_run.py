@@ -45,13 +45,12 @@ def run_evaluation(
         done = runner.wait(runner.evaluate(traced[GraphName.EVALUATION].algorithm, step))
         for reward, failure in done.unscored:
             journal.unscored(step, reward, failure)
-        data = job.spec.data.evaluation
         metrics = evaluation_metrics(
             done,
             reward_roles(graphs[GraphName.EVALUATION]),
             job.spec.rewards,
             workers.measured,
-            () if data is None else data.source_names,
+            job.spec.data.evaluation_names,
         )
         record = EvaluationRecord(step, metrics)
         journal.evaluation(record)

@@ -256,8 +256,7 @@ class JobRun:
 
     def _evaluation_metrics(self, done: PassResult) -> dict[str, float]:
         roles = self._rewards[GraphName.EVALUATION]
-        data = self._spec.data.evaluation
-        sources = () if data is None else data.source_names
+        sources = self._spec.data.evaluation_names
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured, sources)
 
     def _record_first_generation(self, done: PassResult) -> None:

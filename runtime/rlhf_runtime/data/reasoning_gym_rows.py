@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
 from rlhf_api.spec.row_sources import ReasoningGymData
+from rlhf_runtime.child_python import child_command
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.reasoning_gym_main import FAILURE, REFUSAL, ROW
@@ -28,9 +28,7 @@ COMPOSITE = "composite"
 # Measured with version 0.1.25: a few of its programs draw numbers that no seed determines.
 UNREPRODUCIBLE = "codeio"
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhf_runtime.data.reasoning_gym_main import main; "
-    "main(sys.argv[2], int(sys.argv[3]))"
+    "from rlhf_runtime.data.reasoning_gym_main import main; main(sys.argv[2], int(sys.argv[3]))"
 )
 
 
@@ -89,8 +87,7 @@ def read_rows(source: ReasoningGymData, setting: SourceSetting) -> Iterator[Row]
 def _generator(order: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Start a process that makes rows, and end it with the body."""
     process = subprocess.Popen(
-        # -P keeps the working directory off the path; this process's path is passed on.
-        [*(sys.executable, "-P", "-c", _PROGRAM), json.dumps(sys.path), order, str(os.getpid())],
+        child_command(_PROGRAM, order, str(os.getpid())),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -6,19 +6,18 @@ The process leads its own process group, so that processes which the verifier st
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from multiprocessing import Pipe
 from typing import IO
 
 from rlhf_api.spec.rewards import FunctionReward
+from rlhf_runtime.child_python import child_command
 from rlhf_runtime.rewards.messages import BatchScores, Load, Ready, Unusable
 from rlhf_runtime.rewards.request import Batch
 from rlhf_runtime.rewards.sample import Sample
@@ -32,9 +31,7 @@ MAX_LINE_BYTES = 2000
 # Maximum wait for the rest of a killed process's output.
 DRAIN_SECONDS = 1.0
 _PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhf_runtime.rewards.verifier_main import main; "
-    "main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from rlhf_runtime.rewards.verifier_main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
@@ -71,11 +68,7 @@ class VerifierProcess:
             # A clean interpreter, not a fork: forking a process with threads (Ray's, torch's) can
             # deadlock.
             self._popen = subprocess.Popen(
-                [
-                    # -P keeps the working directory off the path; this process's path is passed on.
-                    *(sys.executable, "-P", "-c", _PROGRAM),
-                    *(json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())),
-                ],
+                child_command(_PROGRAM, str(theirs.fileno()), str(os.getpid())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -51,11 +51,13 @@ class Journal:
         self.early_stop = ""
         # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
+        self._trains = True
 
     def begin(self, run: RunRecord) -> None:
         """The run starts, or its workers start again."""
         # Workers that were lost may have ended early before a checkpoint: these decide again.
         self.early_stop = ""
+        self._trains = not run.is_evaluation
         self.folder.append(run)
         self._progress.begin(run)
 
@@ -162,7 +164,7 @@ class Journal:
         self._progress.notice(text)
 
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> None:
-        """The run is over: write summary and report. Later calls do nothing."""
+        """The run is over: write summary and report of a training. Later calls do nothing."""
         # Another thread than the driver's may call this, while the driver hangs in it.
         if not self._ending.acquire(timeout=END_SECONDS):
             return  # the other thread hangs in it
@@ -174,6 +176,8 @@ class Journal:
                 reason, message = EARLY_STOP, self.early_stop
             self.folder.append(EndRecord(outcome, time.time(), reason, message))
             self.outcome = outcome
+            if not self._trains:
+                return
             # From the files: records of earlier starts count, too.
             summary = summarize(self.folder.read())
             self.folder.write_summary(summary.to_json())

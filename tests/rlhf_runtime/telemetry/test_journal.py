@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,17 @@ def test_workers_that_start_again_have_not_ended_early(tmp_path: Path) -> None:
     journal.close()
     end = folder.read().end
     assert end is not None and (end.reason, end.message) == ("", "")
+
+
+def test_an_evaluation_ends_without_summary_and_report(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    journal = Journal(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
+    journal.begin(replace(a_run(tmp_path), total_steps=0))
+    journal.end(Outcome.FAILED, "DataNotFound", "no such file")
+    journal.close()
+    end = folder.read().end
+    assert end is not None and (end.outcome, end.reason) == (Outcome.FAILED, "DataNotFound")
+    assert not folder.report.exists() and not folder.summary.exists()
 
 
 def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_path: Path) -> None:
