@@ -96,6 +96,7 @@ class Rank:
             block_tokens=32 if self.device.type == "cpu" else 16,
             stop_token_ids=(),
             world=f"bench-rank-{os.getpid()}",
+            packs_weights=self.device.type == "cpu",
         )
         begin = time.perf_counter()
         self.engine = VllmEngine(settings, world)

@@ -189,6 +189,8 @@ class GenerationPlan(Contract):
     """Longest prompt plus longest response, in tokens."""
     release_during_training: bool
     """True if generation weights and cache are freed while no call generates."""
+    packs_weights: bool = False
+    """True if engines compute with packed copies of their weights, which are faster on CPUs."""
     kv_block_tokens: Count
     """Tokens of a block of the key-value cache."""
     max_samples_per_prompt: Count

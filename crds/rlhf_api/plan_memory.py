@@ -37,6 +37,8 @@ class MemoryUse(StrEnum):
     """Attention masks for responses that share their prompt."""
     GENERATION_WEIGHTS = "GenerationWeights"
     """The generation engine's weights."""
+    PACKED_WEIGHTS = "PackedWeights"
+    """Packed copies of the generation engine's matrices, on CPUs."""
     KV_CACHE = "KVCache"
     """Keys and values of the sequences in flight."""
     GRAPHS = "Graphs"
@@ -57,6 +59,7 @@ class MemoryUse(StrEnum):
 ENGINE_MEMORY = frozenset(
     {
         MemoryUse.GENERATION_WEIGHTS,
+        MemoryUse.PACKED_WEIGHTS,
         MemoryUse.KV_CACHE,
         MemoryUse.ACTIVATIONS,
         MemoryUse.LOGITS,

@@ -11,6 +11,7 @@ from rlhf_api.plan import GenerationPlan, GraphName, OffloadDepth, Plan, RolePla
 from rlhf_api.plan_memory import MemoryPlan, phase_peaks
 from rlhf_api.plan_text import format_bytes
 from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.resources import Device
 from rlhf_flow.jobs.job_graphs import job_roles
 from rlhf_planner.feasibility import FeasibleJob, PlacedJob
 from rlhf_planner.memory.choices import memory_reasons
@@ -64,6 +65,8 @@ def plan_reasons(
                 if any(engine.release for engine in choice.engines.values())
                 else f"generation's weights and cache stay: {_no_release_reason(choice)}"
             )
+            if all(loads[role].device is Device.CPU for role in choice.engines):
+                reasons.append(_packing_reason(choice))
     return tuple(reasons)
 
 
@@ -71,6 +74,12 @@ def _no_release_reason(choice: GenerationChoice) -> str:
     if choice.release:
         return "nothing else is on the devices that generate"
     return "they fit beside all other phases"
+
+
+def _packing_reason(choice: GenerationChoice) -> str:
+    if all(engine.packs_weights for engine in choice.engines.values()):
+        return "generation computes with packed copies of its weights: CPUs are faster with them"
+    return "generation computes with its weights as they are: packed copies of them do not fit"
 
 
 def _roles_of_group(group: DeviceGroup, engines: Collection[str]) -> list[str]:
@@ -241,6 +250,7 @@ def _generation_plan(problem: PlanningProblem, role: str, engine: EngineStrategy
         max_concurrent_sequences=problem.workload.max_concurrent_sequences,
         max_sequence_tokens=problem.workload.max_sequence_tokens,
         release_during_training=bool(engine.release),
+        packs_weights=bool(engine.packs_weights),
         kv_block_tokens=KV_BLOCK_TOKENS[problem.device],
         max_samples_per_prompt=_max_samples(problem, role),
     )

@@ -250,6 +250,38 @@ def test_engines_span_more_ranks_where_the_weights_do_not_fit_on_one(job: Any) -
     assert generation.mesh.data == 32
 
 
+def test_weights_are_packed_on_cpus_where_memory_allows(job: Any) -> None:
+    """The copies come before a release of memory, and go before anything else is given up."""
+    source = {"huggingFace": "Qwen/Qwen2.5-0.5B"}
+    asked = job(models={"actor": {"source": source, "training": FRUGAL}}, schedule=LARGE_STEP)
+
+    def of(gibibytes: float) -> Plan:
+        return plan(asked, cpus(2, gibibytes=gibibytes))
+
+    roomy = of(32)
+    assert engines_of(roomy).packs_weights and not engines_of(roomy).release_during_training
+    packed = {i.what: i for i in memory_of(roomy).items if i.role == "actor"}
+    # 0.5 billion parameters in float32, of which norms and biases are not multiplied with.
+    size = packed[MemoryUse.PACKED_WEIGHTS].bytes
+    whole = packed[MemoryUse.GENERATION_WEIGHTS].bytes
+    assert 0.995 * whole < size * engines_of(roomy).mesh.tensor < whole
+    assert packed[MemoryUse.PACKED_WEIGHTS].phases == packed[MemoryUse.GENERATION_WEIGHTS].phases
+    assert any("packed copies of its weights: CPUs" in reason for reason in roomy.reasons)
+    smallest = roomy
+    states = [(True, False)]
+    for tenths in range(320, 0, -1):
+        try:
+            smallest = of(tenths / 10)
+        except DoesNotFit:
+            break
+        engines = engines_of(smallest)
+        states.append((engines.packs_weights, engines.release_during_training))
+    assert list(dict.fromkeys(states))[:2] == [(True, False), (False, False)]
+    assert states[-1] == (False, True)
+    assert any("packed copies of them do not fit" in reason for reason in smallest.reasons)
+    assert not engines_of(plan(asked, gpus(8, gibibytes=80))).packs_weights
+
+
 TWO = """
 from rlhf_flow import Algorithm, CrossEntropy, LanguageModel
 

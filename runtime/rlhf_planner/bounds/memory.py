@@ -80,9 +80,15 @@ class MemoryBounds:
         load, tensor = generation_load(self.problem, model, engines), engines.mesh.tensor
         own = (call_phase(role, CallKind.RESHARD), call_phase(role, CallKind.GENERATE))
         phases = (*own, IDLE)
-        # Engines that release their memory hold the least, and caches are added later.
+        # Engines that release their memory and pack nothing hold the least; caches are added later.
         generating = generation_items(
-            load, role=role, tensor=tensor, kv_cache_bytes=0, phases=phases, release=True
+            load,
+            role=role,
+            tensor=tensor,
+            kv_cache_bytes=0,
+            phases=phases,
+            release=True,
+            packs_weights=False,
         )
         sending = sending_items(load, role=role, tensor=tensor, phases=phases)
         return EngineBytes(_peak_bytes(generating, phases), _peak_bytes(sending, phases))

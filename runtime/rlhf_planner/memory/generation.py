@@ -156,18 +156,35 @@ def kv_bytes(load: GenerationLoad, tensor: int, num_sequences: int) -> int:
 
 def generation_weight_bytes(load: GenerationLoad, tensor: int) -> int:
     """Bytes of one rank's weights."""
-    # Tensor parallelism cuts matrices, over a padded vocabulary, and replicates norms.
+    # Tensor parallelism cuts matrices and replicates norms.
     shape = load.shape
-    rows = -(-shape.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    tables = (1 if shape.tied_embeddings else 2) * -(-rows // tensor) * shape.hidden_size
-    queries = -(-shape.query_size // tensor)
-    qkv = queries + 2 * key_value_heads_per_rank(shape, tensor) * shape.head_dim
-    attention = shape.hidden_size * (qkv + queries) + (qkv if shape.qkv_bias else 0)
-    feed_forward = 3 * shape.hidden_size * -(-shape.intermediate_size // tensor)
+    embedding = 0 if shape.tied_embeddings else _table_size(shape, tensor)
+    biases = _qkv_size(shape, tensor) if shape.qkv_bias else 0
     head_norms = 2 * shape.head_dim if shape.query_key_norm else 0
     norms = shape.norms_per_layer * shape.hidden_size + head_norms
-    blocks = shape.num_layers * (attention + feed_forward + norms)
-    return (tables + blocks + shape.hidden_size) * load.number_bytes
+    others = embedding + shape.num_layers * (biases + norms) + shape.hidden_size
+    return packed_weight_bytes(load, tensor) + others * load.number_bytes
+
+
+def packed_weight_bytes(load: GenerationLoad, tensor: int) -> int:
+    """Bytes of one rank's matrices that inputs are multiplied with, packed or not."""
+    shape = load.shape
+    attention = shape.hidden_size * (_qkv_size(shape, tensor) + -(-shape.query_size // tensor))
+    feed_forward = 3 * shape.hidden_size * -(-shape.intermediate_size // tensor)
+    blocks = shape.num_layers * (attention + feed_forward)
+    return (_table_size(shape, tensor) + blocks) * load.number_bytes
+
+
+def _table_size(shape: DecoderShape, tensor: int) -> int:
+    """Elements of one rank's part of an embedding or a head, whose vocabulary is padded."""
+    rows = -(-shape.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+    return -(-rows // tensor) * shape.hidden_size
+
+
+def _qkv_size(shape: DecoderShape, tensor: int) -> int:
+    """Outputs of one rank's projection to queries, keys and values."""
+    key_values = 2 * key_value_heads_per_rank(shape, tensor) * shape.head_dim
+    return -(-shape.query_size // tensor) + key_values
 
 
 def generation_activation_bytes(load: GenerationLoad, tensor: int) -> int:
@@ -205,6 +222,7 @@ def generation_items(
     kv_cache_bytes: int,
     phases: tuple[Phase, ...],
     release: bool,
+    packs_weights: bool,
 ) -> tuple[MemoryItem, ...]:
     """Memory of generation on each device.
 
@@ -215,6 +233,7 @@ def generation_items(
         kv_cache_bytes: its cache on each device.
         phases: all phases of these devices.
         release: if weights and cache are released when no call generates.
+        packs_weights: if the engine has packed copies of its weights.
     """
     # Released weights return when new ones arrive, in the reshard; the cache only afterwards.
     generate, reshard = (call_phase(role, kind) for kind in (CallKind.GENERATE, CallKind.RESHARD))
@@ -222,6 +241,11 @@ def generation_items(
     logits = load.max_concurrent_sequences * load.shape.vocab_size * 2 * FLOAT32_BYTES
     sizes = (
         (MemoryUse.GENERATION_WEIGHTS, generation_weight_bytes(load, tensor), resident),
+        (
+            MemoryUse.PACKED_WEIGHTS,
+            packed_weight_bytes(load, tensor) if packs_weights else 0,
+            resident,
+        ),
         (MemoryUse.KV_CACHE, kv_cache_bytes, (generate,) if release else phases),
         (MemoryUse.ACTIVATIONS, generation_activation_bytes(load, tensor), (generate,)),
         (MemoryUse.LOGITS, logits, (generate,)),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
 from rlhf_api.plan_text import format_bytes
+from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DoesNotDivide, DoesNotFit, KvCacheTooSmall
 from rlhf_planner.memory.engine_groups import TrainedModel, can_group, engine_meshes
 from rlhf_planner.memory.generation import (
@@ -212,13 +213,14 @@ def _choices(
 ) -> Iterator[GenerationChoice]:
     """Choices with engines of some sizes, best first; none if a fixed cache is too small."""
 
-    def choice(caches: Mapping[str, int], release: bool) -> GenerationChoice:
+    def choice(caches: Mapping[str, int], *, release: bool, packs: bool) -> GenerationChoice:
         # On devices without other roles there is nothing to release memory for.
         engines = {
             role: replace(
                 engine,
                 kv_cache_bytes=caches[role],
                 release=release and not _is_alone(role, static),
+                packs_weights=packs,
             )
             for role, engine in sized.items()
         }
@@ -226,23 +228,28 @@ def _choices(
         return GenerationChoice(engines, release, memory)
 
     min_cache = {role: kv_bytes(load, sized[role].mesh.tensor, 1) for role, load in loads.items()}
-    max_cache = {
+    caches = {
         role: kv_bytes(load, sized[role].mesh.tensor, load.sequences(sized[role].mesh.data))
         for role, load in loads.items()
     }
     fixed_bytes = fixed.kv_cache_bytes
     if fixed_bytes is not None:
-        if all(fixed_bytes >= needed for needed in min_cache.values()):
-            yield choice(dict.fromkeys(loads, fixed_bytes), False)
-            yield choice(dict.fromkeys(loads, fixed_bytes), True)
-        return
-    yield choice(max_cache, False)
-    empty = choice(dict.fromkeys(loads, 0), True)
-    # The cache gets what is left with weights and cache released outside of generation.
-    spare = {role: empty.spare_bytes(role) for role in loads}
-    yield choice(
-        {role: max(min_cache[role], min(max_cache[role], spare[role])) for role in loads}, True
-    )
+        if any(fixed_bytes < needed for needed in min_cache.values()):
+            return
+        caches = dict.fromkeys(loads, fixed_bytes)
+    can_pack = any(load.device is Device.CPU for load in loads.values())
+    if can_pack:
+        yield choice(caches, release=False, packs=True)
+    yield choice(caches, release=False, packs=False)
+    if can_pack:
+        yield choice(caches, release=True, packs=True)
+    if fixed_bytes is None:
+        # The cache gets what is left with weights and cache released outside of generation.
+        empty = choice(dict.fromkeys(loads, 0), release=True, packs=False)
+        caches = {
+            role: max(min_cache[role], min(caches[role], empty.spare_bytes(role))) for role in loads
+        }
+    yield choice(caches, release=True, packs=False)
 
 
 def _is_alone(role: str, static: Sequence[GroupMemory]) -> bool:
@@ -267,6 +274,7 @@ def _with_engines(
                 kv_cache_bytes=engine.kv_cache_bytes or 0,
                 phases=phases,
                 release=bool(engine.release),
+                packs_weights=bool(engine.packs_weights),
             )
         elif role in static.group.roles:
             items += sending_items(load, role=role, tensor=tensor, phases=phases)

@@ -76,6 +76,8 @@ class EngineStrategy:
     """Cache on each device."""
     release: bool | None = None
     """True if weights and cache are released while no call generates."""
+    packs_weights: bool | None = None
+    """True if engines compute with packed copies of their weights."""
     tensor_stride: int | None = None
     """Distance between neighbouring ranks of an engine. Open until the plan is built."""
     group: int | None = None
@@ -141,6 +143,7 @@ def strategy_of(plan: Plan) -> JobStrategy:
                 engines.mesh.tensor,
                 engines.kv_cache_bytes,
                 engines.release_during_training,
+                engines.packs_weights,
                 engines.mesh.tensor_stride,
             )
             for engines in plan.generations

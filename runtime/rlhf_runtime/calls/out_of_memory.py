@@ -32,6 +32,7 @@ _CHANGES: Mapping[MemoryUse, str] = {
     MemoryUse.MASKS: _SMALLER_PARTS,
     MemoryUse.TRANSFER: "take devices with more memory",
     MemoryUse.GENERATION_WEIGHTS: "raise rollout.parallelism.tensor",
+    MemoryUse.PACKED_WEIGHTS: "raise rollout.parallelism.tensor",
     MemoryUse.KV_CACHE: "lower rollout.kvCacheMemory, or raise rollout.parallelism.tensor",
     MemoryUse.CHECKPOINT: _MORE_DEVICES,
     MemoryUse.OVERHEAD: "take devices with more memory, or fewer processes on a machine",

@@ -44,6 +44,8 @@ class EngineSettings:
     """Tokens of probability 0: they are never sampled."""
     share_prompts: bool = False
     """True to compute keys and values of equal prompts once."""
+    packs_weights: bool = False
+    """True to compute with packed copies of the weights, on CPUs."""
 
 
 class StopReason(StrEnum):

@@ -259,4 +259,6 @@ def _settings(config: EngineConfig, world: World, dtype: str, runs: list[Run]) -
         block_tokens=block,
         stop_token_ids=(),
         world=world_name(config),
+        # As plans do, unless memory is short.
+        packs_weights=world.device.type == "cpu",
     )

@@ -105,6 +105,7 @@ class Generation:
             and rollout.max_prompt_tokens >= block_tokens,
             world=f"{context.incarnation}-{plan.mesh.pool}",
             excluded_tokens=context.excluded_tokens,
+            packs_weights=plan.packs_weights,
         )
         return make_generation_engine(rollout.engine, settings, context.world)
 

@@ -88,6 +88,7 @@ def test_a_device_has_memory_for_what_lives_there(job: Any) -> None:
         (None, MemoryUse.OVERHEAD),
         (None, MemoryUse.STANDBY),
         *(("actor", what) for what in (weights, cache, MemoryUse.ACTIVATIONS, MemoryUse.LOGITS)),
+        ("actor", MemoryUse.PACKED_WEIGHTS),
         ("actor", MemoryUse.TRANSFER),
     }
     assert {role for role, _ in held(made, 3)} == {None, "actor", "critic"}

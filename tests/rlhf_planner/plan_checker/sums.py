@@ -65,6 +65,10 @@ def least_bytes(problem: PlanningProblem, plan: Plan, memory: MemoryPlan, phase:
             number = 2 if facts.precision is Precision.BFLOAT16 else 4
             total += engines.kv_cache_bytes
             total += number * facts.shape.num_parameters / engines.mesh.tensor
+            if engines.packs_weights:
+                shape = facts.shape
+                feed_forward = 3 * shape.hidden_size * shape.intermediate_size
+                total += number * shape.num_layers * feed_forward / engines.mesh.tensor
     return total
 
 

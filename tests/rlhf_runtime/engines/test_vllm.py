@@ -37,8 +37,11 @@ def test_generation(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)
 
 
+ONLY_ON_CPU = [name for name in ranks.scenarios(1) if name not in ranks.scenarios(1, "cuda")]
+
+
 @pytest.mark.parametrize("world", ["one rank"], indirect=True)
-@pytest.mark.parametrize("scenario", [f"{name} (llama)" for name in ranks.CPU_KERNELS])
+@pytest.mark.parametrize("scenario", ONLY_ON_CPU)
 def test_kernels_of_cpus(world: Path, scenario: str) -> None:
     assert not failures(world, scenario)
 

@@ -40,11 +40,12 @@ TEXTLESS = (range(100, 103), range(293, VOCABULARY))
 """Tokens without a text where a test asks for some: a gap, and a padding of seven."""
 TEXTLESS_IDS = [token for tokens in TEXTLESS for token in tokens]
 
+LAYERS = 2
 _SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 4,
     "max_position_embeddings": 512,
     "eos_token_id": END,

@@ -35,6 +35,7 @@ from rlhf_runtime.engines.response_batch import (
 )
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs
 from rlhf_runtime.engines.vllm.engine import VllmEngine
+from rlhf_runtime.engines.vllm.packed_weights import PackedWeights
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
@@ -48,6 +49,7 @@ from .greedy import greedy_answers
 from .tiny_models import (
     END,
     GENERATING,
+    LAYERS,
     MODELS,
     TEXTLESS,
     TEXTLESS_IDS,
@@ -63,6 +65,8 @@ MAX_PROMPT, MAX_RESPONSE = 300, 12
 STOPS = (END, *range(200, 220))
 EXCLUDED = {"qwen2": TEXTLESS}
 """Tokens without a text, by kind of model; their logits are the highest."""
+UNPACKED = "qwen2"
+"""The kind of model whose engine computes with its weights as they are."""
 MEBIBYTE = 1 << 20
 WEIGHT_VERSION = WeightVersion(GraphName.STEP, 1, 0)
 
@@ -73,7 +77,7 @@ class Pair:
     def __init__(
         self, kind: str, folder: Path, world: World, parallel: ParallelContext, mesh: Mesh
     ) -> None:
-        self.folder, self.parallel = folder, parallel
+        self.folder, self.parallel, self.kind = folder, parallel, kind
         place = folder / kind
         excluded = EXCLUDED.get(kind, ())
         self.excluded_ids = [token for tokens in excluded for token in tokens]
@@ -93,6 +97,7 @@ class Pair:
                 share_prompts=kind != "qwen2",
                 world=f"test-{folder.parent.name}-{folder.name}",
                 excluded_tokens=excluded,
+                packs_weights=world.device.type == "cpu" and kind != UNPACKED,
             ),
             world,
         )
@@ -355,6 +360,35 @@ def as_every_engine(at: Pair, scenario: Callable[[EngineUnderTest], None]) -> No
         scenario(EngineUnderTest(at.engine, at.prompts(), MAX_RESPONSE, STOPS))
 
 
+def copies_are_packed_while_weights_are_published(at: Pair) -> None:
+    """Every matrix that inputs are multiplied with has one. An embedding is only read by rows."""
+    layers = {
+        name: layer
+        for name, layer in at.engine._runner.model.named_modules()
+        if hasattr(layer, "cpu_linear")
+    }
+
+    def packed() -> list[str]:
+        return [n for n, layer in layers.items() if layer.cpu_linear is not linear]
+
+    linear = torch.nn.functional.linear
+    at.weight_sync.sync(WEIGHT_VERSION)
+    assert packed() == [name for name in layers if not name.endswith("embed_tokens")]
+    assert len(packed()) == 4 * LAYERS + 1
+    at.engine.release()
+    assert not packed()
+    at.weight_sync.sync(WEIGHT_VERSION)
+    assert packed()
+
+
+def weights_without_a_kernel_are_not_packed(_: Pair) -> None:
+    linear = torch.nn.functional.linear
+    layer: Any = torch.nn.Linear(8, 4, dtype=torch.float64)
+    layer.cpu_linear = None
+    PackedWeights(torch.nn.Sequential(layer)).pack()
+    assert layer.cpu_linear is linear
+
+
 def heads_with_kernels_are_those_that_plans_take(_: Pair) -> None:
     assert_kernels_are_those_that_plans_take()
 
@@ -407,9 +441,15 @@ ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "no text is made in vLLM": no_text_is_made_in_vllm,
     **{name: partial(as_every_engine, scenario=each) for name, each in CONTRACT.items()},
 }
+PACKING: dict[str, Callable[[Pair], None]] = {
+    "copies are packed while weights are published": copies_are_packed_while_weights_are_published,
+}
 CPU_KERNELS: dict[str, Callable[[Pair], None]] = {
+    "weights without a kernel are not packed": weights_without_a_kernel_are_not_packed,
     "heads with kernels are those that plans take": heads_with_kernels_are_those_that_plans_take,
 }
+ON_CPU = {"llama": CPU_KERNELS | PACKING, "tied": PACKING}
+"""By kind of model: one with a head of its own, and a tied one."""
 EXCLUDING: dict[str, Callable[[Pair], None]] = {
     "excluded tokens are never sampled": excluded_tokens_are_never_sampled,
 }
@@ -443,13 +483,14 @@ def _scenario(
 def scenarios(size: int, device: str = "cpu") -> dict[str, Scenario]:
     """All scenarios of a world, model by model; its ranks are one engine. Engines that are cut try
     more families."""
-    on_cpu = CPU_KERNELS if device == "cpu" else {}
+    on_cpu = ON_CPU if device == "cpu" else {}
     return {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind)
         for kind in (*MODELS, *(GENERATING if size > 1 else ()))
         for name, check in (
             EVERY_MODEL
-            | (ONE_MODEL | on_cpu if kind == "llama" else {})
+            | (ONE_MODEL if kind == "llama" else {})
+            | on_cpu.get(kind, {})
             | (EXCLUDING if kind in EXCLUDED else {})
         ).items()
     }

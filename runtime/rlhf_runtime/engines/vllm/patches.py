@@ -24,8 +24,9 @@ _Result = TypeVar("_Result")
 
 
 def disable_weight_packing() -> None:
-    """Stop vLLM's CPU backend from packing weights."""
-    # A transfer can overwrite only ordinary storage.
+    """Stop vLLM's CPU backend from packing weights when it loads them."""
+    # It would free the originals, and a transfer can overwrite only these. `PackedWeights` packs
+    # copies of them.
     import vllm.model_executor.layers.utils as layer_utils
 
     def plain_linear(layer: torch.nn.Module, remove_weight: bool = False) -> None:

@@ -1,0 +1,84 @@
+"""Packed copies of weights: linear layers on CPUs are faster with weights in oneDNN's layout.
+
+vLLM packs weights when it loads them, and frees the originals. Here transfers overwrite the
+originals, so copies are packed beside them whenever weights are published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import nn
+
+logger = logging.getLogger(__name__)
+
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""A linear layer's function of input, weight and bias."""
+
+# vLLM's own value: kernels for so many numbers of rows are kept per layer.
+PRIMITIVES_PER_LAYER = 32
+
+
+class PackedWeights:
+    """Packed copies of a model's linear weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._layers = _linear_layers(model)
+
+    def pack(self) -> None:
+        """Pack the current weights. Copies of older weights are freed, layer by layer."""
+        for layer in self._layers:
+            _use(layer, nn.functional.linear)
+            linear = _packed_linear(cast(torch.Tensor, layer.weight))
+            if linear is None:
+                return
+            _use(layer, linear)
+
+    def drop(self) -> None:
+        """Free the copies; the layers use their own weights."""
+        for layer in self._layers:
+            _use(layer, nn.functional.linear)
+
+
+def _linear_layers(model: nn.Module) -> list[nn.Module]:
+    """Layers that vLLM's CPU backend computes as linear ones."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        VocabParallelEmbedding,
+    )
+
+    return [
+        layer
+        for layer in model.modules()
+        if hasattr(layer, "cpu_linear")
+        # An embedding is only read by rows. A head, which may share its weight, is a subclass.
+        and (isinstance(layer, ParallelLMHead) or not isinstance(layer, VocabParallelEmbedding))
+    ]
+
+
+def _packed_linear(weight: torch.Tensor) -> Linear | None:
+    """A linear function with a packed copy of a weight. None: this CPU has no kernel for it."""
+    import vllm._custom_ops as ops
+
+    if not ops._supports_onednn:
+        return None
+    try:
+        packed = ops.create_onednn_mm(weight.t(), PRIMITIVES_PER_LAYER)
+    except RuntimeError as error:
+        logger.warning("weights are not packed: oneDNN refuses %s: %s", weight.dtype, error)
+        return None
+
+    def linear(
+        x: torch.Tensor, _weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return cast(torch.Tensor, ops.onednn_mm(packed, x, bias))
+
+    return linear
+
+
+def _use(layer: nn.Module, linear: Linear) -> None:
+    """Make a layer compute with a function."""
+    layer.cpu_linear = linear  # type: ignore[assignment]
