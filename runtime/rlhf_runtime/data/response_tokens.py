@@ -21,7 +21,7 @@ class ResponseTokens(NamedTuple):
     tokens: Tokens
     """int32[tokens], the end token included."""
     is_trained: NDArray[np.int8]
-    """int8[tokens]: 1 for a token of an answer, 0 for context between answers."""
+    """int8[tokens]: 1 for a token of a trained answer, 0 for others."""
     problem: str = ""
     """The reason why the response cannot be used; empty: it can be."""
 
@@ -109,7 +109,10 @@ def _join(
         # The prompt is no part of the response; other contexts begin with the last end token.
         between = context[1:] if number else context[:0]
         runs += [between, run]
-        flags += [np.zeros(len(between), dtype=np.int8), np.ones(len(run), dtype=np.int8)]
+        flags += [
+            np.zeros(len(between), dtype=np.int8),
+            np.full(len(run), answer.is_trained, dtype=np.int8),
+        ]
     return ResponseTokens(np.concatenate(runs), np.concatenate(flags))
 
 

@@ -14,6 +14,8 @@ MAX_ENTRIES = 8
 # Parts of a message that are not trained on.
 _TOOL_CALLS = ("tool_calls", "function_call")
 _UNTRAINED_PARTS = ("reasoning_content", "reasoning", "thinking", *_TOOL_CALLS)
+# Names by which other programs mark answers to train on; `weight` is OpenAI's.
+_TRAINING_MARKS = ("train", "training")
 # Roles of tools in chat templates.
 _TOOL_ROLES = frozenset({"tool", "function", "ipython"})
 
@@ -134,6 +136,24 @@ def require_no_tools(messages: Sequence[Message], field: str) -> None:
             raise RowProblem(f"{field} has a message of role {message['role']}; {allowed}")
         if calls := [name for name in _TOOL_CALLS if message.get(name)]:
             raise RowProblem(f"{field} has a message with {calls[0]}; {allowed}")
+
+
+def is_trained_on(message: Message, field: str) -> bool:
+    """True if an answer's weight is 1, or it has none.
+
+    Raises:
+        RowProblem: the weight is neither 0 nor 1, or the message is marked in another way.
+    """
+    for name in _TRAINING_MARKS:
+        if isinstance(message.get(name), bool):
+            raise RowProblem(
+                f"{field} has a message with {name}, which is not read; allowed weight: 0 for an "
+                "answer that is not trained on"
+            )
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise RowProblem(f"{field} has a message with weight {weight!r}; allowed 0 or 1")
+    return bool(weight)
 
 
 def last_answer(rest: list[Message], field: str) -> str:

@@ -21,6 +21,7 @@ from rlhf_runtime.data.row_checks import (
     checked_prompt,
     checked_text,
     describe,
+    is_trained_on,
     last_answer,
     parse_messages,
     require_no_tools,
@@ -75,6 +76,8 @@ def prompt_and_responses(
     else:
         prompt, answer = prompt_and_answer(row, source)
         if answer is not None:
+            if is_trained and train_on is TrainOn.LAST_ANSWER:
+                _require_weight(answer, source.prompt_field)
             prompt, response = _divided(prompt, answer, source.prompt_field, train_on)
             responses = (response,)
     if is_trained and isinstance(prompt, list):
@@ -82,7 +85,16 @@ def prompt_and_responses(
     return prompt, responses
 
 
-def _divided(prompt: Any, answer: str, field: str, train_on: TrainOn) -> tuple[Any, Response]:
+def _require_weight(answer: Message, field: str) -> None:
+    """Refuse the only answer that is trained on if it has weight 0."""
+    if not is_trained_on(answer, field):
+        raise RowProblem(
+            f"{field} ends with an answer of weight 0, so nothing of the row is trained on; remove "
+            "the row, or set trainOn: AllAnswers"
+        )
+
+
+def _divided(prompt: Any, answer: Message, field: str, train_on: TrainOn) -> tuple[Any, Response]:
     """Divide a conversation into the prompt and the response that is trained on.
 
     Args:
@@ -94,10 +106,9 @@ def _divided(prompt: Any, answer: str, field: str, train_on: TrainOn) -> tuple[A
     Raises:
         RowProblem: an answer is unusable, or the conversation begins with one.
     """
-    last = answer_message(answer)
     if train_on is TrainOn.LAST_ANSWER or not isinstance(prompt, list):
-        return prompt, (last,)
-    messages = [*parse_messages(prompt, field), last]
+        return prompt, (answer,)
+    messages = [*parse_messages(prompt, field), answer]
     begin = next(n for n, message in enumerate(messages) if message["role"] == ASSISTANT)
     if begin == 0:
         raise RowProblem(
@@ -111,12 +122,16 @@ def _checked_response(messages: Sequence[Message], field: str) -> Response:
     """Check the messages of a response.
 
     Raises:
-        RowProblem: an answer is empty or has parts that are not trained on, or there are tools.
+        RowProblem: an answer is empty or has parts that are not trained on, all answers have weight
+            0, or there are tools.
     """
     require_no_tools(messages, field)
-    for message in messages:
-        if message["role"] == ASSISTANT:
-            answer_of(message, field, f"an answer of {field}")
+    answers = [message for message in messages if message["role"] == ASSISTANT]
+    for message in answers:
+        answer_of(message, field, f"an answer of {field}")
+    # A list: the weight of every answer is checked.
+    if not any([is_trained_on(message, field) for message in answers]):
+        raise RowProblem(f"all answers of {field} have weight 0; remove the row")
     return tuple(messages)
 
 
@@ -152,8 +167,8 @@ def answer_text(row: Row, field: str | None) -> str | None:
         ) from problem
 
 
-def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
-    """Return a row's prompt, and its reference answer as text or None.
+def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, Message | None]:
+    """Return a row's prompt, and its reference answer as a message or None.
 
     A conversation that ends with a message of the assistant is a prompt with its answer, unless the
     row has another answer. It must be one if answerField and promptField are the same.
@@ -163,11 +178,13 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, str | None]:
     """
     field = source.prompt_field
     prompt, is_conversation = prompt_value(row, field), source.answer_field == field
-    answer = None if is_conversation else answer_text(row, source.answer_field)
+    text = None if is_conversation else answer_text(row, source.answer_field)
+    answer = None if text is None else answer_message(text)
     if isinstance(prompt, list) and len(prompt) > 1:
         *before, last = parse_messages(prompt, field)
-        if last["role"] == "assistant":
-            return before, answer_of(last, field) if answer is None else answer
+        if last["role"] == ASSISTANT:
+            answer_of(last, field)
+            return before, answer or last
     if is_conversation:
         if not isinstance(prompt, list):
             checked_prompt(prompt, field)

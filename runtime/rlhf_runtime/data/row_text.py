@@ -23,6 +23,7 @@ from rlhf_runtime.data.row_checks import (
     checked_prompt,
     checked_text,
     describe,
+    is_trained_on,
     parse_messages,
 )
 from rlhf_runtime.data.row_responses import ASSISTANT, Response, answer_message
@@ -46,6 +47,8 @@ class Answer(NamedTuple):
     """Begin of the end token."""
     end: int
     """End of the end token."""
+    is_trained: bool
+    """False if it has weight 0."""
 
 
 class Conversation(NamedTuple):
@@ -54,7 +57,7 @@ class Conversation(NamedTuple):
     text: str
     """Up to the last answer's end token."""
     answers: tuple[Answer, ...]
-    """The answers that are trained on; what is between them is context."""
+    """All answers of the response; what is between them is context."""
 
 
 class PromptWriter:
@@ -178,7 +181,7 @@ class PromptWriter:
             if message["role"] != ASSISTANT:
                 continue
             before = [*prompt, *response[:number]] if number else prompt
-            text, answer = self._write_answer(before, message["content"], ends, arguments)
+            text, answer = self._write_answer(before, message, ends, arguments)
             beginnings.append(text)
             answers.append(answer)
         # An answer is trained on as if the conversation ended with it, so that all of them are
@@ -195,9 +198,10 @@ class PromptWriter:
         return Conversation(text, tuple(answers))
 
     def _write_answer(
-        self, prompt: Any, answer: str, ends: Sequence[str], arguments: Arguments
+        self, prompt: Any, message: Message, ends: Sequence[str], arguments: Arguments
     ) -> tuple[str, Answer]:
         """Render a prompt with one answer; for arguments and errors see `write_conversation`."""
+        answer = message["content"]
         begin = self.write(prompt, arguments)
         text = self.write_answered(prompt, answer, arguments)
         if not text.startswith(begin):
@@ -221,7 +225,8 @@ class PromptWriter:
         matches = [(at, end) for end in ends if (at := tail.find(end)) >= 0]
         at, end = min(matches) if matches else (0, ends[0])
         closed = content + tail[:at] + end
-        return closed, Answer(len(begin), len(closed) - len(end), len(closed))
+        is_trained = is_trained_on(message, self._field)
+        return closed, Answer(len(begin), len(closed) - len(end), len(closed), is_trained)
 
     def _from_messages(
         self, messages: list[Message], arguments: Arguments, answer: str | None = None

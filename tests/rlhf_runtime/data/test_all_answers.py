@@ -89,6 +89,53 @@ def test_answers_and_their_end_tokens_are_trained_on_and_nothing_between(
     assert table.record(0) == rows[0]
 
 
+def weighted(*weights: Any) -> list[dict[str, Any]]:
+    """A conversation whose answers have weights."""
+    messages = talk(*(text for n in range(len(weights)) for text in (f"{n}=", "ab"[n % 2])))
+    for message, weight in zip(messages[1::2], weights, strict=True):
+        message["weight"] = weight
+    return messages
+
+
+def test_answers_of_weight_0_are_context(chat_tokenizer: TextTokenizer) -> None:
+    table = build([{"messages": weighted(1, 0, 1.0, None, 0)}], chat_tokenizer, limit=99)
+    between = "<user>{}=<eos><assistant>"
+    assert parts_of(chat_tokenizer, table.answers, table.answers_mask) == [
+        (True, "a<eos>"),
+        (False, between.format(1) + "b<eos>" + between.format(2)),
+        (True, "a<eos>"),
+        (False, between.format(3)),
+        (True, "b<eos>"),
+        (False, between.format(4) + "a<eos>"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "train_on", "message"),
+    [
+        (weighted(0, 0), ALL, "all answers of messages have weight 0; remove the row"),
+        (weighted(1, 0), LAST, "messages ends with an answer of weight 0, so nothing"),
+        (weighted(0.5, 1), ALL, "a message with weight 0.5; allowed 0 or 1"),
+        (weighted(1, "1"), ALL, "a message with weight '1'; allowed 0 or 1"),
+        (weighted(1, "no"), LAST, "a message with weight 'no'; allowed 0 or 1"),
+        ([*talk("1="), said("assistant", "a", train=False)], ALL, "train, which is not read"),
+        ([*talk("1="), said("assistant", "a", training=True)], LAST, "training, which is not"),
+    ],
+)
+def test_weights_that_train_nothing_or_are_unknown_are_refused(
+    chat_tokenizer: TextTokenizer, messages: list[dict[str, Any]], train_on: str, message: str
+) -> None:
+    with pytest.raises(InvalidRow, match=message):
+        build([{"messages": messages}], chat_tokenizer, train_on)
+    # Where nothing is trained on, answers are for verifiers.
+    build([{"messages": weighted(1, 0)}], chat_tokenizer, LAST, limit=None)
+
+
+def test_the_last_answer_alone_has_a_weight(chat_tokenizer: TextTokenizer) -> None:
+    table = build([{"messages": weighted(0, 1)}], chat_tokenizer, LAST)
+    assert chat_tokenizer.text_of(runs(table.answers)[0]) == "b<eos>"
+
+
 @pytest.mark.parametrize(
     "row",
     [
