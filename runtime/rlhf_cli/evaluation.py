@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -123,6 +124,7 @@ def _empty(folder: RunFolder) -> None:
         )
     for file in (folder.metrics, folder.timeline):
         file.unlink(missing_ok=True)
+    shutil.rmtree(folder.samples, ignore_errors=True)
 
 
 def _evaluate(

@@ -35,8 +35,12 @@ def evaluation_job(job: RLHFJob, policy: str, source: ModelSource) -> RLHFJob:
         model |= {"training": {"precision": precision}} if precision else {}
     for field in ("warmStart", "earlyStop"):
         spec["schedule"].pop(field, None)
+    # The only evaluation is not one of many, of which only some have samples.
+    spec["schedule"]["evaluateEverySteps"] = 0
     rollout = spec.setdefault("rollout", {})
     rollout.pop("stageFusionThreshold", None)
     rollout["stageFusion"] = "Never"
-    spec["telemetry"] = {"tensorboard": False}
+    # No trackers, but samples as in the job.
+    samples = job.spec.telemetry.samples_every_steps
+    spec["telemetry"] = {"tensorboard": False, "samplesEverySteps": samples}
     return RLHFJob.model_validate(document)

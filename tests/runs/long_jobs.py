@@ -13,6 +13,7 @@ OFTEN = {
     "schedule": {"steps": STEPS, "evaluateEverySteps": 3},
     "checkpoint": {"everySteps": 1, "keepLast": 2},
     "failurePolicy": {"backoffSeconds": 0},
+    "telemetry": {"samplesEverySteps": 2},
 }
 GRPO = {
     "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},

@@ -41,6 +41,10 @@ def test_the_model_of_a_run_has_the_numbers_of_its_last_evaluation(
     result = json.loads(shown[shown.index("\n{\n") :])
     assert (result["step"], result["prompts"]) == (STEPS, 40)
     assert result["metrics"] == last["metrics"], "bit for bit"
+    files = [
+        folder / "samples" / f"evaluation-{STEPS:06d}.jsonl" for folder in (ppo.folder, output)
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
     table = evaluate(ppo.folder / "model", ppo, output)
     (record,) = records(output, "evaluation")

@@ -64,11 +64,22 @@ def summary(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+def samples(folder: Path) -> dict[str, bytes]:
+    """The files of samples, by name."""
+    return {path.name: path.read_bytes() for path in (folder / "samples").iterdir()}
+
+
 def assert_same(run: Path, reference: Path) -> None:
-    """Compare all numbers that do not depend on pace, and all weights."""
+    """Compare all numbers that do not depend on pace, samples and all weights."""
     ours, theirs = numbers(run), numbers(reference)
     assert ours.keys() == theirs.keys()
     assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == {}
+    assert samples(run) == samples(reference)
+    steps, evaluations = (1, 2, 4, 6), (0, 3, 6, 7)
+    assert samples(run).keys() == {
+        *(f"step-{step:06d}.jsonl" for step in steps),
+        *(f"evaluation-{step:06d}.jsonl" for step in evaluations),
+    }
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (run, reference)]
     assert weights[0] == weights[1]
 

@@ -85,7 +85,7 @@ class RLHFJobSpec(Contract):
     placement: PlacementSpec = PlacementSpec()
     """Placement of roles on devices."""
     telemetry: TelemetrySpec = TelemetrySpec()
-    """Trackers besides metrics.jsonl and the report."""
+    """Samples of responses, and trackers besides metrics.jsonl and the report."""
     code: CodeSpec | None = None
     """The user's own Python code."""
     image: ImageSpec | None = None

@@ -1,8 +1,8 @@
-"""Trackers for metrics, in addition to metrics.jsonl and the report, which every run writes."""
+"""Samples of responses, and trackers in addition to metrics.jsonl and the report of every run."""
 
 from __future__ import annotations
 
-from rlhf_api.base import Contract, ObjectName, Text
+from rlhf_api.base import Contract, NonNegativeCount, ObjectName, Text
 
 
 class WandbSpec(Contract):
@@ -26,8 +26,13 @@ class MlflowSpec(Contract):
 
 
 class TelemetrySpec(Contract):
-    """Trackers."""
+    """Samples and trackers."""
 
+    samples_every_steps: NonNegativeCount = 10
+    """Steps between training steps of which some responses are written to the run's folder,
+    `samples/`, with prompts and scores; the first step has some, too, and so has every evaluation.
+    A long job writes fewer, at most about 200 files of steps and 200 of evaluations. 0: no samples
+    at all."""
     tensorboard: bool = True
     """If true, the run's folder gets TensorBoard files."""
     wandb: WandbSpec | None = None

@@ -19,43 +19,26 @@ from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex, merge_indices, plan_gather
 
 
-class BatchInputs:
-    """One batch that a call reads.
+class BatchColumns:
+    """Columns of a batch, from the shards that a reader was sent.
 
     Args:
-        request: the call.
-        batch: one of the request's batches.
+        batch: the locations of the columns.
         shards: of the batch's sources, source after source.
-        at: the rank's coordinates in the call's mesh.
     """
 
-    def __init__(
-        self, request: CallRequest, batch: InputBatch, shards: Sequence[Shard], at: Coordinates
-    ) -> None:
+    def __init__(self, batch: InputBatch, shards: Sequence[Shard]) -> None:
         self.shape = batch.shape
-        self._call = request.call
-        self._num_mini_batches = request.mini_batches
-        # Ranks get all shards of a partial subset, and divide the rows that exist by tokens.
-        self._is_partial = request.subset is not RowSubset.ALL and not request.leaves_rows
-        self._slice = protocol_of(request.call).distribute(at)
         remaining = iter(shards)
         self._sources = [self._in_batch(source, remaining) for source in batch.sources]
 
     @cached_property
     def index(self) -> ShardIndex:
-        """All rows that were sent, in order: this rank's, and others of the same shards."""
+        """All rows that were sent, in order: the reader's, and others of the same shards."""
         return merge_indices([shard.index for shard in self._sources[0]])
 
-    def rows(self) -> Rows:
-        """Return this rank's rows by the call's protocol, in ascending order."""
-        return self._own_rows(range(self.shape.num_groups))
-
-    def mini_batches(self) -> list[Rows]:
-        """Return this rank's rows of every mini-batch, in ascending order."""
-        return [self._own_rows(g) for g in self.shape.mini_batches(self._num_mini_batches)]
-
     def load(self, rows: Rows) -> dict[str, Column]:
-        """Load every column that the call reads, at the requested rows.
+        """Load every column at the requested rows.
 
         Raises:
             ValueError: a row was not sent.
@@ -73,6 +56,35 @@ class BatchInputs:
             for segment in source.segments
             for _ in range(segment.num_shards)
         ]
+
+
+class BatchInputs(BatchColumns):
+    """One batch that a call reads.
+
+    Args:
+        request: the call.
+        batch: one of the request's batches.
+        shards: of the batch's sources, source after source.
+        at: the rank's coordinates in the call's mesh.
+    """
+
+    def __init__(
+        self, request: CallRequest, batch: InputBatch, shards: Sequence[Shard], at: Coordinates
+    ) -> None:
+        super().__init__(batch, shards)
+        self._call = request.call
+        self._num_mini_batches = request.mini_batches
+        # Ranks get all shards of a partial subset, and divide the rows that exist by tokens.
+        self._is_partial = request.subset is not RowSubset.ALL and not request.leaves_rows
+        self._slice = protocol_of(request.call).distribute(at)
+
+    def rows(self) -> Rows:
+        """Return this rank's rows by the call's protocol, in ascending order."""
+        return self._own_rows(range(self.shape.num_groups))
+
+    def mini_batches(self) -> list[Rows]:
+        """Return this rank's rows of every mini-batch, in ascending order."""
+        return [self._own_rows(g) for g in self.shape.mini_batches(self._num_mini_batches)]
 
     def _own_rows(self, groups: range) -> Rows:
         samples, keep_groups = self.shape.rows_per_group, self._call.compares_responses

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.step.batch import BatchValue
-from rlhf_flow.step.calls import ModelCall
+from rlhf_flow.step.calls import ModelCall, SaveOptions
 from rlhf_flow.step.columns import ENOUGH
 from rlhf_runtime.calls.reports import CallReport
 from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
+from rlhf_runtime.controller.response_samples import ResponseColumns
 from rlhf_runtime.controller.results import wait_for
 from rlhf_runtime.controller.saved_lines import SaveCall
 from rlhf_runtime.controller.scoring import require_scores
@@ -53,6 +54,8 @@ class StepBackend:
     """References to the reports of all calls so far."""
     saves: list[SaveCall] = field(default_factory=list)
     """Calls so far that save lines."""
+    responses: ResponseColumns | None = None
+    """Collects the columns of responses. None: the pass has no samples."""
     rounds: dict[str, int] = field(default_factory=dict)
     """Number of rounds by `flow.repeat`."""
     # Number of reports whose scores are checked.
@@ -88,6 +91,12 @@ class StepBackend:
         """Send a call, with the weight transfers and offloading that its plan has before and after
         it."""
         batches = [value for value in (batch, *auxiliary) if isinstance(value, Batch)]
+        result = self._run(call, batches)
+        if self.responses is not None:
+            self.responses.record(call, batches[0], result)
+        return result
+
+    def _run(self, call: ModelCall, batches: Sequence[Batch]) -> Batch:
         if self._begins_early(call):
             return self._send_in_two_parts(call, batches[0])
         self.send_deferred()
@@ -198,7 +207,8 @@ class StepBackend:
         if call.role is not None and call.changes(call.role):
             self._weight_changes[call.role] += 1
         if call.kind is CallKind.SAVE:
-            self.saves.append(SaveCall(request, batches[0]))
+            assert isinstance(call.options, SaveOptions)
+            self.saves.append(SaveCall(call.options.name, batches[0]))
             return SubmittedCall([], None)
         pool = None if planned.mesh is None else planned.mesh.pool
         group = self.worker_groups[pool]

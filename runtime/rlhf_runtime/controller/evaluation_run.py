@@ -52,6 +52,7 @@ def run_evaluation(
             workers.measured,
             job.spec.data.evaluation_names,
         )
+        journal.samples(done.samples)
         record = EvaluationRecord(step, metrics)
         journal.evaluation(record)
     except BaseException:

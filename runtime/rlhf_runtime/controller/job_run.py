@@ -222,13 +222,16 @@ class JobRun:
             case PassKind.TRAIN:
                 done = self._wait(sent)
                 self._journal.lines(step, done.lines)
+                self._journal.samples(done.samples)
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
                 if notice := self._divergence.record_step(step, done.metrics):
                     self._journal.notice(notice)
                 self._step = step
                 self._stop.has_state_to_save = True
             case PassKind.EVALUATE:
-                metrics = self._evaluation_metrics(self._wait(sent))
+                done = self._wait(sent)
+                metrics = self._evaluation_metrics(done)
+                self._journal.samples(done.samples)
                 self._checkpoints.record_evaluation(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
             case PassKind.SAVE:

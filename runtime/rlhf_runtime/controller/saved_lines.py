@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rlhf_flow.step.calls import SaveOptions
+import numpy as np
+
 from rlhf_flow.step.columns import LINES
-from rlhf_runtime.calls.inputs import CallInputs
-from rlhf_runtime.calls.requests import CallRequest, InputBatch
 from rlhf_runtime.controller.batch import Batch
-from rlhf_runtime.controller.results import wait_for
-from rlhf_runtime.dataplane.protocol import Coordinates
+from rlhf_runtime.controller.fetched_columns import fetch_columns
 from rlhf_runtime.hooks import Hook
 
 
@@ -19,25 +17,14 @@ from rlhf_runtime.hooks import Hook
 class SaveCall:
     """A call that saves lines. It is not sent to workers."""
 
-    request: CallRequest
-    """The call; its batch has no sources."""
+    name: str
+    """Name of the saved file."""
     batch: Batch
-
-    @property
-    def name(self) -> str:
-        """Name of the saved file."""
-        options = self.request.call.options
-        assert isinstance(options, SaveOptions)
-        return options.name
 
     def lines(self, poll: Hook) -> bytes:
         """Wait for the lines of its rows, in the order of rows."""
-        shape = self.batch.shape
-        sources, references = self.batch.sources((LINES,)).for_rows(range(shape.num_rows))
-        request = replace(self.request, batches=(InputBatch(shape, tuple(sources)),))
-        shards = wait_for(references, poll)
-        inputs = CallInputs(request, shards, Coordinates(data=0, data_size=1))
-        texts = inputs.load(inputs.rows())[LINES].runs()
+        rows = np.arange(self.batch.shape.num_rows, dtype=np.int64)
+        texts = fetch_columns(self.batch, (LINES,), rows, poll).load(rows)[LINES].runs()
         return b"".join(text.tobytes() + b"\n" for text in texts if len(text))
 
 

@@ -18,12 +18,14 @@ from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.local_ray import object_store_bytes
+from rlhf_runtime.controller.response_samples import ResponseColumns, SampleReader
 from rlhf_runtime.controller.saved_lines import lines_by_name
 from rlhf_runtime.controller.scoring import unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
+from rlhf_runtime.telemetry.samples import ResponseSample
 from rlhf_runtime.telemetry.timeline_chart import busy_seconds
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -47,6 +49,8 @@ class PassResult:
     """Samples that verifiers could not score, with the reward's name."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
     """Saved lines by name."""
+    samples: tuple[ResponseSample, ...] = ()
+    """Some of its responses; empty if the manifest wants none of this pass."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class PassRunner:
         self._graphs = graphs
         self._names = {name: CallNames(graph) for name, graph in graphs.items()}
         self._last_end = 0.0
+        self._sample_reader = SampleReader(workers.job.spec)
 
     def train(self, algorithm: Algorithm, step: int) -> SubmittedPass:
         """Submit a training step; steps count from 1. A step with `flow.repeat` waits for its
@@ -110,6 +115,14 @@ class PassRunner:
             metrics={**done.metrics, **rounds},
             memory={**done.memory, **own},
             lines=lines_by_name(submitted.backend.saves, self._workers.poll),
+            samples=self._read_samples(submitted.backend),
+        )
+
+    def _read_samples(self, backend: StepBackend) -> tuple[ResponseSample, ...]:
+        if backend.responses is None:
+            return ()
+        return self._sample_reader.read(
+            backend.graph, backend.step, backend.responses, self._workers.poll
         )
 
     def _submit(
@@ -127,6 +140,8 @@ class PassRunner:
             self._graphs[graph].calls_on_data,
             workers.poll,
         )
+        if self._sample_reader.wants(graph, step):
+            backend.responses = ResponseColumns()
         spec = workers.job.spec
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
         # An evaluation measures all responses, cut off or not.

@@ -40,9 +40,7 @@ class RowLocations:
             rows: their numbers in it, from 0.
         """
         if source.path is None or is_saved_dataset(source.path):
-            name = _source_name(source)
-            split = f", split {source.split}" if source.split else ""
-            return [f"{name}{split}, row {row}, counted from 0" for row in rows]
+            return [row_in_source(source, row) for row in rows]
         with self._lock:
             starts = self._starts.get(source.path) or _starts(source.path)
             self._starts[source.path] = starts
@@ -58,6 +56,12 @@ class RowLocations:
         if file.suffix not in LINES:
             return {}
         return self._indexes.setdefault(file, LineIndex(file)).find(rows)
+
+
+def row_in_source(source: DataSource, row: int) -> str:
+    """Return source and number of a row, without a look into files."""
+    split = f", split {source.split}" if source.split else ""
+    return f"{_source_name(source)}{split}, row {row}, counted from 0"
 
 
 def _source_name(source: DataSource) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_runtime.rewards.scores import Failure
@@ -23,6 +23,7 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.report import write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.samples import ResponseSample
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
@@ -131,6 +132,11 @@ class Journal:
         """Write the lines that a training step saves, by name."""
         for name, text in lines.items():
             self.folder.write_lines(name, step, text)
+
+    def samples(self, samples: Sequence[ResponseSample]) -> None:
+        """Write some responses of a pass; none: nothing is written."""
+        if samples:
+            self.folder.write_samples(samples)
 
     def step(self, record: StepRecord) -> None:
         """A training step is over."""

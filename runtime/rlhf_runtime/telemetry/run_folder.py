@@ -7,8 +7,8 @@ replaces the earlier one).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,8 @@ from rlhf_runtime.telemetry.record_lines import (
     to_json,
 )
 from rlhf_runtime.telemetry.records import Record, RecordLog, RunRecords, Span, StepRecord
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind, to_lines
+from rlhf_runtime.telemetry.samples import from_json as sample_from_json
 
 
 class RunFolder:
@@ -49,6 +51,7 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.model = path / "model"
         self.saved = path / "saved"
+        self.samples = path / "samples"
         self._metrics_writer: JsonLinesWriter | None = None
         self._timeline_writer: JsonLinesWriter | None = None
 
@@ -110,6 +113,28 @@ class RunFolder:
     def write_lines(self, name: str, step: int, lines: bytes) -> None:
         """Write the lines that a step saves under a name; replace those of an earlier run of it."""
         self._replace(self.saved / name / f"step-{step:06d}.jsonl", lines)
+
+    def write_samples(self, samples: Sequence[ResponseSample]) -> None:
+        """Write the samples of a pass, at least one; replace those of an earlier run of it."""
+        name = _samples_name(samples[0].kind, samples[0].step)
+        self._replace(self.samples / name, to_lines(samples))
+
+    def sampled_steps(self, kind: SampleKind) -> list[int]:
+        """The steps with samples of a kind of pass, in order."""
+        numbers = (
+            path.stem.removeprefix(f"{kind.value}-")
+            for path in self.samples.glob(f"{kind.value}-*.jsonl")
+        )
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def read_samples(self, kind: SampleKind, step: int) -> list[ResponseSample]:
+        """The samples of a pass; damaged lines are left out."""
+        samples = []
+        for line in read_lines(self.samples / _samples_name(kind, step)):
+            value = parse_line(line)
+            with suppress(KeyError, TypeError, ValueError):
+                samples += [] if value is None else [sample_from_json(value)]
+        return samples
 
     def read(self) -> RunRecords:
         """All records, without spans.
@@ -188,6 +213,10 @@ class RunFolder:
                 f"{self.path}; free space there, then give the same command again: it goes on from "
                 "the newest checkpoint"
             ) from error
+
+
+def _samples_name(kind: SampleKind, step: int) -> str:
+    return f"{kind.value}-{step:06d}.jsonl"
 
 
 def _text(path: Path) -> str | None:

@@ -1,0 +1,118 @@
+"""Samples of what a run wrote: some responses of steps and evaluations, with prompts and scores.
+
+The folder `samples/` has one file of JSON lines for each step and evaluation with samples. A step
+that is trained again replaces its file, so a resumed run has the files of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rlhf_api.spec.job import RLHFJobSpec
+
+# Limits of the files' sizes. A file has at most MAX_SAMPLES lines of at most about 8 KB of text.
+MAX_FILES = 200
+MAX_SAMPLES = 16
+MAX_SAMPLES_PER_PROMPT = 4
+MAX_PROMPT_CHARACTERS = 2000
+MAX_RESPONSE_CHARACTERS = 6000
+
+
+class SampleKind(StrEnum):
+    """The kind of pass that sampled a response."""
+
+    STEP = "step"
+    EVALUATION = "evaluation"
+
+
+class EndedBy(StrEnum):
+    """The reason for the end of a response."""
+
+    END_TOKEN = "end token"
+    TOKEN_LIMIT = "token limit"
+
+
+@dataclass(frozen=True)
+class ResponseSample:
+    """A response to a prompt. Long texts are shortened."""
+
+    kind: SampleKind
+    step: int
+    """The training step; for an evaluation, the number of steps before it."""
+    prompt_id: int
+    """Equal for all responses to a prompt of the same data."""
+    sample: int
+    """Number of the response among those to its prompt, from 0."""
+    row: str
+    """The data's row with the prompt: source and number; empty if unknown."""
+    prompt: str
+    response: str
+    tokens: int
+    """Tokens of the response, its end token included."""
+    ended_by: EndedBy
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    """By name: that of a role for the sum of its rewards, `role/reward` for one of several. None:
+    no score counts."""
+    advantage: float | None = None
+    """Mean over the response's tokens that are trained on. None: the pass estimates none."""
+
+    @property
+    def score(self) -> float | None:
+        """The first score."""
+        return next(iter(self.scores.values()), None)
+
+
+def is_sampled(spec: RLHFJobSpec, kind: SampleKind, step: int) -> bool:
+    """True if samples of a pass are written.
+
+    Args:
+        spec: of the job.
+        kind: of the pass.
+        step: the training step; for an evaluation, the number of steps before it.
+    """
+    every, last = spec.telemetry.samples_every_steps, spec.schedule.steps
+    if every == 0:
+        return False
+    if kind is SampleKind.EVALUATION:
+        every = spec.schedule.evaluate_every_steps
+        return every == 0 or step == last or step % _stride(every, last) == 0
+    return step == 1 or step % _stride(every, last) == 0
+
+
+def _stride(every: int, last: int) -> int:
+    """Return a multiple of an interval that gives at most MAX_FILES."""
+    return every * -(-last // (every * MAX_FILES))
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return a text of about `limit` characters: its begin and its end, where most answers are."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    begin = limit - end
+    return f"{text[:begin]} [... {len(text) - limit} characters ...] {text[-end:]}"
+
+
+def to_lines(samples: Iterable[ResponseSample]) -> bytes:
+    """The lines of a file."""
+    lines = (json.dumps(dataclasses.asdict(sample), allow_nan=False) for sample in samples)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def from_json(line: Mapping[str, Any]) -> ResponseSample:
+    """The sample of a line.
+
+    Raises:
+        KeyError, TypeError, ValueError: the object is no sample.
+    """
+    # Fields of newer releases are ignored.
+    names = {field.name for field in dataclasses.fields(ResponseSample)}
+    values = {name: value for name, value in line.items() if name in names}
+    return ResponseSample(
+        **{**values, "kind": SampleKind(line["kind"]), "ended_by": EndedBy(line["ended_by"])}
+    )
