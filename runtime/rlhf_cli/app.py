@@ -23,6 +23,7 @@ from rlhf_cli.commands.plan import plan
 from rlhf_cli.commands.profile import profile
 from rlhf_cli.commands.report import report
 from rlhf_cli.commands.run import run
+from rlhf_cli.commands.samples import samples
 from rlhf_cli.commands.standby import standby
 from rlhf_cli.commands.status import status
 from rlhf_cli.commands.submit import submit
@@ -39,6 +40,7 @@ Examples:
   rlhf plan job.yaml                  what would run where, and its memory
   rlhf fill job.yaml                  add what a cluster needs to plan it
   rlhf profile job.yaml               measure its models' layers on this machine
+  rlhf samples rlhf-runs/job          what the model wrote
   rlhf export rlhf-runs/job out       export the model of its newest checkpoint
   rlhf evaluate out job.yaml          score a model on the job's evaluation data
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
@@ -71,7 +73,7 @@ def version() -> None:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(validate, explain, fill, plan, profile, run, standby, report, evaluate, export),
+    *(validate, explain, fill, plan, profile, run, standby, report, samples, evaluate, export),
     *(submit, status, describe, logs, fetch, suspend, resume, cancel),
     *(drive, version),
 )

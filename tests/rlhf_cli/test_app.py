@@ -14,7 +14,18 @@ from rlhf_cli.command_errors import guarded
 
 runner = CliRunner()
 COMMANDS = [
-    *("validate", "explain", "plan", "fill", "run", "drive", "report", "evaluate", "version"),
+    *(
+        "validate",
+        "explain",
+        "plan",
+        "fill",
+        "run",
+        "drive",
+        "report",
+        "samples",
+        "evaluate",
+        "version",
+    ),
     *("submit", "status", "describe", "logs", "fetch", "suspend", "resume", "cancel"),
 ]
 

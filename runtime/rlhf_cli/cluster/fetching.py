@@ -37,6 +37,7 @@ _METRICS = (
     FetchItem("summary.json"),
 )
 _SAVED = (FetchItem("saved", grows=True),)
+_SAMPLES = (FetchItem("samples", grows=True),)
 _OTHERS = (
     FetchItem("manifest.yaml"),
     FetchItem("plan.json"),
@@ -48,8 +49,9 @@ FETCH_ITEMS: Mapping[str, tuple[FetchItem, ...]] = MappingProxyType(
         "model": _MODEL,
         "report": _REPORT,
         "metrics": _METRICS,
+        "samples": _SAMPLES,
         "saved": _SAVED,
-        "all": (*_MODEL, *_REPORT, *_METRICS, *_SAVED, *_OTHERS),
+        "all": (*_MODEL, *_REPORT, *_METRICS, *_SAMPLES, *_SAVED, *_OTHERS),
     }
 )
 """Files by the command's argument. Checkpoints are left out: only the job itself uses them."""

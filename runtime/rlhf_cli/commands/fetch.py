@@ -26,6 +26,7 @@ class FetchChoice(StrEnum):
     MODEL = "model"
     REPORT = "report"
     METRICS = "metrics"
+    SAMPLES = "samples"
     SAVED = "saved"
     ALL = "all"
 
@@ -34,7 +35,7 @@ def fetch(
     name: JobName,
     what: Annotated[
         FetchChoice,
-        typer.Argument(metavar="[model|report|metrics|saved|all]", help="What to fetch."),
+        typer.Argument(metavar="[model|report|metrics|samples|saved|all]", help="What to fetch."),
     ] = FetchChoice.MODEL,
     output: Annotated[
         Path | None,
@@ -51,8 +52,8 @@ def fetch(
     """Fetch a job's files, also after its cluster is deleted.
 
     Without a cluster, a short-lived pod reads the job's volume, or this machine the job's address.
-    `saved` is what the algorithm's steps save, such as pairs; `all` is everything except the
-    checkpoints.
+    `samples` are prompts and responses, for `rlhf samples`; `saved` is what the algorithm's steps
+    save, such as pairs; `all` is everything except the checkpoints.
 
     \b
     Examples:

@@ -7,7 +7,8 @@ RlhfError
     ├── CannotRecord         the run's folder cannot be written
     │   └── RunFolderLost    it was deleted, moved or replaced during the run
     ├── ReportPortInUse      another process listens on the port of the report
-    └── NotARun              a folder without a run
+    ├── NotARun              a folder without a run
+    └── NoSamples            a run without the wanted samples
 """
 
 from __future__ import annotations
@@ -62,4 +63,11 @@ class NotARun(TelemetryError):
     """The folder contains no run."""
 
     reason = "NotARun"
+    exit_code = ExitCode.MANIFEST
+
+
+class NoSamples(TelemetryError):
+    """The run has no samples of the wanted step, evaluation or prompt."""
+
+    reason = "NoSamples"
     exit_code = ExitCode.MANIFEST

@@ -136,17 +136,25 @@ class RunFolder:
                 samples += [] if value is None else [sample_from_json(value)]
         return samples
 
-    def read(self) -> RunRecords:
-        """All records, without spans.
+    def require_run(self) -> None:
+        """Check that the folder contains a run.
 
         Raises:
-            NotARun: the folder has no metrics.jsonl.
+            NotARun: it has no metrics.jsonl.
         """
         if not self.metrics.is_file():
             raise NotARun(
                 f"no run in this folder: got {self.path}, which has no {self.metrics.name}; "
                 "give the folder that `rlhf run` wrote (its --output)"
             )
+
+    def read(self) -> RunRecords:
+        """All records, without spans.
+
+        Raises:
+            NotARun: the folder has no metrics.jsonl.
+        """
+        self.require_run()
         log = RecordLog()
         for line in read_lines(self.metrics):
             value = parse_line(line)

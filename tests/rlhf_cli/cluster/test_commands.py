@@ -386,6 +386,8 @@ def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeKube, tmp_path: P
     pairs = Path("saved", "pairs", "step-000012.jsonl")
     (tmp_path / "run" / pairs).parent.mkdir(parents=True)
     (tmp_path / "run" / pairs).write_text('{"step": 12}\n')
+    (tmp_path / "run" / "samples").mkdir()
+    (tmp_path / "run" / "samples" / "step-000001.jsonl").write_text("{}\n")
     out = tmp_path / "out"
     result = rlhf("fetch", "sort", "--output", str(out))
     assert (result.exit_code, result.stdout) == (0, f"{out / 'model'}\n")
@@ -395,15 +397,18 @@ def test_a_model_is_fetched_when_the_cluster_is_gone(fake: FakeKube, tmp_path: P
     saved = rlhf("fetch", "sort", "saved", "--output", str(out))
     assert (saved.exit_code, saved.stdout) == (0, f"{out / 'saved'}\n")
     assert (out / pairs).read_text() == '{"step": 12}\n'
+    assert rlhf("fetch", "sort", "samples", "--output", str(out)).exit_code == 0
+    assert (out / "samples" / "step-000001.jsonl").read_text() == "{}\n"
     everything = rlhf("fetch", "sort", "all", "--output", str(out), "--force")
     assert everything.exit_code == 0
     assert [Path(line).name for line in everything.stdout.splitlines()] == [
         "model",
         "report.html",
+        "samples",
         "saved",
         "logs",
     ]
-    assert len(fake.deleted) == 4 and not fake.list(Kind.POD, "team")
+    assert len(fake.deleted) == 5 and not fake.list(Kind.POD, "team")
 
 
 def test_a_model_that_is_not_there_yet_says_when_it_will_be(fake: FakeKube, tmp_path: Path) -> None:

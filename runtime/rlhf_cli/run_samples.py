@@ -1,0 +1,150 @@
+"""The samples that `rlhf samples` shows, and their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from textwrap import indent
+
+from rich.console import Group
+from rich.text import Text
+
+from rlhf_runtime.telemetry.errors import NoSamples
+from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
+from rlhf_runtime.telemetry.visible_text import visible_text
+
+# Steps that an error names at each end of a longer list.
+NAMED_STEPS = 6
+
+
+class Order(StrEnum):
+    """The order of samples."""
+
+    WRITTEN = "written"
+    BEST = "best"
+    WORST = "worst"
+
+
+@dataclass(frozen=True)
+class SampleQuery:
+    """The samples that are wanted."""
+
+    step: int | None = None
+    """A training step; for evaluations, the number of steps before it. None: the last one; with a
+    prompt, all."""
+    evaluation: bool = False
+    """True: evaluations only. Without a step, evaluations come before training steps anyway."""
+    prompt: int | None = None
+    """None: any prompt."""
+    order: Order = Order.WRITTEN
+    limit: int = 10
+
+
+def find_samples(folder: RunFolder, query: SampleQuery) -> list[ResponseSample]:
+    """Return samples of a run, at least one.
+
+    Args:
+        folder: of the run.
+        query: the samples that are wanted.
+
+    Raises:
+        NotARun: the folder contains no run.
+        NoSamples: there are none of that kind; the message says which there are.
+    """
+    # `rlhf fetch` may have fetched the samples alone.
+    if not folder.samples.is_dir():
+        folder.require_run()
+    there = {kind: folder.sampled_steps(kind) for kind in SampleKind}
+    kind = SampleKind.STEP
+    if query.evaluation or (query.step is None and there[SampleKind.EVALUATION]):
+        kind = SampleKind.EVALUATION
+    steps = there[kind]
+    if query.step is not None:
+        steps = [step for step in steps if step == query.step]
+    elif query.prompt is None:
+        steps = steps[-1:]
+    of_steps = [sample for step in steps for sample in folder.read_samples(kind, step)]
+    if not of_steps:
+        wanted = kind.value if query.step is None else _pass_name(kind, query.step)
+        raise NoSamples(
+            f"no samples of this kind: got {wanted} of {folder.path}, {_allowed(there)}"
+        )
+    found = [sample for sample in of_steps if query.prompt in (None, sample.prompt_id)]
+    if not found:
+        prompts = _listed(sorted({sample.prompt_id for sample in of_steps}))
+        raise NoSamples(
+            f"no samples of this prompt: got prompt {query.prompt} in samples of {kind.value}s, "
+            f"allowed {prompts}; give one of these, or another --step"
+        )
+    return _ordered(found, query.order)[: query.limit]
+
+
+def _ordered(samples: Sequence[ResponseSample], order: Order) -> list[ResponseSample]:
+    """Return samples in an order; those without a score come last."""
+    if order is Order.WRITTEN:
+        return list(samples)
+    sign = -1.0 if order is Order.BEST else 1.0
+
+    def rank(sample: ResponseSample) -> tuple[bool, float]:
+        return sample.score is None, sign * (sample.score or 0.0)
+
+    return sorted(samples, key=rank)
+
+
+def _allowed(there: dict[SampleKind, list[int]]) -> str:
+    if not any(there.values()):
+        return (
+            "which has none: telemetry.samplesEverySteps is 0, nothing was generated yet, or the "
+            "run is of an older release; set it above 0 and run again"
+        )
+    steps, evaluations = there[SampleKind.STEP], there[SampleKind.EVALUATION]
+    parts = []
+    if steps:
+        parts.append(f"--step {_listed(steps)}")
+    if evaluations:
+        parts.append(f"--evaluation --step {_listed(evaluations)}")
+    return f"allowed {' or '.join(parts)}; give one of these"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = [str(number) for number in numbers]
+    if len(shown) > 2 * NAMED_STEPS:
+        shown = [*shown[:NAMED_STEPS], "...", *shown[-NAMED_STEPS:]]
+    return ", ".join(shown)
+
+
+def _pass_name(kind: SampleKind, step: int) -> str:
+    return f"step {step}" if kind is SampleKind.STEP else f"evaluation after step {step}"
+
+
+def blocks(samples: Iterable[ResponseSample]) -> Iterator[Group]:
+    """Yield the text of every sample for a terminal."""
+    for sample in samples:
+        title = f"{_pass_name(sample.kind, sample.step)}, prompt {sample.prompt_id}"
+        if sample.sample:
+            title += f", response {sample.sample}"
+        yield Group(
+            Text(f"{title}  {_numbers(sample)}", "bold"),
+            Text(visible_text(sample.row), "dim"),
+            Text("prompt", "dim"),
+            Text(_indented(sample.prompt)),
+            Text("response", "dim"),
+            Text(_indented(sample.response)),
+            Text(),
+        )
+
+
+def _numbers(sample: ResponseSample) -> str:
+    numbers = [
+        f"{name}={'none' if score is None else f'{score:.5g}'}"
+        for name, score in sample.scores.items()
+    ]
+    if sample.advantage is not None:
+        numbers.append(f"advantage={sample.advantage:.5g}")
+    return " ".join([*numbers, f"({sample.tokens} tokens, {sample.ended_by.value})"])
+
+
+def _indented(text: str) -> str:
+    return indent(visible_text(text), "  ", lambda line: True)
