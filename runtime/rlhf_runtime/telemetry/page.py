@@ -12,6 +12,8 @@ from typing import Any
 # Content security policy: the page may load nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
+SCRIPTS = ("report.js", "samples.js")
+
 
 @dataclass(frozen=True)
 class Stat:
@@ -52,7 +54,7 @@ def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping
     folder = files("rlhf_runtime.telemetry")
     # Style and script are part of the page: it is one file, and works offline.
     style = folder.joinpath("report.css").read_text(encoding="utf-8")
-    script = folder.joinpath("report.js").read_text(encoding="utf-8")
+    scripts = [folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS]
     links = "".join(f'<a href="#{s.anchor}">{escape(s.title)}</a>' for s in sections)
     body = "".join(_section(section) for section in sections)
     return (
@@ -65,7 +67,7 @@ def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping
         f'{_header(headline)}\n<nav aria-label="Contents"><div>{links}</div></nav>\n'
         f'<main id="main">{body}</main>\n'
         f'<script type="application/json" id="data">{_embedded(data)}</script>\n'
-        f"<script>\n{script}</script>\n</body>\n</html>\n"
+        f"<script>\n{''.join(scripts)}</script>\n</body>\n</html>\n"
     )
 
 

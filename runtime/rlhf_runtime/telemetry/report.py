@@ -30,6 +30,7 @@ from rlhf_runtime.telemetry.plan_section import (
 from rlhf_runtime.telemetry.plots import colours
 from rlhf_runtime.telemetry.records import Outcome, RunRecords, Span
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.samples_section import samples_section
 from rlhf_runtime.telemetry.summary import Change, Summary, summarize
 from rlhf_runtime.telemetry.timeline_chart import sample_steps, timeline
 
@@ -53,11 +54,13 @@ def write_report(folder: RunFolder) -> Path:
 
 
 def render(records: RunRecords, spans: Mapping[int, Sequence[Span]], folder: RunFolder) -> str:
-    """The page for a run's records, the spans of some of its steps, its manifest and plan."""
+    """The page for a run's records and spans, and for the samples, manifest and plan in its
+    folder."""
     summary = summarize(records)
     builder = _Builder(records)
     sections = [
         Section("learning", "Learning", builder.learning()),
+        Section("samples", "Samples", samples_section(folder)),
         Section("time", "Time", builder.phases(summary)),
         Section("timeline", "Step timeline", _timelines(spans, records)),
         Section("memory", "Memory", builder.memory()),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.spec.job import RLHFJobSpec
@@ -24,6 +24,7 @@ from rlhf_runtime.telemetry.samples import (
     to_lines,
 )
 
+from ...depth import examples
 from ..controller.jobs import make_job
 
 
@@ -84,6 +85,7 @@ def test_long_jobs_have_a_bounded_number_of_files() -> None:
     assert (evaluations[0], evaluations[-1]) == (0, 5000)
 
 
+@settings(max_examples=examples(30))
 @given(st.text(max_size=50), st.integers(3, 40))
 def test_a_shortened_text_has_its_begin_and_its_end(text: str, limit: int) -> None:
     short = shorten(text, limit)
