@@ -23,7 +23,7 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.report import write_report
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.samples import ResponseSample
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
 from rlhf_runtime.telemetry.summary import summarize
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
@@ -135,8 +135,11 @@ class Journal:
 
     def samples(self, samples: Sequence[ResponseSample]) -> None:
         """Write some responses of a pass; none: nothing is written."""
-        if samples:
-            self.folder.write_samples(samples)
+        if not samples:
+            return
+        self.folder.write_samples(samples)
+        if samples[0].kind is SampleKind.EVALUATION:
+            self._trackers.log_samples(samples[0].step, samples)
 
     def step(self, record: StepRecord) -> None:
         """A training step is over."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_runtime.telemetry.visible_text import visible_text
 
 # Limits of the files' sizes. A file has at most MAX_SAMPLES lines of at most about 8 KB of text.
 MAX_FILES = 200
@@ -115,4 +116,31 @@ def from_json(line: Mapping[str, Any]) -> ResponseSample:
     values = {name: value for name, value in line.items() if name in names}
     return ResponseSample(
         **{**values, "kind": SampleKind(line["kind"]), "ended_by": EndedBy(line["ended_by"])}
+    )
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Samples as a table for trackers."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+
+def sample_table(samples: Sequence[ResponseSample]) -> SampleTable:
+    """The table of some samples; a score that one of them lacks is None."""
+    scores = tuple(dict.fromkeys(name for sample in samples for name in sample.scores))
+    rows = tuple(
+        (
+            *(visible_text(text) for text in (sample.prompt, sample.response)),
+            *(sample.scores.get(name) for name in scores),
+            sample.tokens,
+            sample.ended_by.value,
+            sample.prompt_id,
+            visible_text(sample.row),
+        )
+        for sample in samples
+    )
+    return SampleTable(
+        ("prompt", "response", *scores, "tokens", "ended by", "prompt id", "row"), rows
     )

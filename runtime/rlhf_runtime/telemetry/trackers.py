@@ -1,4 +1,5 @@
-"""Trackers of metrics besides metrics.jsonl: TensorBoard files, Weights & Biases, MLflow.
+"""Trackers of metrics and samples besides the run's folder: TensorBoard files, Weights & Biases,
+MLflow.
 
 Each tracker imports its own library when it is created.
 """
@@ -10,23 +11,32 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 from typing import Any, Protocol
 
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleTable, sample_table
 
 LOGGER = logging.getLogger(__name__)
 
 
+SAMPLES = "evaluation/samples"
+"""Name of the tables of samples."""
+
+
 class Tracker(Protocol):
-    """Receives metrics by step."""
+    """Receives metrics by step, and samples of evaluations."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record metrics of a step."""
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        """Record samples of the evaluation after a step."""
 
     def close(self) -> None:
         """Flush, and release processes and files."""
@@ -40,6 +50,10 @@ class TensorBoardTracker:
         writer = _import("tensorboard.summary.writer.event_file_writer", "runtime")
         self._proto = _import("tensorboard.compat.proto.event_pb2", "runtime")
         self._summary = _import("tensorboard.compat.proto.summary_pb2", "runtime")
+        self._tensor = _import("tensorboard.compat.proto.tensor_pb2", "runtime")
+        self._shape = _import("tensorboard.compat.proto.tensor_shape_pb2", "runtime")
+        self._types = _import("tensorboard.compat.proto.types_pb2", "runtime")
+        self._text = _import("tensorboard.plugins.text.metadata", "runtime")
         self._writer = writer.EventFileWriter(str(folder), flush_secs=30)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -48,6 +62,25 @@ class TensorBoardTracker:
             self._summary.Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
         ]
+        self._write(step, values)
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        """Write one event with a table of texts, the names of columns first."""
+        cells = [*table.columns, *(_cell(value) for row in table.rows for value in row)]
+        size = self._shape.TensorShapeProto.Dim
+        tensor = self._tensor.TensorProto(
+            dtype=self._types.DT_STRING,
+            string_val=[cell.encode() for cell in cells],
+            tensor_shape=self._shape.TensorShapeProto(
+                dim=[size(size=1 + len(table.rows)), size(size=len(table.columns))]
+            ),
+        )
+        metadata = self._text.create_summary_metadata(SAMPLES, "")
+        self._write(
+            step, [self._summary.Summary.Value(tag=SAMPLES, metadata=metadata, tensor=tensor)]
+        )
+
+    def _write(self, step: int, values: Sequence[Any]) -> None:
         event = self._proto.Event(
             wall_time=time.time(), step=step, summary=self._summary.Summary(value=values)
         )
@@ -88,6 +121,12 @@ class WandbTracker:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of a step."""
         self._run.log(dict(metrics), step=step)
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        """Send a table."""
+        data = [list(row) for row in table.rows]
+        shown = self._wandb.Table(columns=list(table.columns), data=data)
+        self._run.log({SAMPLES: shown}, step=step)
 
     def close(self) -> None:
         """End the run and its helper process."""
@@ -132,6 +171,12 @@ class MlflowTracker:
         ]
         self._client.log_batch(self._run, metrics=batch)
 
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        """Send a table as an artifact, in the form of MLflow's tables."""
+        # `log_table` would append to the table of an evaluation that a restart repeats.
+        content = {"columns": list(table.columns), "data": [list(row) for row in table.rows]}
+        self._client.log_dict(self._run, content, f"{SAMPLES}-{step:06d}.json")
+
     def close(self) -> None:
         """Mark the run as finished."""
         self._client.set_terminated(self._run, "FINISHED")
@@ -161,6 +206,13 @@ class TrackerGroup:
         """Give the metrics of a step to every tracker."""
         for name, tracker in self._trackers.items():
             self._guard(name, f"log step {step}", partial(tracker.log, step, metrics))
+
+    def log_samples(self, step: int, samples: Sequence[ResponseSample]) -> None:
+        """Give samples of the evaluation after a step to every tracker."""
+        table = sample_table(samples)
+        for name, tracker in self._trackers.items():
+            action = f"log samples of step {step}"
+            self._guard(name, action, partial(tracker.log_samples, step, table))
 
     def close(self) -> None:
         """Close every tracker."""
@@ -219,6 +271,13 @@ def require_installed(spec: TelemetrySpec) -> None:
     for library, section in (("wandb", spec.wandb), ("mlflow", spec.mlflow)):
         if section is not None and importlib.util.find_spec(library) is None:
             raise _missing(library, library, library)
+
+
+def _cell(value: str | float | None) -> str:
+    """A cell of TensorBoard's table, read as Markdown, in which indented texts stay as they are."""
+    if not isinstance(value, str):
+        return "" if value is None else f"{value:.5g}"
+    return indent(value, "    ", lambda line: True)
 
 
 def _wandb_needs_key() -> bool:

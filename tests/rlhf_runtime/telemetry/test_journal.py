@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from rlhf_runtime.telemetry.journal import MAX_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.samples import SampleKind, SampleTable, sample_table
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
 from .conftest import MakeRun, a_run
+from .test_samples import a_sample
 
 
 def told(folder: Path, **counts: int) -> list[str]:
@@ -147,3 +150,35 @@ def test_a_model_of_an_earlier_end_is_not_announced(make_run: MakeRun, outcome: 
     journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
     journal.end(outcome)
     assert (str(folder.model) in stream.getvalue()) is (outcome is Outcome.SUCCEEDED)
+
+
+def test_samples_of_evaluations_reach_the_trackers_too(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    tracker = KeepsSamples()
+    group = TrackerGroup({"kept": tracker})
+    journal = Journal(folder, PlainProgress(io.StringIO()), group)
+    step = [a_sample(10, SampleKind.STEP)]
+    evaluation = [a_sample(25, SampleKind.EVALUATION)]
+    for samples in (step, evaluation, []):
+        journal.samples(samples)
+    journal.close()
+    assert folder.read_samples(SampleKind.STEP, 10) == step
+    assert folder.read_samples(SampleKind.EVALUATION, 25) == evaluation
+    assert tracker.tables == [(25, sample_table(evaluation))]
+    assert group.failures == {"kept": 0}
+
+
+class KeepsSamples:
+    """A tracker that remembers tables."""
+
+    def __init__(self) -> None:
+        self.tables: list[tuple[int, SampleTable]] = []
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        raise AssertionError("no metrics here")
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        self.tables.append((step, table))
+
+    def close(self) -> None:
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import subprocess
@@ -13,7 +14,15 @@ import pytest
 
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
+from rlhf_runtime.telemetry.samples import SampleKind, SampleTable, sample_table
 from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers, require_installed
+
+from .test_samples import a_sample
+
+SAMPLES = [
+    a_sample(2, SampleKind.EVALUATION, response="*0* | <b>\x1b\n1", scores={"reward": 0.1234567}),
+    a_sample(2, SampleKind.EVALUATION, scores={"reward": None, "reward/short": -1.0}),
+]
 
 
 def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
@@ -21,6 +30,7 @@ def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
     trackers.log(1, {"reward/mean": 0.25, "actor/kl": 0.5})
     trackers.log(2, {"reward/mean": math.nan})
+    trackers.log_samples(2, SAMPLES)
     trackers.close()
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -28,6 +38,17 @@ def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     first, second = events.Scalars("reward/mean")
     assert (first.step, first.value) == (1, 0.25)
     assert second.step == 2 and math.isnan(second.value)
+    (table,) = events.Tensors("evaluation/samples")
+    assert events.SummaryMetadata("evaluation/samples").plugin_data.plugin_name == "text"
+    assert table.step == 2
+    assert [size.size for size in table.tensor_proto.tensor_shape.dim] == [3, 8]
+    cells = [cell.decode() for cell in table.tensor_proto.string_val]
+    assert cells[:8] == [
+        *("prompt", "response", "reward", "reward/short"),
+        *("tokens", "ended by", "prompt id", "row"),
+    ]
+    assert cells[8:12] == ["    402991=", r"    *0* | <b>\x1b" + "\n    1", "0.12346", ""]
+    assert cells[16:20] == ["    402991=", "    012499", "", "-1"]
     assert trackers.failures == {"tensorboard": 0}
 
 
@@ -38,7 +59,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
         "from rlhf_api.spec.telemetry import TelemetrySpec\n"
         "from rlhf_runtime.telemetry import progress, report, trackers\n"
         "group = trackers.make_trackers(TelemetrySpec(), 'job', pathlib.Path(sys.argv[1]))\n"
-        "group.log(1, {'a': 1.0}); group.close()\n"
+        "group.log(1, {'a': 1.0}); group.log_samples(1, []); group.close()\n"
         "print(sorted({'torch', 'tensorflow', 'ray', 'vllm'} & set(sys.modules)))\n"
     )
     result = subprocess.run(
@@ -95,6 +116,9 @@ class Broken:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         raise OSError("no network")
 
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        raise OSError("no network")
+
     def close(self) -> None:
         raise RuntimeError("still no network")
 
@@ -105,6 +129,9 @@ class Good:
         self.closed = 0
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.steps.append(step)
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
         self.steps.append(step)
 
     def close(self) -> None:
@@ -119,11 +146,12 @@ def test_a_failing_tracker_is_counted_warned_about_once_and_stops_nothing(
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
             group.log(step, {"a": 1.0})
+        group.log_samples(3, SAMPLES)
         group.close()
         group.close()
-    assert good.steps == [1, 2, 3]
+    assert good.steps == [1, 2, 3, 3]
     assert good.closed == 1
-    assert group.failures == {"broken": 4, "good": 0}
+    assert group.failures == {"broken": 5, "good": 0}
     assert len(caplog.records) == 1
     assert "no network" in caplog.text
 
@@ -137,10 +165,16 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     group = make_trackers(spec, "job", tmp_path)
     group.log(1, {"reward/mean": 0.123456})
     group.log(2, {"reward/mean": math.nan})
+    group.log_samples(2, SAMPLES)
     group.close()
     assert group.failures == {"wandb": 0}
     (written,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"reward/mean" in written.read_bytes()
+    (table,) = tmp_path.rglob("*.table.json")
+    assert table.parent.name == "evaluation" and table.name.startswith("samples_2_")
+    content = json.loads(table.read_text())
+    assert content["columns"] == list(sample_table(SAMPLES).columns)
+    assert content["data"] == [list(row) for row in sample_table(SAMPLES).rows]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -172,6 +206,8 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
         group = make_trackers(spec, "job", tmp_path)
         group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "actor/kl": math.nan})
         group.log(2, {"reward/mean": 0.5})
+        group.log_samples(2, SAMPLES[:1])
+        group.log_samples(2, SAMPLES)
         group.close()
         assert group.failures == {"mlflow": 0}
     client = MlflowClient(tracking_uri=address)
@@ -181,6 +217,12 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
     assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
     assert runs[0].info.status == "FINISHED"
+    written = client.download_artifacts(
+        runs[0].info.run_id, "evaluation/samples-000002.json", str(tmp_path)
+    )
+    table = sample_table(SAMPLES)
+    content = json.loads(Path(written).read_text())
+    assert content == {"columns": list(table.columns), "data": [list(row) for row in table.rows]}
 
 
 def test_libraries_are_looked_for_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
