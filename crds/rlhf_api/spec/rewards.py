@@ -45,7 +45,8 @@ class FunctionReward(Contract):
 
     entrypoint: Entrypoint
     """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample
-    (prompt, response, record) and the parameters, and returns one number for each."""
+    (prompt, response, record) and the parameters, and returns one number for each, or None where
+    it abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: Count = 10
@@ -64,8 +65,8 @@ class HTTPReward(Contract):
 
     url: Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
     """Address for POST requests with {"samples": [{"prompt", "response", "record", "finished"}],
-    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null if the
-    service cannot score it."""
+    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null where the
+    service abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Sent with every batch."""
     timeout_seconds: Count = 10

@@ -68,6 +68,7 @@ class BatchScores:
     """Reply of the process: the scores of one batch.
 
     values: float32, one per sample, 0 without a score; empty if the batch failed.
+    abstained: numbers of the samples, in the batch, on which the verifier abstained.
     faults: fault and description by the sample's number in the batch.
     batch_fault: the fault of the complete batch, if it failed.
     detail: description of the batch's fault, with the verifier's traceback if it raised.
@@ -75,6 +76,7 @@ class BatchScores:
     """
 
     values: array[float] = field(default_factory=lambda: array("f"))
+    abstained: tuple[int, ...] = ()
     faults: Mapping[int, tuple[Fault, str]] = field(default_factory=dict)
     batch_fault: Fault | None = None
     detail: str = ""
@@ -85,12 +87,19 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
-    """Convert a batch's scores to float32; values that are not finite in float32 become faults."""
+    """Convert a batch's scores to float32.
+
+    None means that the verifier abstains. Values that are not finite in float32 become faults.
+    """
     if len(values) != num_samples:
         return wrong_count(f"{len(values)} values", num_samples)
     scores = array("f", bytes(4 * len(values)))
+    abstained: list[int] = []
     faults: dict[int, tuple[Fault, str]] = {}
     for index, value in enumerate(values):
+        if value is None:
+            abstained.append(index)
+            continue
         try:
             number = _as_number(value)
         except (TypeError, ValueError):
@@ -102,7 +111,7 @@ def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
                 continue
             fault = Fault.NON_FINITE
         faults[index] = (fault, f"got {value!r:.200}, allowed a finite number")
-    return BatchScores(scores, faults)
+    return BatchScores(scores, tuple(abstained), faults)
 
 
 def _as_number(value: Any) -> float:

@@ -171,7 +171,7 @@ def test_requests_are_under_way_at_once(service: Service, samples: MakeSamples) 
     [
         ((200, {}, '{"scores": [1.0]}'), "wrongCount", [False, False]),
         ((200, {}, '{"scores": [NaN, 2]}'), "nonFinite", [False, True]),
-        ((200, {}, '{"scores": [null, 2]}'), "notANumber", [False, True]),
+        ((200, {}, '{"scores": ["1", 2]}'), "notANumber", [False, True]),
         ((200, {}, "<html>"), "unreadable", [False, False]),
         ((200, {}, "[1, 2]"), "unreadable", [False, False]),
         ((404, {}, "what?"), "refused", [False, False]),

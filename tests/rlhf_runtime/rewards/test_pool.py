@@ -183,7 +183,6 @@ def test_a_verifier_with_state_sees_rows_of_a_failed_batch_again(
         ("infinite", "nonFinite"),
         ("huge", "nonFinite"),
         ("word", "notANumber"),
-        ("none", "notANumber"),
     ],
 )
 def test_a_bad_value_costs_its_own_sample_only(
@@ -194,6 +193,14 @@ def test_a_bad_value_costs_its_own_sample_only(
     assert scores.valid.tolist() == [True, False, True]
     assert scores.values.tolist() == [1, 0, 1]
     assert dict(scores.errors) == {fault: 1}
+
+
+def test_a_verifier_may_abstain_on_samples(reward: MakeReward, samples: MakeSamples) -> None:
+    with VerifierPool(reward("by_response", onError="Fail")) as pool:
+        scores = pool.score(samples("ok", "none", "ok", "none"))
+    assert scores.abstained.tolist() == [False, True, False, True]
+    assert scores.valid.tolist() == [True, False, True, False]
+    assert (scores.values.tolist(), dict(scores.errors), scores.failures) == ([1, 0, 1, 0], {}, ())
 
 
 def test_a_process_that_died_idle_costs_nothing(reward: MakeReward, samples: MakeSamples) -> None:

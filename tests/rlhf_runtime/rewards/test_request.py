@@ -15,7 +15,7 @@ from rlhf_runtime.rewards.request import Request
 MakeSamples = Callable[..., list[Sample]]
 RAISED = BatchScores(batch_fault=Fault.RAISED, detail="why", retry_alone=True)
 GOOD = BatchScores(array("f", [1.0]))
-NAN = BatchScores(array("f", [float("nan")]), {0: (Fault.NON_FINITE, "NaN")})
+NAN = BatchScores(array("f", [float("nan")]), faults={0: (Fault.NON_FINITE, "NaN")})
 
 
 class Clock:

@@ -47,7 +47,6 @@ def test_any_sequence_of_numbers_is_taken(result: object) -> None:
         (math.nan, Fault.NON_FINITE),
         (math.inf, Fault.NON_FINITE),
         (1e39, Fault.NON_FINITE),
-        (None, Fault.NOT_A_NUMBER),
         ("1.0", Fault.NOT_A_NUMBER),
         ([1.0], Fault.NOT_A_NUMBER),
     ],
@@ -56,6 +55,12 @@ def test_a_bad_value_spoils_its_own_sample_only(value: object, fault: Fault) -> 
     batch = score_batch(returning([1.0, value, 2.0]), SAMPLES, {})
     assert batch.values.tolist() == [1.0, 0.0, 2.0]
     assert dict(batch.faults) == {1: (fault, f"got {value!r}, allowed a finite number")}
+
+
+def test_none_is_an_abstention_and_no_fault() -> None:
+    batch = score_batch(returning([None, 0.5, None]), SAMPLES, {})
+    assert batch.values.tolist() == [0.0, 0.5, 0.0]
+    assert (batch.abstained, dict(batch.faults), batch.batch_fault) == ((0, 2), {}, None)
 
 
 @pytest.mark.parametrize(
