@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,6 +85,8 @@ class BatchScores:
 
 
 FLOAT32_MAX = 3.4028234663852886e38
+# Of a value that is no score, in messages.
+MAX_SHOWN_CHARACTERS = 200
 
 
 def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
@@ -100,25 +103,37 @@ def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
         if value is None:
             abstained.append(index)
             continue
-        try:
-            number = _as_number(value)
-        except (TypeError, ValueError):
-            fault = Fault.NOT_A_NUMBER
-        else:
-            # A finite float64 may still overflow float32.
-            if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
-                scores[index] = number
-                continue
-            fault = Fault.NON_FINITE
-        faults[index] = (fault, f"got {value!r:.200}, allowed a finite number")
+        number = _as_number(value)
+        # A finite float64 may still overflow float32.
+        if number is not None and math.isfinite(number) and abs(number) <= FLOAT32_MAX:
+            scores[index] = number
+            continue
+        fault = Fault.NOT_A_NUMBER if number is None else Fault.NON_FINITE
+        faults[index] = (fault, f"got {_shown(value)}, allowed a finite number, or None to abstain")
     return BatchScores(scores, tuple(abstained), faults)
 
 
-def _as_number(value: Any) -> float:
-    # `float` accepts numbers in texts, but such a verifier has a mistake.
-    if isinstance(value, str | bytes):
-        raise TypeError("a text")
-    return float(value)
+def _as_number(value: Any) -> float | None:
+    """Convert a number, or an array or tensor of one number; None for anything else."""
+    # Methods of other libraries may raise anything; it must cost this sample only.
+    try:
+        item = getattr(value, "item", None)
+        number = item() if callable(item) else value
+        # `float` also accepts numbers in texts, but such a verifier has a mistake.
+        is_number = hasattr(number, "__float__") or hasattr(number, "__index__")
+        return float(number) if is_number else None
+    except OverflowError:
+        return math.inf
+    except Exception:
+        return None
+
+
+def _shown(value: Any) -> str:
+    """Describe a value briefly, whatever its `repr` does."""
+    try:
+        return reprlib.repr(value)[:MAX_SHOWN_CHARACTERS]
+    except Exception:
+        return f"a value of type {type(value).__name__}"
 
 
 def wrong_count(got: str, num_samples: int) -> BatchScores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -20,6 +21,8 @@ from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
 from rlhf_runtime.telemetry.spread import Spread
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,19 @@ class Scorer:
             [sample.source for sample in samples],
         )
         for reward, pool, result in zip(self._rewards, self._pools, scores, strict=True):
-            if result.errors and reward.on_error is OnRewardError.FAIL:
+            if not result.errors:
+                continue
+            if reward.on_error is OnRewardError.FAIL:
                 cause = "service or its url" if reward.http else "function or the row"
                 raise RewardError(
                     f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
                     f"correct the {cause}, or set onError to Exclude or Zero"
                 )
+            LOGGER.warning(
+                "%s has no score for %d of %d samples (onError is %s), the first: %s",
+                *(pool.title, sum(result.errors.values()), len(samples), reward.on_error.value),
+                scored.failures[reward.name][0],
+            )
         return scored
 
     def close(self) -> None:

@@ -199,6 +199,19 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
     assert set(found["cost"].spreads) == {"cost/std"}
 
 
+def test_what_a_verifier_cannot_score_is_a_warning_in_the_log(
+    reward: MakeReward, samples: MakeSamples, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Scorer([reward("length", name="good"), reward("by_response", name="odd")]) as scorer:
+        scorer.score(samples("ok", "nan", "word", "none"))
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.getMessage() == (
+        "the reward odd (my_verifiers:by_response) has no score for 2 of 4 samples (onError is "
+        "Exclude), the first: nonFinite: sample 1: got nan, allowed a finite number, or None to "
+        "abstain"
+    )
+
+
 def test_a_failing_verifier_stops_only_where_it_must(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
