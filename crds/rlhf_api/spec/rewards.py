@@ -50,8 +50,8 @@ class FunctionReward(Contract):
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: Count = 10
-    """Longest time for one batch; after it the process is stopped and the samples count as
-    errors."""
+    """Longest time for one batch. After it the process is stopped, and the batch's samples are
+    scored again one by one; those that take longer alone count as errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1

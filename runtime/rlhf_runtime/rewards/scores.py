@@ -127,6 +127,11 @@ class Tally:
         """True if a sample could not be scored."""
         return bool(self._errors)
 
+    @property
+    def has_answers(self) -> bool:
+        """True if the verifier scored a sample or abstained on one."""
+        return bool(self._valid.any() or self._abstained.any())
+
     def add(self, start: int, size: int, batch: BatchScores) -> None:
         """Add the scores of a batch of `size` samples that begins at sample `start`."""
         if batch.batch_fault is not None:

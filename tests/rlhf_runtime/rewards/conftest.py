@@ -59,6 +59,16 @@ VERIFIERS = '''
             raise RuntimeError("one by one, please")
         return by_response(samples)
 
+    def solitary_or_slow(samples):
+        if len(samples) > 1:
+            time.sleep(3600)
+        return [1.0]
+
+    def dies(samples, log):
+        with open(log, "a") as file:
+            print(os.getpid(), file=file)
+        os._exit(7)
+
     def counting(samples):
         """The number of samples seen so far."""
         scores = []
