@@ -42,6 +42,7 @@ class ScoredSamples:
         score/rescored, samples that were scored again alone because their batch failed;
         score/abstained, samples on which some verifier abstained, and
         score/abstained/<name>, those on which this one did.
+    num_failed: samples that a verifier with onError: Exclude could not score, by the reward's name.
     failures: the first failures of each verifier that had any, by the reward's name.
     """
 
@@ -51,6 +52,7 @@ class ScoredSamples:
     means: Mapping[str, tuple[float, float]]
     spreads: Mapping[str, Spread]
     counts: Mapping[str, float]
+    num_failed: Mapping[str, int]
     failures: Mapping[str, tuple[Failure, ...]]
 
 
@@ -222,7 +224,12 @@ def combine_scores(
     )
     terms = {name: score.values for name, score in by_name.items()}
     means = dict(_means(averaged, sources))
-    return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
+    num_failed = {
+        reward.name: sum(by_name[reward.name].errors.values())
+        for reward in rewards
+        if reward.on_error is OnRewardError.EXCLUDE
+    }
+    return ScoredSamples(values, valid, terms, means, spreads, counts, num_failed, failures)
 
 
 def _unanimous_abstentions(

@@ -206,6 +206,13 @@ ROLE_METRICS: dict[str, Metric] = {
         False,
         Format.COUNT,
     ),
+    "empty_updates": Metric(
+        "Updates left out",
+        "",
+        "Updates that were left out: no response counted in their loss",
+        False,
+        Format.COUNT,
+    ),
     "learning_rate": Metric("Learning rate", "", "The optimizer's learning rate", None),
     "log_prob_difference_mean": Metric(
         "Log-prob difference",
