@@ -21,12 +21,14 @@ def entrypoint_from_file(entrypoint: str) -> str:
 
 
 def deferred_kind(function: object) -> str:
-    """Name the kind of a function whose call does not return its result: "an async function" or "a
-    generator". Empty for others."""
+    """Name the kind of a function whose call does not return its result: "an async function", "an
+    async generator" or "a generator". Empty for others."""
     called = inspect.getattr_static(type(function), "__call__", None)
     for candidate in (function, called):
-        if inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate):
+        if inspect.iscoroutinefunction(candidate):
             return "an async function"
+        if inspect.isasyncgenfunction(candidate):
+            return "an async generator"
         if inspect.isgeneratorfunction(candidate):
             return "a generator"
     return ""

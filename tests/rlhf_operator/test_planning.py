@@ -150,6 +150,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
         "progress_deadline_seconds": 9,
         "standby": True,
         "max_skipped_steps": 9,
+        "max_unscored_steps": 9,
         "rules": (FailureRule(on_reason="Odd", action="Fail"),),
     },
     "checkpoint": {

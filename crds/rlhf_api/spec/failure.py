@@ -57,5 +57,9 @@ class FailurePolicy(Contract):
     max_skipped_steps: Count = 10
     """Longest run of steps whose update is skipped because loss or gradient are not finite; then
     the job fails, with its checkpoints intact."""
+    max_unscored_steps: Count = 5
+    """Longest run of steps in which no response has a score that counts, as verifiers abstain or
+    fail or all responses are cut off: their updates are left out. Then the job fails, with its
+    checkpoints intact. It fails at once if a verifier fails on every response."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=32)] = ()
     """Exceptions by reason or exit code; the first match decides."""

@@ -45,12 +45,13 @@ class FunctionReward(Contract):
 
     entrypoint: Entrypoint
     """The function as `package.module:name`. It takes a list of rlhf_runtime.rewards.Sample
-    (prompt, response, record) and the parameters, and returns one number for each."""
+    (prompt, response, record) and the parameters, and returns one number for each, or None where
+    it abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
     timeout_seconds: Count = 10
-    """Longest time for one batch; after it the process is stopped and the samples count as
-    errors."""
+    """Longest time for one batch. After it the process is stopped, and the batch's samples are
+    scored again one by one; those that take longer alone count as errors."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 256
     """Samples per call."""
     processes: Annotated[int, Field(ge=1, le=256)] = 1
@@ -64,8 +65,8 @@ class HTTPReward(Contract):
 
     url: Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
     """Address for POST requests with {"samples": [{"prompt", "response", "record", "finished"}],
-    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null if the
-    service cannot score it."""
+    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null where the
+    service abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Sent with every batch."""
     timeout_seconds: Count = 10

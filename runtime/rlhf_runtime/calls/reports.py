@@ -33,8 +33,11 @@ class ScoringReport:
     round: int
     """Round of `flow.repeat`, from 0."""
     num_samples: int
-    num_valid: int
-    """Samples with a valid score."""
+    num_counted: int
+    """Samples whose score counts: they have one, and rollout.onStop does not leave them out."""
+    num_failed: Mapping[str, int]
+    """Samples that a reward with onError: Exclude could not score, by its name; without those on
+    which it abstained."""
     failures: Mapping[str, tuple[Failure, ...]]
     """First failures of every reward that had some, by its name."""
 

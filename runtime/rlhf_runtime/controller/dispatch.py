@@ -256,7 +256,7 @@ class StepBackend:
         shard = next(shard for shard in column.segments[0].shards if shard.rows)
         *messages, answer_shard = wait_for([*self.reports, shard.reference], self.poll)
         fresh = messages[self._num_checked :]
-        require_scores([CallReport.from_bytes(message) for message in fresh], self.step)
+        require_scores([CallReport.from_bytes(message) for message in fresh], self.graph, self.step)
         self._num_checked = len(messages)
         return bool(answer_shard.columns[column.names[0]].values.all())
 
@@ -269,10 +269,10 @@ class StepBackend:
         """Wait for the reports of all calls; raises the first error of any worker.
 
         Raises:
-            NothingScored: no response of a call could be scored.
+            NothingScored: a reward failed on all responses of a call.
         """
         reports = [CallReport.from_bytes(message) for message in wait_for(self.reports, self.poll)]
         self.reports.clear()
         self._num_checked = 0
-        require_scores(reports, self.step)
+        require_scores(reports, self.graph, self.step)
         return reports

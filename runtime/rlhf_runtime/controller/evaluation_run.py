@@ -8,6 +8,7 @@ from rlhf_flow.jobs.evaluation_graphs import trace_evaluation
 from rlhf_flow.jobs.job_graphs import reward_roles
 from rlhf_runtime.controller.job_run import evaluation_metrics
 from rlhf_runtime.controller.steps import PassRunner
+from rlhf_runtime.controller.unscored_steps import unscored_evaluation
 from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.telemetry.journal import Journal
@@ -45,6 +46,8 @@ def run_evaluation(
         done = runner.wait(runner.evaluate(traced[GraphName.EVALUATION].algorithm, step))
         for reward, failure in done.unscored:
             journal.unscored(step, reward, failure)
+        if done.is_unscored:
+            journal.notice(unscored_evaluation(step))
         metrics = evaluation_metrics(
             done,
             reward_roles(graphs[GraphName.EVALUATION]),

@@ -37,6 +37,7 @@ from rlhf_runtime.controller.training_passes import (
     training_passes,
     until_stopped,
 )
+from rlhf_runtime.controller.unscored_steps import UnscoredSteps, unscored_evaluation
 from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
@@ -89,6 +90,7 @@ class JobRun:
         self._step = 0
         self._early_stop: EarlyStop | None = None
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
+        self._unscored_steps = UnscoredSteps(job.spec.failure_policy.max_unscored_steps)
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
         """Run the job and write the final model to `model_folder`.
@@ -224,13 +226,17 @@ class JobRun:
                 self._journal.lines(step, done.lines)
                 self._journal.samples(done.samples)
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
-                if notice := self._divergence.record_step(step, done.metrics):
-                    self._journal.notice(notice)
+                for notice in (
+                    self._divergence.record_step(step, done.metrics),
+                    self._unscored_steps.record_step(step, done.is_unscored),
+                ):
+                    if notice:
+                        self._journal.notice(notice)
                 self._step = step
                 self._stop.has_state_to_save = True
             case PassKind.EVALUATE:
                 done = self._wait(sent)
-                metrics = self._evaluation_metrics(done)
+                metrics = self._evaluation_metrics(done, step)
                 self._journal.samples(done.samples)
                 self._checkpoints.record_evaluation(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
@@ -255,9 +261,11 @@ class JobRun:
         done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
         self._record_first_generation(done)
         self._report_unscored(0, done)
-        return self._evaluation_metrics(done)
+        return self._evaluation_metrics(done, 0)
 
-    def _evaluation_metrics(self, done: PassResult) -> dict[str, float]:
+    def _evaluation_metrics(self, done: PassResult, step: int) -> dict[str, float]:
+        if done.is_unscored:
+            self._journal.notice(unscored_evaluation(step))
         roles = self._rewards[GraphName.EVALUATION]
         sources = self._spec.data.evaluation_names
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured, sources)
@@ -326,15 +334,14 @@ def evaluation_metrics(
         measured: metrics by the reward's name.
         sources: names of several sources of evaluation prompts.
     """
-    shown = {EVALUATION_LENGTH: "response/length_mean"}
+    metrics = {EVALUATION_LENGTH: done.metrics["response/length_mean"]}
+    # Missing where nothing was scored, or where models add to the reward.
+    optional: dict[str, str] = {}
     if headline := _headline(roles):
-        shown[EVALUATION_REWARD] = headline
+        optional[EVALUATION_REWARD] = headline
         own = headline.removesuffix("mean")
         passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
-        shown |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
-    metrics = {name: done.metrics[metric] for name, metric in shown.items()}
-    # Missing where verifiers scored nothing, or where models add to the reward.
-    optional: dict[str, str] = {}
+        optional |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
     for part in ("", *(f"{source}/" for source in sources)):
         for reward in rewards:
             if reward.name in measured:

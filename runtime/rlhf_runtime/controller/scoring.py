@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 
+from rlhf_api.plan import GraphName
 from rlhf_runtime.calls.reports import CallReport, ScoringReport
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.scores import MAX_NAMED, Failure
 
 
-def require_scores(reports: Sequence[CallReport], step: int) -> None:
-    """Check that every call that scores has a valid score in every round.
+def require_scores(reports: Sequence[CallReport], graph: GraphName, step: int) -> None:
+    """Check that no reward failed on every sample of a call, in any round, so that none counts.
 
     Args:
         reports: of all slices of the calls, in the order of their rows.
+        graph: the pass, for the message.
         step: for the message.
 
     Raises:
-        NothingScored: a call has responses, but no valid score.
+        NothingScored: a reward is to blame for a call without a score that counts.
     """
-    for parts in _calls(reports):
+    for parts in _by_round(reports):
         count = sum(part.num_samples for part in parts)
-        if count and not any(part.num_valid for part in parts):
+        if not count or any(part.num_counted for part in parts):
+            continue
+        # A reward that fails on some samples only has no fault of its own that nothing is left.
+        names = dict.fromkeys(name for part in parts for name in part.num_failed)
+        failing = [
+            name for name in names if sum(part.num_failed.get(name, 0) for part in parts) == count
+        ]
+        if failing:
             raise NothingScored(
-                f"no sample could be scored: got errors for all {count} responses of step {step}; "
-                "correct the verifier, or see to its service. "
+                f"no sample could be scored: got errors of {', '.join(failing)} for all {count} "
+                f"responses of {describe_pass(graph, step)}; correct the verifier, or see to its "
+                "service. "
                 + " ".join(
                     f"{name}: {failures[0]}"
                     for name, failures in _failures(parts).items()
@@ -34,23 +44,48 @@ def require_scores(reports: Sequence[CallReport], step: int) -> None:
             )
 
 
+def is_unscored(reports: Sequence[CallReport]) -> bool:
+    """True if a call that scores has samples, but in no round a score that counts."""
+    return any(
+        any(part.num_samples for part in parts) and not any(part.num_counted for part in parts)
+        for parts in _grouped(reports, lambda report, _: report.call)
+    )
+
+
+def describe_pass(graph: GraphName, step: int) -> str:
+    """Name a pass in messages."""
+    match graph:
+        case GraphName.EVALUATION:
+            return f"the evaluation after step {step}"
+        case GraphName.WARM_START:
+            return f"step {step} of the warm start"
+        case GraphName.STEP:
+            return f"step {step}"
+
+
 def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:
     """Return the first failures with the reward's name, by call and round."""
     return tuple(
         (name, failure)
-        for parts in _calls(reports)
+        for parts in _by_round(reports)
         for name, failures in _failures(parts).items()
         for failure in failures[:MAX_NAMED]
     )
 
 
-def _calls(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
+def _by_round(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
     """Return the reports of each call and round."""
-    by_call: dict[tuple[str, int], list[ScoringReport]] = {}
+    return _grouped(reports, lambda report, scoring: (report.call, scoring.round))
+
+
+def _grouped(
+    reports: Sequence[CallReport], key: Callable[[CallReport, ScoringReport], Hashable]
+) -> list[list[ScoringReport]]:
+    groups: dict[Hashable, list[ScoringReport]] = {}
     for report in reports:
         if report.scoring is not None:
-            by_call.setdefault((report.call, report.scoring.round), []).append(report.scoring)
-    return list(by_call.values())
+            groups.setdefault(key(report, report.scoring), []).append(report.scoring)
+    return list(groups.values())
 
 
 def _failures(parts: Sequence[ScoringReport]) -> dict[str, tuple[Failure, ...]]:

@@ -20,7 +20,7 @@ from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.local_ray import object_store_bytes
 from rlhf_runtime.controller.response_samples import ResponseColumns, SampleReader
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.controller.scoring import unscored_samples
+from rlhf_runtime.controller.scoring import is_unscored, unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.rewards.scores import Failure
@@ -47,6 +47,8 @@ class PassResult:
     """Resident bytes by process, and of Ray's object store."""
     unscored: tuple[tuple[str, Failure], ...] = ()
     """Samples that verifiers could not score, with the reward's name."""
+    is_unscored: bool = False
+    """True if no response of a call that scores has a score that counts."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
     """Saved lines by name."""
     samples: tuple[ResponseSample, ...] = ()
@@ -208,8 +210,16 @@ def summarize(
     tokens = int(metrics.pop("batch/tokens", 0))
     memory = {report.spans[-1].process: report.memory_bytes for report in reports if report.spans}
     seconds = _pass_seconds(spans, start, end)
-    unscored = unscored_samples(reports)
-    return PassResult(metrics, _phases(spans), spans, seconds, tokens, memory, unscored)
+    return PassResult(
+        metrics,
+        _phases(spans),
+        spans,
+        seconds,
+        tokens,
+        memory,
+        unscored_samples(reports),
+        is_unscored(reports),
+    )
 
 
 def _pass_seconds(spans: Sequence[Span], start: float, end: float) -> float:

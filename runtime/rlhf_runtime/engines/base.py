@@ -141,6 +141,14 @@ class EngineBase(ABC):
         self._weights_changed()
         return norm
 
+    def leave_out_update(self) -> None:
+        """Leave out an update in whose losses nothing counts, on all ranks.
+
+        The learning rate's schedule advances; weights and Adam's state stay.
+        """
+        assert self._optimizer is not None, "use_optimizer comes before"
+        self._optimizer.leave_out()
+
     @abstractmethod
     def _infer(
         self, micro_batches: Sequence[MicroBatch], reading: HeadReading, consume: Consume

@@ -75,7 +75,7 @@ class Optimizer:
 
     @property
     def updates(self) -> int:
-        """Steps so far, including skipped ones."""
+        """Steps so far, including those that were skipped or left out."""
         return int(self.scheduler.last_epoch)
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -114,6 +114,10 @@ class Optimizer:
         for group, rate in zip(self.adam.param_groups, rates, strict=True):
             group["lr"] = rate
         self.scheduler._last_lr = list(rates)
+
+    def leave_out(self) -> None:
+        """Continue at the learning rate of the next step, without a step."""
+        self.resume(self.updates + 1)
 
     def step(self) -> float:
         """Clip, update and clear the gradients; returns their global norm before clipping.

@@ -130,6 +130,12 @@ class TrainingEngine(Protocol):
             The norm of the gradient before clipping.
         """
 
+    def leave_out_update(self) -> None:
+        """Leave out an update in whose losses nothing counts, on all ranks.
+
+        The learning rate's schedule advances; weights and Adam's state stay.
+        """
+
     def views(self) -> Views:
         """This rank's storage of every weight that it computes with, by Hugging Face name."""
 

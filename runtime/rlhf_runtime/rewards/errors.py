@@ -2,7 +2,8 @@
 
 RlhfError
 └── RewardError            a verifier failed and onError is fail (exit code 3)
-    ├── NothingScored      not one sample of a batch could be scored
+    ├── NothingScored      a reward failed on every sample, or no sample of several steps in a row
+    │                      has a score that counts
     └── InvalidReward      a verifier is unusable: it does not import, is not a function, or does
         │                  not take its parameters
         ├── LoadTimedOut   importing its module took too long
@@ -24,7 +25,7 @@ class RewardError(RlhfError):
 
 
 class NothingScored(RewardError):
-    """No sample of a batch could be scored."""
+    """A reward failed on every sample of a call, or no sample of several steps has a score."""
 
     reason = "NothingScored"
     exit_code = ExitCode.USER

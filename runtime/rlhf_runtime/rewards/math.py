@@ -1,51 +1,56 @@
 r"""Verifier: compares the final answer to a mathematical problem with the reference.
 
-Understands the forms of GSM8K (`#### 42`) and MATH (`\boxed{...}`), and plain sentences that end in
-an answer or a number. Numbers compare as exact fractions, everything else as normalized text. There
-is no symbolic algebra: `x+1` and `1+x` are different.
+Finds answers in the forms of MATH (`\boxed{...}`), GSM8K (`#### 42`), LaTeX between `$`, and
+sentences with a number or a choice. math-verify compares numbers, expressions, sets, intervals and
+equations.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any
+
+# Imported with this module, so that its time is the start's and not a batch's.
+from math_verify import (
+    ExprExtractionConfig,
+    LatexExtractionConfig,
+    StringExtractionConfig,
+    parse,
+)
+from math_verify import verify as is_equal
 
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.row_values import answer_texts, field_value
 
-# Longer texts are no answers. Also bounds the time of a comparison.
-MAX_ANSWER_CHARACTERS = 200
-
-_NUMBER_IN_TEXT = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?|[-+]?\.\d+%?")
-_ANSWER_PHRASE = re.compile(
-    r"answer\s*(?:is|:|=)\s*(.+?)(?=\.\s|\.?$|[,;]\s+[a-z])", re.IGNORECASE | re.MULTILINE
+# For parsing a text, and for each comparison. A verifier runs in its process's main thread, which
+# math-verify needs for its alarms.
+MAX_SECONDS = 1
+_MATH = (LatexExtractionConfig(), ExprExtractionConfig())
+_LETTERS = "ABCDEFGHIJ"
+# Without an anchor such as "the answer is", the article A would be an answer.
+_CHOICES = (
+    StringExtractionConfig(strings=tuple(_LETTERS), try_extract_without_anchor=False),
+    LatexExtractionConfig(),
 )
-_TEX_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
-_TEX_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
-_TEX_NOISE = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|,|;|!|:)|\^\{?\\circ\}?")
-_CURRENCY = re.compile(r"\\?[$€£]|\bdollars?\b")
-_THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))")
-_ASSIGNMENT = re.compile(r"[A-Za-z]\s*=\s*([^=]+)")
-_NUMBER = re.compile(
-    r"(?P<sign>[-+]?)(?:(?P<whole>\d+) )?(?P<top>\d+(?:\.\d+)?|\.\d+)(?:/(?P<bottom>\d+))?"
-    r"(?P<percent> ?(?:%|percent))?(?: (?!and\b|or\b|to\b)[a-z]{2,}(?:[ /.][a-z]+)*(?:\^?[23])?)?"
-)
-
-
-class Number(NamedTuple):
-    """An exact number, and whether a percent sign followed it."""
-
-    value: Fraction
-    is_percent: bool
+# A number before words, or at the end.
+_NUMBER = re.compile(r"\$?\s*\+?(-?\d[\d,.]*(?:/\d+)?\s*%?)(?=\s+[A-Za-z]{2}|\s*[(<]|\s*$)")
+_MIXED_NUMBER = re.compile(r"\b(\d+) (\d+)/(\d+)\b")
+_JOINED = re.compile(r"\b(?:and|or|to)\b")
+_WORD = re.compile(r"(?<!\\)\b[A-Za-z]{2}")
+_CALCULATION = re.compile(r"\d\s*(?:[-+*×·]|\\times|\\cdot)\s*\d")
+# Around a number in a text without LaTeX; math-verify wants spaces there.
+_SPACES = str.maketrans({**dict.fromkeys("`\"'()[]{}<>", " "), ":": ": "})
+_BOX = "\\boxed{"
 
 
 def verify(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
     r"""Score 1 for a response whose final answer equals the reference, else 0.
 
     The reference may be a complete solution as in GSM8K (`... #### 42`) or MATH
-    (`... \boxed{42}`), or the bare answer. Any answer of a list is right.
+    (`... \boxed{42}`), or the bare answer, in LaTeX or not. Any answer of a list is right. A
+    response that takes too long to parse or to compare scores 0.
 
     field: the record's field with the reference answer; `a.b` is the entry `b` of the map `a`.
 
@@ -58,109 +63,73 @@ def verify(samples: Sequence[Sample], *, field: str = "answer") -> list[float]:
 
 def _verify(sample: Sample, field: str) -> float:
     texts = answer_texts(field_value(sample.record, field))
-    references = [_reference(text, field) for text in texts]
-    answer = find_answer(sample.response)
-    if answer is None:
-        return 0.0
-    return float(any(same_answer(answer, reference) for reference in references))
+    return float(any(_is_answer(sample.response, text, field) for text in texts))
 
 
-def _reference(text: str, field: str) -> str:
-    """Return the reference's final answer; a text without a mark is the answer itself."""
-    marked = "####" in text or "\\boxed{" in text or "\\fbox{" in text
-    reference = find_answer(text) if marked else text.strip()
-    if not reference:
+def _is_answer(response: str, reference: str, field: str) -> bool:
+    text = _plain(response)
+    letter = reference.strip().strip("()")
+    if len(letter) == 1 and letter in _LETTERS:
+        references = [letter.lower(), *parse(f"${letter}$", _MATH, parsing_timeout=MAX_SECONDS)]
+        return text.strip(" *.()\n") == letter or _equal(references, text, _CHOICES)
+    return _equal(_parsed_reference(reference, field), _final_part(text), _MATH)
+
+
+def _equal(reference: list[Any], text: str, forms: Sequence[Any]) -> bool:
+    if "\\" not in text and "$" not in text:
+        text = text.translate(_SPACES)
+    answer = parse(text, forms, parsing_timeout=MAX_SECONDS)
+    return _is_worked_out(reference, answer) and bool(
+        is_equal(reference, answer, timeout_seconds=MAX_SECONDS)
+    )
+
+
+def _is_worked_out(reference: Sequence[Any], answer: Sequence[Any]) -> bool:
+    """False if the answer is a calculation where the reference is a number."""
+    # Else the question itself would be a right answer to `40+2`. The last entry is the text.
+    is_number = getattr(reference[0], "is_Number", False)
+    return not answer or not (is_number and _CALCULATION.search(str(answer[-1]).rpartition("=")[2]))
+
+
+# The samples of a prompt share a reference.
+@lru_cache(maxsize=1024)
+def _parsed_reference(text: str, field: str) -> list[Any]:
+    parsed: list[Any] = parse(_final_reference(_plain(text)), _MATH, parsing_timeout=MAX_SECONDS)
+    if not parsed:
         raise ValueError(
             f"the reference has no final answer: got {text[-80:]!r} in {field}, allowed `#### 42`, "
             "\\boxed{42} or the bare answer; correct the data or set another field"
         )
-    return reference
+    return parsed
 
 
-def find_answer(solution: str) -> str | None:
-    r"""Return the final answer of a solution, unchanged; None without one.
-
-    In this order: the last `\boxed{}`, the line after the last `####`, the last `answer is ...`,
-    the last number.
-    """
-    boxed = _last_boxed(solution)
-    if boxed is not None:
-        return boxed or None
-    if "####" in solution:
-        return solution.rsplit("####", 1)[1].strip().split("\n", 1)[0].strip() or None
-    for candidates in (_ANSWER_PHRASE.findall(solution), _NUMBER_IN_TEXT.findall(solution)):
-        if candidates:
-            return str(candidates[-1]).strip().strip("*`").rstrip(",").strip()
-    return None
+def _plain(text: str) -> str:
+    """Replace what math-verify does not read: typographic minus, money, framed boxes, 1 1/2."""
+    text = text.replace("−", "-").replace("\\$", "").replace("\\fbox{", _BOX)
+    return _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", text)
 
 
-def same_answer(left: str, right: str) -> bool:
-    """True if two answers are equal: as numbers if both are numbers, else as normalized text.
-
-    If only one of them is a percentage, 20% equals 20 and 0.2.
-    """
-    if max(len(left), len(right)) > MAX_ANSWER_CHARACTERS:
-        return False
-    left_number, right_number = as_number(left), as_number(right)
-    if left_number is None or right_number is None:
-        return normalize_answer(left) == normalize_answer(right)
-    if left_number.value == right_number.value:
-        return True
-    if left_number.is_percent == right_number.is_percent:
-        return False
-    ratio = 100 if left_number.is_percent else Fraction(1, 100)
-    return left_number.value == ratio * right_number.value
+def _final_reference(text: str) -> str:
+    """Return the part of a reference that has the answer; a bare one is delimited."""
+    if _BOX in text or "####" in text:
+        return _final_part(text)
+    number = None if _JOINED.search(text) else _NUMBER.match(text.strip())
+    return number[1] if number else _delimited(text)
 
 
-def as_number(answer: str) -> Number | None:
-    """Parse an answer as an exact number; None if it is no number.
-
-    Understands signs, thousands separators, decimals, fractions, mixed numbers, percent, currency
-    signs, and a unit after the number, which is dropped.
-    """
-    match = _NUMBER.fullmatch(normalize_answer(answer))
-    if match is None or (match["whole"] and not match["bottom"]):
-        return None
-    # Exact: 1/3 and 0.1 + 0.2 have no exact float.
-    bottom = int(match["bottom"] or 1)
-    if bottom == 0:
-        return None
-    value = int(match["whole"] or 0) + Fraction(match["top"]) / bottom
-    return Number(-value if match["sign"] == "-" else value, match["percent"] is not None)
+def _final_part(text: str) -> str:
+    """Return the text from its last box on, else after its last `####`, else all."""
+    # math-verify makes a set of all boxes, and does not know `####`.
+    if _BOX in text:
+        return text[text.rindex(_BOX) :]
+    if "####" not in text:
+        return text
+    line = text.rpartition("####")[2].strip().partition("\n")[0]
+    if number := _NUMBER.match(line):
+        return number[1]
+    # A sentence stays one.
+    return line if _WORD.search(line) and "\\" not in line else _delimited(line)
 
 
-def normalize_answer(answer: str) -> str:
-    """Remove mark-up, capitals, and spaces other than those between words."""
-    text = answer.replace("\\%", "%").replace("−", "-").strip("*`")
-    for pattern, by in ((_TEX_TEXT, r" \1 "), (_TEX_NOISE, ""), (_CURRENCY, "")):
-        text = pattern.sub(by, text)
-    text = re.sub(r"(?<=\d)\s*(?=\\[dt]?frac)", " ", text)
-    # Repeated, so that nested fractions are resolved from the inside.
-    previous = ""
-    while previous != text:
-        previous, text = text, _TEX_FRACTION.sub(_plain_fraction, text)
-    text = _THOUSANDS.sub("", text).replace("\\cdot", "*").replace("\\times", "*").strip()
-    assignment = _ASSIGNMENT.fullmatch(text)  # "x = 5" means 5
-    text = (assignment[1] if assignment else text).strip().rstrip(".").lower()
-    return re.sub(r"(?<!\w) | (?!\w)", "", re.sub(r"\s+", " ", text))
-
-
-def _plain_fraction(match: re.Match[str]) -> str:
-    top, bottom = (match[1] or match[2] or "").strip(), (match[3] or match[4] or "").strip()
-    simple = re.compile(r"-?\w+(?:\.\d+)?")
-    return "/".join(part if simple.fullmatch(part) else f"({part})" for part in (top, bottom))
-
-
-def _last_boxed(solution: str) -> str | None:
-    """Return the contents of the last boxed expression, inner braces included."""
-    start = max(solution.rfind("\\boxed{"), solution.rfind("\\fbox{"))
-    if start < 0:
-        return None
-    begin = solution.index("{", start) + 1
-    depth = 1
-    for index in range(begin, len(solution)):
-        if solution[index] in "{}":
-            depth += 1 if solution[index] == "{" else -1
-        if depth == 0:
-            return solution[begin:index].strip()
-    return None
+def _delimited(text: str) -> str:
+    return text if "$" in text or not text.strip() else f"${text.strip()}$"

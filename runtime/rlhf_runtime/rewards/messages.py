@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class BatchScores:
     """Reply of the process: the scores of one batch.
 
     values: float32, one per sample, 0 without a score; empty if the batch failed.
+    abstained: numbers of the samples, in the batch, on which the verifier abstained.
     faults: fault and description by the sample's number in the batch.
     batch_fault: the fault of the complete batch, if it failed.
     detail: description of the batch's fault, with the verifier's traceback if it raised.
@@ -75,6 +77,7 @@ class BatchScores:
     """
 
     values: array[float] = field(default_factory=lambda: array("f"))
+    abstained: tuple[int, ...] = ()
     faults: Mapping[int, tuple[Fault, str]] = field(default_factory=dict)
     batch_fault: Fault | None = None
     detail: str = ""
@@ -82,34 +85,55 @@ class BatchScores:
 
 
 FLOAT32_MAX = 3.4028234663852886e38
+# Of a value that is no score, in messages.
+MAX_SHOWN_CHARACTERS = 200
 
 
 def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
-    """Convert a batch's scores to float32; values that are not finite in float32 become faults."""
+    """Convert a batch's scores to float32.
+
+    None means that the verifier abstains. Values that are not finite in float32 become faults.
+    """
     if len(values) != num_samples:
         return wrong_count(f"{len(values)} values", num_samples)
     scores = array("f", bytes(4 * len(values)))
+    abstained: list[int] = []
     faults: dict[int, tuple[Fault, str]] = {}
     for index, value in enumerate(values):
-        try:
-            number = _as_number(value)
-        except (TypeError, ValueError):
-            fault = Fault.NOT_A_NUMBER
-        else:
-            # A finite float64 may still overflow float32.
-            if math.isfinite(number) and abs(number) <= FLOAT32_MAX:
-                scores[index] = number
-                continue
-            fault = Fault.NON_FINITE
-        faults[index] = (fault, f"got {value!r:.200}, allowed a finite number")
-    return BatchScores(scores, faults)
+        if value is None:
+            abstained.append(index)
+            continue
+        number = _as_number(value)
+        # A finite float64 may still overflow float32.
+        if number is not None and math.isfinite(number) and abs(number) <= FLOAT32_MAX:
+            scores[index] = number
+            continue
+        fault = Fault.NOT_A_NUMBER if number is None else Fault.NON_FINITE
+        faults[index] = (fault, f"got {_shown(value)}, allowed a finite number, or None to abstain")
+    return BatchScores(scores, tuple(abstained), faults)
 
 
-def _as_number(value: Any) -> float:
-    # `float` accepts numbers in texts, but such a verifier has a mistake.
-    if isinstance(value, str | bytes):
-        raise TypeError("a text")
-    return float(value)
+def _as_number(value: Any) -> float | None:
+    """Convert a number, or an array or tensor of one number; None for anything else."""
+    # Methods of other libraries may raise anything; it must cost this sample only.
+    try:
+        item = getattr(value, "item", None)
+        number = item() if callable(item) else value
+        # `float` also accepts numbers in texts, but such a verifier has a mistake.
+        is_number = hasattr(number, "__float__") or hasattr(number, "__index__")
+        return float(number) if is_number else None
+    except OverflowError:
+        return math.inf
+    except Exception:
+        return None
+
+
+def _shown(value: Any) -> str:
+    """Describe a value briefly, whatever its `repr` does."""
+    try:
+        return reprlib.repr(value)[:MAX_SHOWN_CHARACTERS]
+    except Exception:
+        return f"a value of type {type(value).__name__}"
 
 
 def wrong_count(got: str, num_samples: int) -> BatchScores:

@@ -37,9 +37,9 @@ START_SECONDS = 120.0
 class VerifierPool:
     """The processes of one reward, which score the batches of any number of requests.
 
-    If the function raises on a batch, its samples are scored again one by one. A process that
-    exceeds the time limit or dies is replaced; its batch fails and is not scored again. Use it as a
-    context manager, or close it.
+    A process that exceeds the time limit or dies is replaced. If the function raises on a batch, or
+    loses its process, the batch's samples are scored again one by one. Use it as a context manager,
+    or close it.
     """
 
     def __init__(
@@ -217,13 +217,13 @@ class VerifierPool:
         process.batch = None
 
     def _replace(self, process: VerifierProcess, fault: Fault, detail: str) -> None:
-        """Kill a process, fail its batch and start another process."""
+        """Kill a process, return its batch as lost and start another process."""
         process.kill()
         if process.batch is None:
             # It has never been ready, so every new process would fail, too.
             kind = LoadTimedOut if fault is Fault.TIMED_OUT else LoadCrashed
             raise kind(f"{self.title} cannot be used: its module did not load: {detail}")
-        process.batch.request.fail(process.batch, fault, detail)
+        process.batch.request.lose(process.batch, fault, detail)
         # In its place: `_assign_batches` goes through the processes by index.
         self._processes[self._processes.index(process)] = self._new_process()
 

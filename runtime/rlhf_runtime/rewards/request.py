@@ -6,12 +6,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from math import inf
+from math import inf, isqrt
 from time import monotonic
 
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import Scores, Tally
+
+# Samples of a failed batch, tried alone, that may lose their process one after the other. Each may
+# cost timeoutSeconds.
+MAX_LOST_IN_A_ROW = 4
 
 
 class Request:
@@ -31,13 +35,15 @@ class Request:
         """Cut samples into batches of at most batch_size.
 
         limit_seconds: how long samples of a failed batch are scored alone without success; then
-            the batch's remaining samples are given up.
+            the batch's remaining samples are given up. Samples that lose their process are counted
+            instead: MAX_LOST_IN_A_ROW.
         clock: in seconds.
         """
         self._limit_seconds = limit_seconds
         self._clock = clock
         self._tally = Tally(len(samples))
         self._num_in_flight = 0
+        self._is_given_up = False
         self.pending = deque(
             Batch(self, start, samples[start : start + batch_size])
             for start in range(0, len(samples), batch_size)
@@ -85,35 +91,58 @@ class Request:
         origin = FailedBatch(fault, detail)
         self._tally.split(batch.start, len(batch.samples), fault, detail)
         alone = [
-            Batch(self, batch.start + number, [sample], origin)
-            for number, sample in enumerate(batch.samples)
+            Batch(self, batch.start + number, [batch.samples[number]], origin)
+            for number in spread(len(batch.samples))
         ]
         # At the front and in order; `extendleft` reverses.
         self.pending.extendleft(reversed(alone))
 
     def _give_up_after_limit(self, origin: FailedBatch | None) -> None:
-        """Give up the remaining samples of a failed batch if none got a score for too long."""
-        if origin is None or origin.seconds_without_score < self._limit_seconds:
-            return
-        detail = f"given up with its batch, which failed: {origin.detail}"
-        for batch in [batch for batch in self.pending if batch.origin is origin]:
-            self.pending.remove(batch)
-            self._tally.fail(batch.start, len(batch.samples), origin.fault, detail)
+        """Give up the remaining samples of a failed batch if none got a score for too long.
 
-    def fail(self, batch: Batch, fault: Fault, detail: str) -> None:
-        """Mark a complete batch as not scored."""
-        self._end(batch, has_score=False)
+        If the verifier loses every process and has answered for no sample of the request, give up
+        the whole request.
+        """
+        if origin is None:
+            return
+        loses_all = origin.num_lost >= MAX_LOST_IN_A_ROW
+        if not loses_all and origin.seconds_without_score < self._limit_seconds:
+            return
+        self._is_given_up |= loses_all and not self._tally.has_answers
+        detail = f"given up with its batch, which failed: {origin.detail}"
+        for batch in list(self.pending):
+            if self._is_given_up or batch.origin is origin:
+                self.pending.remove(batch)
+                self._tally.fail(batch.start, len(batch.samples), origin.fault, detail)
+
+    def lose(self, batch: Batch, fault: Fault, detail: str) -> None:
+        """Record that a batch's process hung or ended.
+
+        One sample may have caused it, so each sample becomes pending again, alone.
+        """
+        self._end(batch, has_score=False, is_lost=True)
+        if len(batch.samples) > 1 and not self._is_given_up:
+            self._split(batch, fault, detail)
+            return
         self._tally.fail(batch.start, len(batch.samples), fault, detail)
         self._give_up_after_limit(batch.origin)
 
-    def _end(self, batch: Batch, has_score: bool) -> None:
+    def _end(self, batch: Batch, has_score: bool, is_lost: bool = False) -> None:
         self._num_in_flight -= 1
         if batch.origin is not None:
-            batch.origin.end(self._clock(), has_score)
+            batch.origin.end(self._clock(), has_score, is_lost)
 
     def scores(self) -> Scores:
         """Return the scores collected so far."""
         return self._tally.scores()
+
+
+def spread(count: int) -> list[int]:
+    """Order the numbers below `count` so that neighbours are far apart."""
+    # Responses to one prompt are neighbours, and may all make a verifier hang: one after the other
+    # they would look like a verifier that always does.
+    stride = isqrt(max(count - 1, 0)) + 1
+    return [number for first in range(stride) for number in range(first, count, stride)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +165,9 @@ class FailedBatch:
     fault: Fault
     detail: str
     seconds_without_score: float = 0.0
-    """Time spent on its samples since one last got a score."""
+    """Time spent on its samples since one last got a score or lost its process."""
+    num_lost: int = 0
+    """Samples in a row that lost their process."""
     # Only time with a sample in flight counts: waiting for a free process is no failure.
     _num_in_flight: int = 0
     _counted_until: float = 0.0
@@ -146,12 +177,16 @@ class FailedBatch:
         self._count(now)
         self._num_in_flight += 1
 
-    def end(self, now: float, has_score: bool) -> None:
-        """Stop the clock for a sample, and reset it if the sample got a score."""
+    def end(self, now: float, has_score: bool, is_lost: bool) -> None:
+        """Stop the clock for a sample, and reset it if the sample got a score or was lost."""
         self._count(now)
         self._num_in_flight -= 1
-        if has_score:
+        # A sample that hangs takes all the time there is; that must not cost the others theirs.
+        if has_score or is_lost:
             self.seconds_without_score = 0.0
+        if has_score:
+            self.num_lost = 0
+        self.num_lost += is_lost
 
     def _count(self, now: float) -> None:
         if self._num_in_flight:

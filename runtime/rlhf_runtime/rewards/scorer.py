@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -21,6 +22,8 @@ from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
 from rlhf_runtime.telemetry.spread import Spread
 
+LOGGER = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredSamples:
@@ -28,7 +31,7 @@ class ScoredSamples:
 
     values: float32, shape [samples]; the weighted sum, 0 where not valid.
     valid: bool, shape [samples]; False for excluded samples: a verifier with onError: Exclude
-        could not score them.
+        could not score them, or all verifiers abstained.
     terms: each verifier's scores, by the reward's name, float32, shape [samples]; 0 without one.
     means: by metric a sum and a number of samples: <role>/<name>, of a verifier over the samples
         that it scored; <role>/mean over the valid samples, unless models add to the sum; of
@@ -36,7 +39,10 @@ class ScoredSamples:
     spreads: <role>/std, of the valid samples, under the same condition.
     counts: score/invalid, samples that some verifier could not score, excluded or not;
         score/excluded, excluded samples; score/<fault>, samples with this fault;
-        score/rescored, samples that were scored again alone because their batch failed.
+        score/rescored, samples that were scored again alone because their batch failed;
+        score/abstained, samples on which some verifier abstained, and
+        score/abstained/<name>, those on which this one did.
+    num_failed: samples that a verifier with onError: Exclude could not score, by the reward's name.
     failures: the first failures of each verifier that had any, by the reward's name.
     """
 
@@ -46,6 +52,7 @@ class ScoredSamples:
     means: Mapping[str, tuple[float, float]]
     spreads: Mapping[str, Spread]
     counts: Mapping[str, float]
+    num_failed: Mapping[str, int]
     failures: Mapping[str, tuple[Failure, ...]]
 
 
@@ -62,7 +69,7 @@ class Scorer:
             InvalidReward: some cannot be loaded; the message lists all of them.
         """
         self._rewards = tuple(reward for reward in rewards if reward.model is None)
-        self._is_complete = len(self._rewards) == len(rewards)
+        self._models = tuple(reward for reward in rewards if reward.model is not None)
         self._pools = [_start(reward) for reward in self._rewards]
         try:
             # All have started before the first one is awaited, so that they load in parallel.
@@ -95,17 +102,24 @@ class Scorer:
             self._rewards,
             scores,
             len(samples),
-            self._is_complete,
+            self._models,
             name_samples,
             [sample.source for sample in samples],
         )
         for reward, pool, result in zip(self._rewards, self._pools, scores, strict=True):
-            if result.errors and reward.on_error is OnRewardError.FAIL:
+            if not result.errors:
+                continue
+            if reward.on_error is OnRewardError.FAIL:
                 cause = "service or its url" if reward.http else "function or the row"
                 raise RewardError(
                     f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
                     f"correct the {cause}, or set onError to Exclude or Zero"
                 )
+            LOGGER.warning(
+                "%s has no score for %d of %d samples (onError is %s), the first: %s",
+                *(pool.title, sum(result.errors.values()), len(samples), reward.on_error.value),
+                scored.failures[reward.name][0],
+            )
         return scored
 
     def close(self) -> None:
@@ -162,7 +176,7 @@ def combine_scores(
     rewards: Sequence[RewardSpec],
     scores: Sequence[Scores],
     num_samples: int,
-    is_complete: bool = True,
+    models: Sequence[RewardSpec] = (),
     name_samples: SampleNamer = name_by_number,
     sources: Sequence[str | None] = (),
 ) -> ScoredSamples:
@@ -172,20 +186,21 @@ def combine_scores(
         rewards: of the role.
         scores: of each reward.
         num_samples: number of samples.
-        is_complete: False if models add to the sum; it then has no statistics here.
+        models: rewards by models that add to the sum later; with any it has no statistics here.
         name_samples: names samples in messages.
         sources: of the samples, by name; None or empty: the data has a single one.
     """
     total = np.zeros(num_samples, dtype=np.float64)
-    valid = np.ones(num_samples, dtype=np.bool_)
+    valid = ~_unanimous_abstentions(rewards, scores, num_samples, models)
     scored = np.ones(num_samples, dtype=np.bool_)
     faults: Counter[str] = Counter()
     averaged: dict[str, Averaged] = {}
     for reward, score in zip(rewards, scores, strict=True):
         total += reward.weight * score.values.astype(np.float64)
-        scored &= score.valid
+        answered = score.valid | score.abstained
+        scored &= answered
         if reward.on_error is OnRewardError.EXCLUDE:
-            valid &= score.valid
+            valid &= answered
         faults.update(score.errors)
         faults.update({"rescored": score.rescored} if score.rescored else {})
         averaged[f"{reward.role}/{reward.name}"] = Averaged(score.values, score.valid)
@@ -193,7 +208,7 @@ def combine_scores(
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
     # With scores of models to come, mean and spread are computed where the sum is complete.
-    if is_complete:
+    if not models:
         role = rewards[0].role
         averaged[f"{role}/mean"] = Averaged(values, valid)
         spreads[f"{role}/std"] = Spread.of(values[valid])
@@ -203,12 +218,53 @@ def combine_scores(
         **{f"score/{fault}": float(count) for fault, count in sorted(faults.items())},
     }
     by_name = {reward.name: score for reward, score in zip(rewards, scores, strict=True)}
+    counts |= _abstention_counts(by_name)
     failures = _name_failures(
         {name: score.failures for name, score in by_name.items()}, name_samples
     )
     terms = {name: score.values for name, score in by_name.items()}
     means = dict(_means(averaged, sources))
-    return ScoredSamples(values, valid, terms, means, spreads, counts, failures)
+    num_failed = {
+        reward.name: sum(by_name[reward.name].errors.values())
+        for reward in rewards
+        if reward.on_error is OnRewardError.EXCLUDE
+    }
+    return ScoredSamples(values, valid, terms, means, spreads, counts, num_failed, failures)
+
+
+def _unanimous_abstentions(
+    rewards: Sequence[RewardSpec],
+    scores: Sequence[Scores],
+    num_samples: int,
+    models: Sequence[RewardSpec],
+) -> NDArray[np.bool_]:
+    """Mark samples on which all rewards abstained that have a weight."""
+    has_weights = any(reward.weight for reward in (*rewards, *models))
+    # A reward of weight 0 is measured only: its score alone is no reason to train on a sample.
+    counted = [
+        score
+        for reward, score in zip(rewards, scores, strict=True)
+        if reward.weight or not has_weights
+    ]
+    # A model never abstains.
+    is_scored_later = any(model.weight or not has_weights for model in models)
+    unanimous = np.full(num_samples, not is_scored_later, dtype=np.bool_)
+    for score in counted:
+        unanimous &= score.abstained
+    return unanimous
+
+
+def _abstention_counts(by_name: Mapping[str, Scores]) -> dict[str, float]:
+    """Count abstentions, in total and by reward; empty without any."""
+    own = {
+        f"score/abstained/{name}": float(score.abstained.sum())
+        for name, score in by_name.items()
+        if score.abstained.any()
+    }
+    if not own:
+        return {}
+    some = np.logical_or.reduce([score.abstained for score in by_name.values()])
+    return {"score/abstained": float(some.sum()), **own}
 
 
 class Averaged(NamedTuple):

@@ -91,6 +91,8 @@ class Scores:
 
     values: float32, shape [samples]; 0 where not valid.
     valid: bool, shape [samples]; True if the verifier scored the sample.
+    abstained: bool, shape [samples]; True if the verifier abstained on the sample. Samples that are
+        neither valid nor abstained have an error.
     errors: number of samples without a score, by Fault.
     failures: the first of them, at most MAX_NAMED; then batches that failed together although
         all their samples have a score alone.
@@ -99,6 +101,7 @@ class Scores:
 
     values: NDArray[np.float32]
     valid: NDArray[np.bool_]
+    abstained: NDArray[np.bool_]
     errors: Mapping[str, int]
     failures: tuple[FailedSamples, ...] = ()
     rescored: int = 0
@@ -114,6 +117,7 @@ class Tally:
         """
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
+        self._abstained = np.zeros(num_samples, dtype=np.bool_)
         self._errors: Counter[Fault] = Counter()
         self._first: list[FailedSamples] = []
         self._split: list[FailedSamples] = []
@@ -123,6 +127,11 @@ class Tally:
         """True if a sample could not be scored."""
         return bool(self._errors)
 
+    @property
+    def has_answers(self) -> bool:
+        """True if the verifier scored a sample or abstained on one."""
+        return bool(self._valid.any() or self._abstained.any())
+
     def add(self, start: int, size: int, batch: BatchScores) -> None:
         """Add the scores of a batch of `size` samples that begins at sample `start`."""
         if batch.batch_fault is not None:
@@ -130,6 +139,9 @@ class Tally:
             return
         self._values[start : start + size] = np.frombuffer(batch.values, dtype=np.float32)
         self._valid[start : start + size] = True
+        for index in batch.abstained:
+            self._valid[start + index] = False
+            self._abstained[start + index] = True
         for index, (fault, detail) in batch.faults.items():
             self._valid[start + index] = False
             self.fail(start + index, 1, fault, detail)
@@ -148,14 +160,16 @@ class Tally:
 
     def scores(self) -> Scores:
         """Return the scores collected so far."""
+        answered = self._valid | self._abstained
         only_together = [
             batch
             for batch in sorted(self._split, key=_start)
-            if self._valid[batch.start : batch.start + batch.size].all()
+            if answered[batch.start : batch.start + batch.size].all()
         ]
         return Scores(
             self._values,
             self._valid,
+            self._abstained,
             {fault.value: count for fault, count in sorted(self._errors.items())},
             tuple([*self._first, *only_together][:MAX_NAMED]),
             sum(batch.size for batch in self._split),

@@ -12,13 +12,16 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
+from itertools import islice
 from multiprocessing.connection import Connection
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_runtime.end_with_parent import end_with
+from rlhf_runtime.rewards import awaited_results
+from rlhf_runtime.rewards.awaited_results import ResultLoop
 from rlhf_runtime.rewards.messages import (
     BatchScores,
     Fault,
@@ -30,10 +33,12 @@ from rlhf_runtime.rewards.messages import (
 )
 from rlhf_runtime.rewards.sample import Sample, declared_metric
 
-Verifier = Callable[..., Iterable[Any]]
+Verifier = Callable[..., Iterable[Any] | Awaitable[Iterable[Any]]]
 
 # Kept from the traceback's end.
 MAX_TRACEBACK_CHARACTERS = 6000
+# Iterable, too, but their elements are no scores, or have no order.
+_NOT_SCORES = (str, bytes, bytearray, Mapping, Set)
 
 
 class CannotLoad(Exception):
@@ -68,8 +73,9 @@ def _serve(connection: Connection) -> None:
         connection.send(Unusable(str(error), has_raised=isinstance(error, ImportRaised)))
         return
     connection.send(Ready(declared_metric(verifier)))
-    while True:
-        connection.send(score_batch(verifier, connection.recv(), load.parameters))
+    with ResultLoop() as loop:
+        while True:
+            connection.send(score_batch(verifier, connection.recv(), load.parameters, loop))
 
 
 def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
@@ -95,10 +101,11 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
             f"not a function: got {name} of type {type(verifier).__name__}; name a function that "
             "takes a list of samples"
         )
-    if deferred_kind(verifier) == "an async function":
+    # The call of an async generator gives nothing that could be awaited or listed.
+    if (kind := deferred_kind(verifier)) == "an async generator":
         raise CannotLoad(
-            f"an async function, whose scores nobody awaits: got async def {name}, allowed a "
-            "plain function; call asyncio.run(...) in it"
+            f"{kind}: got {name}, allowed a function or an async function that returns "
+            "one number for each sample; collect the scores in a list and return it"
         )
     try:
         # Checked here, once, instead of failing on the first batch after minutes of generation.
@@ -115,19 +122,33 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
 
 
 def score_batch(
-    verifier: Verifier, samples: Sequence[Sample], parameters: Mapping[str, Any]
+    verifier: Verifier,
+    samples: Sequence[Sample],
+    parameters: Mapping[str, Any],
+    loop: ResultLoop,
 ) -> BatchScores:
-    """Call the function and check its result; any exception becomes a fault."""
+    """Call the function and check its result; any exception becomes a fault.
+
+    loop: awaits the result of an async function.
+    """
     try:
         result = verifier(samples, **parameters)
-        # Texts and mappings are iterable, too, but their elements are no scores.
-        values = None if isinstance(result, str | Mapping) else list(result)
+        if inspect.isawaitable(result):
+            result = loop.wait_for(result)
+        values = None if isinstance(result, _NOT_SCORES) else _all_values(result, len(samples))
     except BaseException as error:  # also SystemExit: a verifier must not end the process
         trace = _user_traceback(error)
         return BatchScores(batch_fault=Fault.RAISED, detail=trace, retry_alone=True)
     if values is None:
         return wrong_count(type(result).__name__, len(samples))
     return check_scores(values, len(samples))
+
+
+def _all_values(result: Iterable[Any], num_samples: int) -> list[Any]:
+    """Return the elements of a result; of a generator at most one too many."""
+    # A generator may never end.
+    limit = None if isinstance(result, Sized) else num_samples + 1
+    return list(islice(result, limit))
 
 
 def _import(name: str, entrypoint: str) -> ModuleType:
@@ -155,13 +176,19 @@ def _is_same_or_parent(missing: str | None, name: str) -> bool:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """Format the traceback without the frames of this file and of the import system."""
+    """Format the traceback without the frames of this file, of the import system and of asyncio."""
     frames = error.__traceback__
-    while frames is not None and _is_own(frames.tb_frame.f_code.co_filename):
+    while frames is not None and _is_own(frames.tb_frame):
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames)
     return "".join(lines).rstrip()[-MAX_TRACEBACK_CHARACTERS:]
 
 
-def _is_own(filename: str) -> bool:
-    return filename == __file__ or filename == importlib.__file__ or "importlib._" in filename
+def _is_own(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return (
+        filename in (__file__, awaited_results.__file__, importlib.__file__)
+        or "importlib._" in filename
+        or package == "asyncio"
+    )

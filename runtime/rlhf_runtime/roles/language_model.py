@@ -78,7 +78,14 @@ class LanguageModel:
                     for batch, loss in auxiliary
                 ),
             ]
-            self._step(weighted, metrics, own.share)
+            # Without a response that counts, only Adam's momentum would move the weights. A policy
+            # gradient is the only loss here that leaves out responses.
+            if isinstance(options.loss, ClippedLoss) and all(
+                batch.is_empty for batch in (own, *others)
+            ):
+                self._leave_out_step(metrics, own.share)
+            else:
+                self._step(weighted, metrics, own.share)
             # DPO averages over pairs, not tokens.
             if not isinstance(options.loss, Dpo):
                 metrics.record_tokens(self._context.role, own)
@@ -143,6 +150,11 @@ class LanguageModel:
         rate = self.engine.learning_rate
         norm = self.engine.update(losses)
         metrics.record_update(self._context.role, rate, norm, share)
+
+    def _leave_out_step(self, metrics: MetricAccumulator, share: float) -> None:
+        rate = self.engine.learning_rate
+        self.engine.leave_out_update()
+        metrics.record_left_out_update(self._context.role, rate, share)
 
 
 class CrossEntropyLossFn:

@@ -57,6 +57,11 @@ class MetricAccumulator:
         self.record_sum(f"{role}/skipped_updates", 0.0 if isfinite(norm) else share)
         self.record_mean(f"{role}/learning_rate", rate * share, share)
 
+    def record_left_out_update(self, role: str, rate: float, share: float) -> None:
+        """Record an optimizer step of a role that was left out because nothing counted in it."""
+        self.record_sum(f"{role}/empty_updates", share)
+        self.record_mean(f"{role}/learning_rate", rate * share, share)
+
     def record_tokens(self, role: str, batch: MiniBatch) -> None:
         """Record the number of tokens, over all ranks, that a loss averages over."""
         tokens = batch.denominators.num_tokens

@@ -100,6 +100,11 @@ class MiniBatch:
     share: float
     """This rank's weight in means over mini-batches and ranks."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no row counts in the loss, on any rank."""
+        return self.denominators.num_sequences == 0
+
 
 def mini_batches(
     inputs: BatchInputs,

@@ -123,7 +123,10 @@ class ScalarModel:
         for batch in batches * loss.epochs_per_batch:
             micro = micro_batches(batch, self.engine, self._context.micro_batch_tokens)
             loss_fn = ValueLossFn(batch, loss, self._context.role, metrics)
-            self._step(WeightedLoss(ReadValues(), micro, loss_fn), metrics, batch.share)
+            if batch.is_empty:
+                self._leave_out_step(metrics, batch.share)
+            else:
+                self._step(WeightedLoss(ReadValues(), micro, loss_fn), metrics, batch.share)
             metrics.record_tokens(self._context.role, batch)
         return Result(statistics=metrics.statistics())
 
@@ -153,6 +156,11 @@ class ScalarModel:
         rate = self.engine.learning_rate
         norm = self.engine.update([loss])
         metrics.record_update(self._context.role, rate, norm, share)
+
+    def _leave_out_step(self, metrics: MetricAccumulator, share: float) -> None:
+        rate = self.engine.learning_rate
+        self.engine.leave_out_update()
+        metrics.record_left_out_update(self._context.role, rate, share)
 
 
 class ValueLossFn:

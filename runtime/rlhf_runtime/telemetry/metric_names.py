@@ -48,8 +48,22 @@ METRICS: dict[str, Metric] = {
     "score/excluded": Metric(
         "Excluded",
         "",
-        "Responses left out of training: they could not be scored",
+        "Responses left out of training: they could not be scored, or all verifiers abstained",
         False,
+        Format.COUNT,
+    ),
+    "score/abstained": Metric(
+        "Abstained",
+        "responses",
+        "Responses that a verifier had no score for, without a fault: it returned None",
+        None,
+        Format.COUNT,
+    ),
+    "score/abstained/<reward>": Metric(
+        "Abstained",
+        "responses",
+        "Responses that this reward's verifier had no score for, without a fault",
+        None,
         Format.COUNT,
     ),
     "score/rescored": Metric(
@@ -192,6 +206,13 @@ ROLE_METRICS: dict[str, Metric] = {
         False,
         Format.COUNT,
     ),
+    "empty_updates": Metric(
+        "Updates left out",
+        "",
+        "Updates that were left out: no response counted in their loss",
+        False,
+        Format.COUNT,
+    ),
     "learning_rate": Metric("Learning rate", "", "The optimizer's learning rate", None),
     "log_prob_difference_mean": Metric(
         "Log-prob difference",
@@ -291,9 +312,10 @@ def _describe(name: str) -> Metric:
     title = plain[:1].upper() + plain[1:] + (f" ({group})" if rest else "")
     for pattern, metric in METRICS.items():
         # The family of a name, such as time/<phase>.
-        if pattern.startswith(f"{group}/<"):
+        prefix, member, _ = pattern.partition("<")
+        if member and name.startswith(prefix):
             return Metric(
-                f"{metric.title}: {rest}",
+                f"{metric.title}: {name.removeprefix(prefix)}",
                 metric.unit,
                 metric.description,
                 metric.higher_is_better,

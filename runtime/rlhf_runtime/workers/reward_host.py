@@ -9,10 +9,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.step.columns import PROMPT_ID, scores_column, term_scores_column, valid_column
+from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_flow.step.columns import (
+    FINISHED,
+    PROMPT_ID,
+    scores_column,
+    term_scores_column,
+    valid_column,
+)
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest
@@ -61,6 +69,7 @@ class RewardHost(ActivityServer):
         self._name, self._host = name, host
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards, self._data = job.spec.rewards, job.spec.data
+        self._token_limit = job.spec.rollout.on_stop.token_limit
         self._row_locations = RowLocations()
 
     def start(self) -> dict[str, str]:
@@ -104,7 +113,11 @@ class RewardHost(ActivityServer):
             (Span(self._name, role, request.call.method, start, time.time()),),
             resident_bytes(),
             ScoringReport(
-                request.round, len(scored.valid), int(scored.valid.sum()), scored.failures
+                request.round,
+                len(scored.valid),
+                int(self._counted(request.graph, scored.valid, columns[FINISHED].values).sum()),
+                scored.num_failed,
+                scored.failures,
             ),
         )
         results = {
@@ -117,6 +130,14 @@ class RewardHost(ActivityServer):
             },
         }
         return report.to_bytes(), Shard(inputs.index.find(rows), results)
+
+    def _counted(
+        self, graph: GraphName, valid: NDArray[np.bool_], finished: np.ndarray
+    ) -> NDArray[np.bool_]:
+        """Mark samples whose score counts."""
+        # The step itself leaves them out later, whoever computes its scores.
+        leaves_out = self._token_limit is TokenLimitAction.LEAVE_OUT and graph is GraphName.STEP
+        return valid & (finished != 0) if leaves_out else valid
 
     def _names(
         self,

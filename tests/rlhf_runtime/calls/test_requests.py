@@ -115,5 +115,7 @@ def test_what_is_read_is_what_was_sent() -> None:
     spreads = {"reward/std": Spread(2, 1.0, 0.5)}
     statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
     failures = {"exact": (Failure(Fault.RAISED, "a response", "train.jsonl, line 3", "why"),)}
-    report = CallReport("reward.score", statistics, (), 5, ScoringReport(1, 4, 3, failures))
+    report = CallReport(
+        "reward.score", statistics, (), 5, ScoringReport(1, 4, 3, {"exact": 1}, failures)
+    )
     assert CallReport.from_bytes(report.to_bytes()) == report

@@ -89,7 +89,8 @@ class ToyRank:
         statistics, scoring = Statistics(sums=sums), None
         if request.call.kind is CallKind.SCORE:
             failures = {"toy": (Failure(Fault.RAISED, "a response", "", "why"),)}
-            scoring = ScoringReport(request.round, int(sums["rows"]), int(sums["valid"]), failures)
+            rows, valid = int(sums["rows"]), int(sums["valid"])
+            scoring = ScoringReport(request.round, rows, valid, {"toy": rows - valid}, failures)
         report = CallReport(request.call.id, statistics, (), resident_bytes(), scoring).to_bytes()
         names = returned_columns(request.call)
         if not names or not protocol_of(request.call).collect(at):

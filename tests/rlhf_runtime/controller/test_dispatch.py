@@ -327,7 +327,7 @@ def test_a_round_of_which_nothing_was_scored_is_the_last(
         score = replace(call_of("reward", "score", scored=""), kind=CallKind.SCORE)
         return rows | backend.run(score, rows)
 
-    with pytest.raises(NothingScored, match="errors for all 4 responses of step 1"):
+    with pytest.raises(NothingScored, match="errors of toy for all 4 responses of step 1"):
         backend.repeat(
             "repeat",
             body,

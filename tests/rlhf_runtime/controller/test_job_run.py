@@ -63,3 +63,11 @@ def test_where_nothing_scores_there_is_no_reward() -> None:
     done = PassResult({"response/length_mean": 6.0, "judge/loss": 0.5}, {}, (), 1.0, 1, {})
     assert evaluation_metrics(done, (), (), {}) == {EVALUATION_LENGTH: 6.0}
     assert not [name for name in step_record(1, done, ()).metrics if "reward" in name]
+
+
+def test_an_evaluation_in_which_all_verifiers_abstained_has_no_reward() -> None:
+    (job,) = load_file(EXAMPLE, [])
+    done = PassResult({"response/length_mean": 6.0}, {}, (), 1.0, 1, {}, is_unscored=True)
+    measured = {reward.name: "exact_match" for reward in job.spec.rewards}
+    metrics = evaluation_metrics(done, ("reward",), job.spec.rewards, measured)
+    assert metrics == {EVALUATION_LENGTH: 6.0}

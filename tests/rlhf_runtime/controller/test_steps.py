@@ -1,10 +1,13 @@
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
-from rlhf_api.plan import GraphInputs
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.controller.call_names import CallNames
-from rlhf_runtime.controller.scoring import require_scores
+from rlhf_runtime.controller.scoring import is_unscored, require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.messages import Fault
@@ -108,13 +111,20 @@ PARTS = ((0.0, 3.0), (2.0, 4.0), (6.0, 7.0))
 
 
 def part(
-    call: str, number: int, valid: int, round: int = 0, samples: int = 4, **errors: str
+    call: str,
+    number: int,
+    valid: int,
+    round: int = 0,
+    samples: int = 4,
+    failed: Mapping[str, int] = MappingProxyType({}),
+    **errors: str,
 ) -> CallReport:
-    """What a host says of one part of a call that scores."""
+    """What a host says of one part of a call that scores. Rewards with an error fail on the samples
+    that are not valid, unless `failed` says otherwise."""
     failures = {name: (Failure(Fault.RAISED, text, "", "why"),) for name, text in errors.items()}
-    return CallReport(
-        call, Statistics(), (), number, ScoringReport(round, samples, valid, failures)
-    )
+    num_failed = dict.fromkeys(errors, samples - valid) | dict(failed)
+    scoring = ScoringReport(round, samples, valid, num_failed, failures)
+    return CallReport(call, Statistics(), (), number, scoring)
 
 
 def test_every_failure_is_kept_with_its_reward_call_by_call_and_round_by_round() -> None:
@@ -136,7 +146,9 @@ def test_every_failure_is_kept_with_its_reward_call_by_call_and_round_by_round()
 
 
 def test_a_call_may_have_parts_of_which_nothing_was_scored() -> None:
-    require_scores([part("a", 0, 0, exact="no"), part("a", 1, 1), part("b", 0, 0, samples=0)], 3)
+    parts = [part("a", 0, 0, exact="no"), part("a", 1, 1), part("b", 0, 0, samples=0)]
+    require_scores(parts, GraphName.STEP, 3)
+    assert not is_unscored(parts)
 
 
 def batch_failures(*onlys: bool) -> dict[str, tuple[Failure, ...]]:
@@ -153,7 +165,7 @@ def test_what_has_scores_after_all_is_told_last_whichever_part_it_is_in() -> Non
     """The first part has five of these, as many as are told; a failure of the second is told."""
     founds = [batch_failures(*[True] * 5), batch_failures(False, True)]
     reports = [
-        CallReport("a", Statistics(), (), number, ScoringReport(0, 4, 3, found))
+        CallReport("a", Statistics(), (), number, ScoringReport(0, 4, 3, {}, found))
         for number, found in enumerate(founds)
     ]
     told = [failure for _, failure in summarize(reports, 0.0, 1.0, NAMES).unscored]
@@ -162,10 +174,10 @@ def test_what_has_scores_after_all_is_told_last_whichever_part_it_is_in() -> Non
 
 def test_what_has_scores_after_all_is_not_why_nothing_is_scored() -> None:
     parts = [part("a", 0, 0, other="three")]
-    scoring = ScoringReport(0, 4, 0, batch_failures(True))
+    scoring = ScoringReport(0, 4, 0, {"other": 4}, batch_failures(True))
     parts.append(CallReport("a", Statistics(), (), 1, scoring))
     with pytest.raises(NothingScored, match="service. other: raised: three: why$"):
-        require_scores(parts, 3)
+        require_scores(parts, GraphName.STEP, 3)
 
 
 @pytest.mark.parametrize("other", [part("b", 0, 4), part("a", 0, 4, round=1)])
@@ -173,12 +185,38 @@ def test_a_call_of_which_nothing_was_scored_ends_the_job(other: CallReport) -> N
     """Whatever was in other calls, and in other rounds."""
     nothing = [part("a", 0, 0, exact="one"), part("a", 1, 0, exact="two", other="three")]
     with pytest.raises(NothingScored) as caught:
-        require_scores([other, *nothing], 3)
+        require_scores([other, *nothing], GraphName.EVALUATION, 3)
     assert str(caught.value) == (
-        "no sample could be scored: got errors for all 8 responses of step 3; correct the "
-        "verifier, or see to its service. exact: raised: one: why other: raised: three: why"
+        "no sample could be scored: got errors of exact for all 8 responses of the evaluation "
+        "after step 3; correct the verifier, or see to its service. exact: raised: one: why other: "
+        "raised: three: why"
     )
     assert int(caught.value.exit_code) == 3
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([part("a", 0, 0), part("a", 1, 0)], id="abstained or cut off"),
+        pytest.param([part("a", 0, 0, exact="no"), part("a", 1, 0)], id="failed on some"),
+        pytest.param(
+            [part("a", 0, 0, failed={"exact": 2, "other": 2}, exact="x", other="y")],
+            id="each failed on its half",
+        ),
+    ],
+)
+def test_nothing_left_is_no_error_where_no_reward_failed_on_everything(
+    parts: list[CallReport],
+) -> None:
+    require_scores(parts, GraphName.STEP, 3)
+    assert is_unscored(parts) and is_unscored([part("b", 0, 4), *parts])
+    assert summarize(parts, 0.0, 1.0, NAMES).is_unscored
+
+
+def test_a_round_without_a_score_is_no_step_without_one() -> None:
+    rounds = [part("a", 0, 0), part("a", 0, 1, round=1)]
+    require_scores(rounds, GraphName.STEP, 3)
+    assert not is_unscored(rounds) and not is_unscored([])
 
 
 def test_a_pass_ends_with_its_last_call_whenever_the_driver_hears_of_it() -> None:

@@ -95,3 +95,13 @@ def test_a_resumed_schedule_has_the_rate_of_its_next_update() -> None:
     resumed.resume(3)
     assert resumed.learning_rate == begun.learning_rate == pytest.approx(1e-3)
     assert [group["lr"] for group in resumed.adam.param_groups] == [1e-3, 1e-3]
+
+
+def test_a_step_that_is_left_out_counts_for_the_rate_only() -> None:
+    chosen = replace(settings(), warmup_updates=4, total_updates=8)
+    weights = parameters()
+    optimizer = Optimizer(weights, chosen)
+    before, rate = values(weights), optimizer.learning_rate
+    optimizer.leave_out()
+    assert values(weights) == before and not optimizer.moments()
+    assert optimizer.updates == 1 and optimizer.learning_rate == pytest.approx(2 * rate)

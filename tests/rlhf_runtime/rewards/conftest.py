@@ -13,7 +13,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 
 VERIFIERS = '''
-    import os, signal, subprocess, sys, time
+    import asyncio, os, signal, subprocess, sys, time
 
     from rlhf_runtime.rewards import measures
 
@@ -59,6 +59,16 @@ VERIFIERS = '''
             raise RuntimeError("one by one, please")
         return by_response(samples)
 
+    def solitary_or_slow(samples):
+        if len(samples) > 1:
+            time.sleep(3600)
+        return [1.0]
+
+    def dies(samples, log):
+        with open(log, "a") as file:
+            print(os.getpid(), file=file)
+        os._exit(7)
+
     def counting(samples):
         """The number of samples seen so far."""
         scores = []
@@ -101,13 +111,28 @@ VERIFIERS = '''
         return [1.0] * len(samples)
 
     async def later(samples):
-        return [1.0] * len(samples)
+        """The number of calls on this event loop, with a lock that belongs to it."""
+        lock, calls = CALLS.setdefault("later", (asyncio.Lock(), []))
+        async with lock:
+            calls.append(asyncio.get_running_loop())
+            await asyncio.sleep(0)
+        return [float(calls.count(calls[-1]))] * len(samples)
 
     class Later:
         async def __call__(self, samples):
-            return [1.0] * len(samples)
+            CALLS["sum"] = CALLS.get("sum", 0) + 1
+            return (number for number in [CALLS["sum"]] * len(samples))
 
+    CALLS = {}
     later_too = Later()
+
+    async def later_raises(samples):
+        await asyncio.sleep(0)
+        deeper(samples)
+
+    async def one_by_one(samples):
+        for sample in samples:
+            yield 1.0
 
     NUMBER = 3
 '''

@@ -20,6 +20,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.pool import VerifierPool
+from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, name_by_number
 
 MakeReward = Callable[..., RewardSpec]
@@ -83,29 +84,65 @@ def test_a_verifiers_process_imports_nothing_heavy(
 
 
 @pytest.mark.parametrize(
-    ("act", "fault", "told"),
-    [
-        ("sleep", "timedOut", "timeoutSeconds = 1"),
-        ("die", "died", "exit code 7"),
-        ("crash", "died", "(?s)SIGSEGV.*about to crash"),
-        ("few", "wrongCount", "got 1 values for 2 samples"),
-        ("text", "wrongCount", "got str for 2 samples"),
-    ],
+    ("act", "told"), [("few", "got 1 values for 2 samples"), ("text", "got str for 2 samples")]
 )
-def test_a_failed_batch_costs_its_own_samples_only(
-    reward: MakeReward, samples: MakeSamples, act: str, fault: str, told: str
+def test_a_wrong_count_costs_its_own_batch_only(
+    reward: MakeReward, samples: MakeSamples, act: str, told: str
 ) -> None:
-    seconds = 1 if act == "sleep" else 60
-    with VerifierPool(reward("by_response", batchSize=2, timeoutSeconds=seconds)) as pool:
+    with VerifierPool(reward("by_response", batchSize=2)) as pool:
         scores = pool.score(samples("ok", "ok", act, "ok", "ok"))
-        again = pool.score(samples("ok"))
     assert scores.valid.tolist() == [True, True, False, False, True]
     assert scores.values.tolist() == [1, 1, 0, 0, 1]
-    assert dict(scores.errors) == {fault: 2}
+    assert dict(scores.errors) == {"wrongCount": 2} and scores.rescored == 0
     (failure,) = named(scores.failures)
-    assert str(failure).startswith(f"{fault}: 2 samples, the first of them sample 2: ")
-    assert re.search(told, failure.detail), failure.detail
-    assert again.valid.all() and scores.rescored == 0
+    assert str(failure).startswith("wrongCount: 2 samples, the first of them sample 2: ")
+    assert told in failure.detail
+
+
+@pytest.mark.parametrize(
+    ("act", "fault", "told", "on_error"),
+    [
+        ("sleep", "timedOut", "timeoutSeconds = 1", "Exclude"),
+        ("die", "died", "exit code 7", "Exclude"),
+        ("crash", "died", "(?s)SIGSEGV.*about to crash", "Fail"),
+    ],
+)
+def test_a_sample_that_hangs_or_dies_costs_no_other(
+    reward: MakeReward, samples: MakeSamples, act: str, fault: str, told: str, on_error: str
+) -> None:
+    """Its batch is scored again one by one; with onError: Fail nothing is scored after it."""
+    seconds = 1 if act == "sleep" else 60
+    spec = reward("each_response", batchSize=3, timeoutSeconds=seconds, onError=on_error)
+    with VerifierPool(spec) as pool:
+        scores = pool.score(samples("ok", "ok", "ok", "ok", act, "ok", "ok"))
+        again = pool.score(samples("ok"))
+    # Of the second batch, the samples 3 and 5 are scored before the one between them.
+    invalid = [4, 6] if on_error == "Fail" else [4]
+    assert np.flatnonzero(~scores.valid).tolist() == invalid
+    assert dict(scores.errors) == {fault: 1} and scores.rescored == 3
+    (failure,) = named(scores.failures)
+    assert failure.what == "sample 4" and re.search(told, failure.detail), failure.detail
+    assert again.valid.all()
+
+
+def test_a_batch_that_takes_too_long_only_together_has_all_its_scores(
+    reward: MakeReward, samples: MakeSamples
+) -> None:
+    with VerifierPool(reward("solitary_or_slow", timeoutSeconds=1, onError="Fail")) as pool:
+        scores = pool.score(samples("a", "b"))
+    assert scores.valid.all() and not scores.errors and scores.rescored == 2
+    (failure,) = named(scores.failures)
+    assert failure.only_together and "longer than timeoutSeconds = 1" in failure.detail
+
+
+def test_a_verifier_that_dies_on_every_sample_is_given_up_after_few_processes(
+    reward: MakeReward, samples: MakeSamples, tmp_path: Path
+) -> None:
+    log = tmp_path / "starts"
+    with VerifierPool(reward("dies", batchSize=8, parameters={"log": str(log)})) as pool:
+        scores = pool.score(samples(*["ok"] * 24))
+    assert not scores.valid.any() and dict(scores.errors) == {"died": 24}
+    assert len(log.read_text().split()) == 1 + MAX_LOST_IN_A_ROW
 
 
 @pytest.mark.parametrize(
@@ -141,18 +178,15 @@ def test_a_verifier_that_raises_on_every_row_names_the_foremost_only(
     ]
 
 
-def test_samples_behind_one_that_hangs_alone_are_given_up(
+def test_a_sample_that_hangs_in_a_batch_that_raises_costs_no_other(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
-    """Although one before it has a score: else each would take its time, and a process."""
-    spec = reward("each_response", timeoutSeconds=1)
-    with VerifierPool(spec) as pool:
-        scores = pool.score(samples("ok", "raise", *["sleep"] * 50))
-    assert scores.valid.tolist() == [True, *[False] * 51]
-    assert dict(scores.errors) == {"raised": 1 + 49, "timedOut": 1}
+    with VerifierPool(reward("each_response", timeoutSeconds=1)) as pool:
+        scores = pool.score(samples("ok", "raise", "ok", "sleep", "ok", "ok"))
+    assert scores.valid.tolist() == [True, False, True, False, True, True]
+    assert dict(scores.errors) == {"raised": 1, "timedOut": 1}
     assert "own mistake" in scores.failures[0].detail
     assert scores.failures[1].fault == "timedOut"
-    assert "given up with its batch" in scores.failures[2].detail
 
 
 def test_a_verifier_that_raises_on_rows_together_only_is_told_of(
@@ -173,7 +207,7 @@ def test_a_verifier_with_state_sees_rows_of_a_failed_batch_again(
 ) -> None:
     """What it keeps is its own affair: it is called with all of them, then with each."""
     with VerifierPool(reward("counting", batchSize=3)) as pool:
-        assert pool.score(samples("ok", "raise", "ok")).values.tolist() == [4.0, 0.0, 6.0]
+        assert pool.score(samples("ok", "raise", "ok")).values.tolist() == [4.0, 0.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +217,6 @@ def test_a_verifier_with_state_sees_rows_of_a_failed_batch_again(
         ("infinite", "nonFinite"),
         ("huge", "nonFinite"),
         ("word", "notANumber"),
-        ("none", "notANumber"),
     ],
 )
 def test_a_bad_value_costs_its_own_sample_only(
@@ -194,6 +227,14 @@ def test_a_bad_value_costs_its_own_sample_only(
     assert scores.valid.tolist() == [True, False, True]
     assert scores.values.tolist() == [1, 0, 1]
     assert dict(scores.errors) == {fault: 1}
+
+
+def test_a_verifier_may_abstain_on_samples(reward: MakeReward, samples: MakeSamples) -> None:
+    with VerifierPool(reward("by_response", onError="Fail")) as pool:
+        scores = pool.score(samples("ok", "none", "ok", "none"))
+    assert scores.abstained.tolist() == [False, True, False, True]
+    assert scores.valid.tolist() == [True, False, True, False]
+    assert (scores.values.tolist(), dict(scores.errors), scores.failures) == ([1, 0, 1, 0], {}, ())
 
 
 def test_a_process_that_died_idle_costs_nothing(reward: MakeReward, samples: MakeSamples) -> None:

@@ -22,7 +22,14 @@ MakeSamples = Callable[..., list[Sample]]
 
 def scores(values: list[float], valid: list[bool], **errors: int) -> Scores:
     failures = tuple(FailedSamples(Fault(fault), 1, 1, "why") for fault in errors)
-    return Scores(np.asarray(values, np.float32), np.asarray(valid), errors, failures)
+    none = np.zeros(len(values), dtype=np.bool_)
+    return Scores(np.asarray(values, np.float32), np.asarray(valid), none, errors, failures)
+
+
+def partial_scores(*values: float | None) -> Scores:
+    """Scores of a verifier that abstains on None."""
+    abstained = np.asarray([value is None for value in values])
+    return Scores(np.asarray([v or 0 for v in values], np.float32), ~abstained, abstained, {})
 
 
 def test_the_reward_is_the_weighted_sum(reward: MakeReward, samples: MakeSamples) -> None:
@@ -103,6 +110,71 @@ def test_zero_keeps_the_sample_and_still_counts_it(reward: MakeReward) -> None:
     assert result.means["reward/b"] == (1.0, 1.0)
 
 
+def test_where_one_verifier_abstains_the_sum_of_the_others_counts(reward: MakeReward) -> None:
+    result = combine_scores(
+        [reward("a", name="a", weight=2.0), reward("b", name="b"), reward("c", name="c")],
+        [
+            partial_scores(1, 2, None, None),
+            partial_scores(5, None, None, 7),
+            partial_scores(1, 2, 3, None),
+        ],
+        4,
+    )
+    assert result.values.tolist() == [8, 6, 3, 7] and result.valid.all()
+    assert result.terms["a"].tolist() == [1, 2, 0, 0]
+    assert result.means["reward/a"] == (3.0, 2.0) and result.means["reward/mean"] == (24.0, 4.0)
+    assert result.counts == {
+        "score/invalid": 0,
+        "score/excluded": 0,
+        "score/abstained": 3,
+        "score/abstained/a": 2,
+        "score/abstained/b": 2,
+        "score/abstained/c": 1,
+    }
+
+
+@pytest.mark.parametrize("on_error", ["Exclude", "Zero", "Fail"])
+def test_where_all_verifiers_abstain_the_sample_is_excluded(
+    reward: MakeReward, on_error: str
+) -> None:
+    rewards = [reward("a", name="a", onError=on_error), reward("b", name="b", onError=on_error)]
+    result = combine_scores(rewards, [partial_scores(None, 1), partial_scores(None, 1)], 2)
+    assert result.valid.tolist() == [False, True] and result.values.tolist() == [0, 2]
+    assert result.means["reward/mean"] == (2.0, 1.0)
+    assert result.counts["score/excluded"] == result.counts["score/abstained"] == 1
+    assert result.counts["score/invalid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "valid"), [((1.0, 0.0), [False, True]), ((0.0, 0.0), [True, True])]
+)
+def test_a_score_of_weight_0_counts_only_where_no_reward_has_another(
+    reward: MakeReward, weights: tuple[float, float], valid: list[bool]
+) -> None:
+    rewards = [
+        reward(name, name=name, weight=weight) for name, weight in zip("ab", weights, strict=True)
+    ]
+    scored = [partial_scores(None, 1), partial_scores(1, 1)]
+    assert combine_scores(rewards, scored, 2).valid.tolist() == valid
+
+
+@pytest.mark.parametrize(("weight", "valid"), [(1.0, [True, True]), (0.0, [False, True])])
+def test_a_reward_model_scores_where_verifiers_abstain(
+    reward: MakeReward, weight: float, valid: list[bool]
+) -> None:
+    model = RewardSpec.model_validate({"name": "m", "weight": weight, "model": {"path": "m"}})
+    result = combine_scores([reward("a", name="a")], [partial_scores(None, 1)], 2, [model])
+    assert result.valid.tolist() == valid and "reward/mean" not in result.means
+
+
+def test_a_fault_excludes_a_sample_on_which_the_others_abstain(reward: MakeReward) -> None:
+    rewards = [reward("a", name="a"), reward("b", name="b")]
+    failed = scores([1, 0], [True, False], raised=1)
+    result = combine_scores(rewards, [failed, partial_scores(None, None)], 2)
+    assert result.valid.tolist() == [True, False]
+    assert result.counts["score/invalid"] == 1 and result.counts["score/excluded"] == 1
+
+
 def test_means_of_no_samples_have_no_weight(reward: MakeReward) -> None:
     result = combine_scores([reward("a", name="a")], [scores([0, 0], [False] * 2, died=2)], 2)
     assert not result.valid.any()
@@ -125,6 +197,19 @@ def test_every_role_has_a_sum_and_metrics_of_its_own(
     }
     assert set(found["cost"].means) == {"cost/bad", "cost/mean"}
     assert set(found["cost"].spreads) == {"cost/std"}
+
+
+def test_what_a_verifier_cannot_score_is_a_warning_in_the_log(
+    reward: MakeReward, samples: MakeSamples, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Scorer([reward("length", name="good"), reward("by_response", name="odd")]) as scorer:
+        scorer.score(samples("ok", "nan", "word", "none"))
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.getMessage() == (
+        "the reward odd (my_verifiers:by_response) has no score for 2 of 4 samples (onError is "
+        "Exclude), the first: nonFinite: sample 1: got nan, allowed a finite number, or None to "
+        "abstain"
+    )
 
 
 def test_a_failing_verifier_stops_only_where_it_must(

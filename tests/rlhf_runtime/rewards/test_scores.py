@@ -33,6 +33,16 @@ def test_batches_that_have_scores_after_all_are_told_last(order: int) -> None:
     ]
 
 
+def test_a_batch_on_which_its_verifier_abstains_alone_failed_together_only() -> None:
+    tally = Tally(2)
+    tally.split(0, 2, Fault.RAISED, "together")
+    tally.add(0, 1, BatchScores(array("f", [0.0]), abstained=(0,)))
+    tally.add(1, 1, BatchScores(array("f", [3.0])))
+    scores = tally.scores()
+    assert (scores.valid.tolist(), scores.abstained.tolist()) == ([False, True], [True, False])
+    assert scores.errors == {} and [each.only_together for each in scores.failures] == [True]
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_failures_beyond_those_that_are_told_are_counted(order: int) -> None:
     tally = Tally(20)

@@ -31,6 +31,8 @@ class Plain:
     optimizer: OptimizerSettings
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    num_left_out: int = 0
+    """Updates in which nothing counted."""
 
     def __post_init__(self) -> None:
         self._adam = torch.optim.AdamW(
@@ -170,6 +172,11 @@ class Plain:
             case LossAggregation.SEQUENCE_MEAN_FIXED_LENGTH:
                 loss = torch.stack([of_row.sum() / self.fixed_length for of_row in losses]).mean()
         self.step(loss)
+
+    def leave_out(self) -> None:
+        """No optimizer step: weights and Adam's state stay."""
+        self.losses.append(0.0)
+        self.num_left_out += 1
 
     def nothing(self) -> torch.Tensor:
         """The loss of no token: 0, with gradients of 0."""

@@ -34,8 +34,10 @@ def train_plainly(reference: Plain, batch: FewRows, count: int, loss: Loss) -> C
     role = role_of(loss)
 
     def check_all(metrics: dict[str, float]) -> None:
-        norm = float(np.mean(reference.norms))
-        close(metrics[f"{role}/gradient_norm"], norm, "gradient norm")
+        assert metrics.get(f"{role}/empty_updates", 0) == reference.num_left_out
+        assert (f"{role}/gradient_norm" in metrics) == bool(reference.norms)
+        norm = float(np.mean(reference.norms or [0.0]))
+        close(metrics.get(f"{role}/gradient_norm", 0.0), norm, "gradient norm")
         has_loss = f"{role}/loss" in metrics
         assert has_loss or isinstance(loss, CrossEntropy) and not norm, metrics
         if has_loss:
@@ -77,6 +79,11 @@ def by_rows(reference: Plain, batch: FewRows, count: int, loss: ClippedLoss | Va
         for part in parts_of(batch, count):
             rows = [row for row in part if valid[row] and reference.agrees(row, threshold)]
             tokens.append(sum(int(reference.own(row).sum()) for row in rows))
+            if not tokens[-1]:
+                reference.leave_out()
+                if notes is not None:
+                    notes.leave_out(part)
+                continue
             if notes is not None:
                 notes.take(rows)
             reference.update(rows, losses, loss.aggregation)

@@ -21,6 +21,11 @@ class Notes:
         self._values: dict[str, list[torch.Tensor]] = {}
         self._largest: list[float] = []
         self._smallest: list[float] = []
+        self._left_out: set[int] = set()
+
+    def leave_out(self, rows: list[int]) -> None:
+        """An update that was left out ran no forward pass on these rows."""
+        self._left_out.update(rows)
 
     @torch.no_grad()
     def take(self, rows: list[int]) -> None:
@@ -76,9 +81,10 @@ class Notes:
     def _distances(self) -> list[float]:
         """How far the engines are apart on every token, also of rows that do not count."""
         num_rows = self._reference.columns["response_tokens"].num_rows
+        rows = [row for row in range(num_rows) if row not in self._left_out]
         return [
             abs(distance)
-            for row in range(num_rows)
+            for row in rows
             for distance in (
                 self._reference.row("actor_log_probs", row)
                 - self._reference.row("rollout_log_probs", row)

@@ -195,11 +195,15 @@ def test_texts_beside_a_policys_loss_are_few(texts: FewRows) -> None:
             if beside:
                 entropies.append(float(torch.cat(beside).mean().detach()))
                 total = total + BESIDE.weight * torch.cat(beside).mean()
-            reference.step(total)
+            if own or beside:
+                reference.step(total)
+            else:
+                reference.leave_out()
         weight = next(reference.module.parameters()).detach()
         for size in sizes:
             metrics, weights = trained(batch, size, count, loss, texts)
             assert all(map(isfinite, metrics.values())), (size, count, metrics)
+            assert metrics.get("actor/empty_updates", 0) == reference.num_left_out
             assert ("actor/cross_entropy" in metrics) == bool(entropies)
             if entropies:
                 close(metrics["actor/cross_entropy"], float(np.mean(entropies)), "cross-entropy")

@@ -20,12 +20,14 @@ from rlhf_runtime.telemetry.metric_names import (
 def test_every_metric_has_a_title_and_a_description() -> None:
     for name, metric in METRICS.items():
         assert metric.title and metric.description, name
-        assert name.count("/") == 1
+        assert name.count("/") == 1 or name.partition("<")[0].count("/") == 2
 
 
 def test_a_member_of_a_family_takes_its_meaning() -> None:
     assert describe("time/generate").format is Format.SECONDS
     assert describe("memory/rank 0").unit == "bytes"
+    assert describe("score/abstained/exact").title == "Abstained: exact"
+    assert describe("score/abstained").unit == describe("score/abstained/exact").unit == "responses"
     assert describe("reward/exact").title == "Exact (reward)"
 
 

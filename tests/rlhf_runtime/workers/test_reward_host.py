@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
@@ -67,8 +68,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardHost]:
     made.close()
 
 
-def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, list[float]]]:
-    """The reports of all parts, and the columns of all rows."""
+def score(
+    host: RewardHost, parts: int, num_finished: int = 12, graph: GraphName = GraphName.STEP
+) -> tuple[list[CallReport], dict[str, list[float]]]:
+    """The reports of all parts, and the columns of all rows; the last rows are cut off."""
     rows = np.arange(len(RESPONSES), dtype=np.int64)
     index = ShardIndex(rows, rows // 2, np.ones(len(rows), dtype=np.int32))
     record = json.dumps({"prompt": "p", "record": {}})
@@ -76,11 +79,11 @@ def score(host: RewardHost, parts: int) -> tuple[list[CallReport], dict[str, lis
         "response_text": pack_texts(RESPONSES),
         "record": pack_texts([record] * len(rows)),
         "prompt_id": Column(100 + rows // 2),
-        "finished": Column(np.ones(len(rows), dtype=np.int8)),
+        "finished": Column((rows < num_finished).astype(np.int8)),
     }
     source = ColumnSource((Segment(1, {name: name for name in columns}),))
     batch = InputBatch(BatchShape(len(rows) // 2, 2), (source,))
-    request = CallRequest(CALL, 3, GraphName.STEP, "one", (batch,))
+    request = CallRequest(CALL, 3, graph, "one", (batch,))
     reports, made = [], []
     for number in range(parts):
         message = replace(request, batch_slice=Slice(number, parts)).to_message(
@@ -113,12 +116,36 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     assert metrics["reward/mean"] == pytest.approx(rewards.mean())
     assert metrics["reward/std"] == pytest.approx(rewards.std())
     assert metrics["score/invalid"] == metrics["score/nonFinite"] == (~scoring).sum()
-    require_scores(reports, 3)
+    require_scores(reports, GraphName.STEP, 3)
     assert unscored_samples(reports) == unscored_samples([whole])
     assert [(name, f"{each.what} to {each.row}") for name, each in unscored_samples(reports)] == [
         ("number", f"the response 'nan' to train.jsonl, row {100 + row // 2}, counted from 0")
         for row in np.flatnonzero(~scoring)
     ]
+
+
+@pytest.mark.parametrize(
+    ("action", "graph", "num_counted"),
+    [
+        (TokenLimitAction.LEAVE_OUT, GraphName.STEP, 4),
+        (TokenLimitAction.LEAVE_OUT, GraphName.EVALUATION, 8),
+        (TokenLimitAction.MASK, GraphName.STEP, 8),
+    ],
+)
+def test_a_score_of_a_response_that_is_left_out_does_not_count(
+    host: RewardHost,
+    monkeypatch: pytest.MonkeyPatch,
+    action: TokenLimitAction,
+    graph: GraphName,
+    num_counted: int,
+) -> None:
+    """Of the first seven responses three have no number."""
+    monkeypatch.setattr(host, "_token_limit", action)
+    (report,), columns = score(host, 1, num_finished=7, graph=graph)
+    assert report.scoring is not None
+    assert report.scoring.num_counted == num_counted
+    assert report.scoring.num_failed == {"number": 4, "length": 0}
+    assert sum(columns["reward_valid"]) == 8, "the step itself leaves them out"
 
 
 def test_failed_rows_are_named_without_reading_the_file_to_them_again(

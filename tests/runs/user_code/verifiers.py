@@ -24,6 +24,11 @@ def enormous(samples: Sequence[Sample]) -> list[float]:
     return [3e38 * score for score in digits(samples)]
 
 
+def abstains(samples: Sequence[Sample]) -> list[float | None]:
+    """Abstains on every sample."""
+    return [None] * len(samples)
+
+
 def often_raises(samples: Sequence[Sample]) -> list[float]:
     """Raises for prompts that begin with an even digit."""
     if any(int(sample.prompt[0]) % 2 == 0 for sample in samples):

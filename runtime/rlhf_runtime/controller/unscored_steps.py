@@ -1,0 +1,49 @@
+"""Detects that training goes on without any score that counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf_runtime.rewards.errors import NothingScored
+
+
+@dataclass
+class UnscoredSteps:
+    """Counts consecutive steps in which no response has a score that counts."""
+
+    limit: int
+    _in_a_row: int = 0
+
+    def record_step(self, step: int, is_unscored: bool) -> str:
+        """Record the end of a step.
+
+        Returns:
+            A notice for the user; empty: none.
+
+        Raises:
+            NothingScored: too many consecutive steps had no score.
+        """
+        self._in_a_row = self._in_a_row + 1 if is_unscored else 0
+        if self._in_a_row >= self.limit:
+            raise NothingScored(
+                f"no response has a score that counts: got none in the {self._in_a_row} steps up "
+                f"to {step}, allowed fewer than {self.limit} in a row "
+                "(failurePolicy.maxUnscoredSteps); see why verifiers abstain or fail, or why "
+                "responses are cut off; checkpoints are intact"
+            )
+        # One notice per series of such steps.
+        if self._in_a_row != 1:
+            return ""
+        return (
+            f"nothing is left to train on from step {step} on: no response has a score that "
+            "counts (verifiers abstained or failed, or responses were cut off); updates are left "
+            f"out, and the job ends after {self.limit} such steps in a row"
+        )
+
+
+def unscored_evaluation(step: int) -> str:
+    """Return the notice of an evaluation in which no response has a score."""
+    return (
+        f"nothing is left to measure in the evaluation after step {step}: no response has a score "
+        "(verifiers abstained or failed); it has no mean score"
+    )
