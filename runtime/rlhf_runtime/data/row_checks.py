@@ -156,8 +156,8 @@ def is_trained_on(message: Message, field: str) -> bool:
     return bool(weight)
 
 
-def last_answer(rest: list[Message], field: str) -> str:
-    """Return the text of the only message, which the assistant must have written.
+def last_answer(rest: list[Message], field: str) -> Message:
+    """Return the only message, which the assistant must have written.
 
     Raises:
         RowProblem: there are several messages or none, or it is not the assistant's.
@@ -168,7 +168,8 @@ def last_answer(rest: list[Message], field: str) -> str:
             f"{field} ends with messages of {roles} after the shared ones; allowed one of the "
             "assistant, or several messages that begin and end with one, with trainOn: AllAnswers"
         )
-    return answer_of(rest[0], field)
+    answer_of(rest[0], field)
+    return rest[0]
 
 
 def answer_of(message: Message, field: str, title: str = "") -> str:

@@ -135,8 +135,8 @@ def _checked_response(messages: Sequence[Message], field: str) -> Response:
     return tuple(messages)
 
 
-def answer_text(row: Row, field: str | None) -> str | None:
-    """Return the reference answer as text; None if the row has none.
+def reference_answer(row: Row, field: str | None) -> Message | None:
+    """Return the reference answer as a message; None if the row has none.
 
     The answer is a text, a number, the first item of a list of these, or a list with one message of
     the assistant.
@@ -154,8 +154,9 @@ def answer_text(row: Row, field: str | None) -> str | None:
             messages = parse_messages(value, name)
             if [message["role"] for message in messages] != [ASSISTANT]:
                 raise ValueError("not one message of the assistant")
-            return answer_of(messages[0], name)
-        return checked_text(answer_texts(value)[0], name)
+            answer_of(messages[0], name)
+            return messages[0]
+        return answer_message(checked_text(answer_texts(value)[0], name))
     except (RowProblem, ValueError) as problem:
         if field is None:
             return None
@@ -178,8 +179,7 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, Message | None
     """
     field = source.prompt_field
     prompt, is_conversation = prompt_value(row, field), source.answer_field == field
-    text = None if is_conversation else answer_text(row, source.answer_field)
-    answer = None if text is None else answer_message(text)
+    answer = None if is_conversation else reference_answer(row, source.answer_field)
     if isinstance(prompt, list) and len(prompt) > 1:
         *before, last = parse_messages(prompt, field)
         if last["role"] == ASSISTANT:
@@ -279,7 +279,9 @@ def _paired_response(rest: list[Message], field: str, train_on: TrainOn) -> Resp
         RowProblem: they are not what is to be trained on.
     """
     if train_on is TrainOn.LAST_ANSWER:
-        return (answer_message(last_answer(rest, field)),)
+        answer = last_answer(rest, field)
+        _require_weight(answer, field)
+        return (answer,)
     if not rest or rest[0]["role"] != ASSISTANT or rest[-1]["role"] != ASSISTANT:
         roles = ", ".join(message["role"] for message in rest)
         raise RowProblem(

@@ -131,6 +131,32 @@ def test_weights_that_train_nothing_or_are_unknown_are_refused(
     build([{"messages": weighted(1, 0)}], chat_tokenizer, LAST, limit=None)
 
 
+@pytest.mark.parametrize("marks", [{"weight": 0}, {"train": False}])
+@pytest.mark.parametrize(
+    ("row", "source"),
+    [
+        (
+            {"chosen": talk("1=", "a"), "rejected": talk("1=", "b")},
+            {"preferences": {"chosenField": "chosen", "rejectedField": "rejected"}},
+        ),
+        ({"prompt": "1=", "answer": talk("1=", "a")[1:]}, {"answerField": "answer"}),
+    ],
+)
+def test_a_single_answer_of_weight_0_is_refused_wherever_it_stands(
+    chat_tokenizer: TextTokenizer,
+    row: dict[str, Any],
+    source: dict[str, Any],
+    marks: dict[str, Any],
+) -> None:
+    source = {"promptField": "prompt", **source}
+    build([row], chat_tokenizer, LAST, **source)
+    for name, value in row.items():
+        if isinstance(value, list):
+            marked = {**row, name: [*value[:-1], {**value[-1], **marks}]}
+            with pytest.raises(InvalidRow, match=rf"{name if 'weight' in marks else ''}.*weight"):
+                build([marked], chat_tokenizer, LAST, **source)
+
+
 def test_the_last_answer_alone_has_a_weight(chat_tokenizer: TextTokenizer) -> None:
     table = build([{"messages": weighted(0, 1)}], chat_tokenizer, LAST)
     assert chat_tokenizer.text_of(runs(table.answers)[0]) == "b<eos>"

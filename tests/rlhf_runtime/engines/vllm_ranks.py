@@ -382,11 +382,11 @@ def copies_are_packed_while_weights_are_published(at: Pair) -> None:
 
 
 def weights_without_a_kernel_are_not_packed(_: Pair) -> None:
-    linear = torch.nn.functional.linear
-    layer: Any = torch.nn.Linear(8, 4, dtype=torch.float64)
-    layer.cpu_linear = None
-    PackedWeights(torch.nn.Sequential(layer)).pack()
-    assert layer.cpu_linear is linear
+    layers: Any = [torch.nn.Linear(8, 4, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    for layer in layers:
+        layer.cpu_linear = torch.nn.functional.linear
+    PackedWeights(torch.nn.Sequential(*layers)).pack()
+    assert all(layer.cpu_linear is torch.nn.functional.linear for layer in layers)
 
 
 def heads_with_kernels_are_those_that_plans_take(_: Pair) -> None:

@@ -23,19 +23,20 @@ PRIMITIVES_PER_LAYER = 32
 
 
 class PackedWeights:
-    """Packed copies of a model's linear weights."""
+    """Packed copies of a model's linear weights.
+
+    If the CPU has no kernel for their format, there are none.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = _linear_layers(model)
+        layers = _linear_layers(model)
+        self._layers = layers if all(map(_has_kernel, {_weight(x).dtype for x in layers})) else []
 
     def pack(self) -> None:
         """Pack the current weights. Copies of older weights are freed, layer by layer."""
         for layer in self._layers:
             _use(layer, nn.functional.linear)
-            linear = _packed_linear(cast(torch.Tensor, layer.weight))
-            if linear is None:
-                return
-            _use(layer, linear)
+            _use(layer, _packed_linear(_weight(layer)))
 
     def drop(self) -> None:
         """Free the copies; the layers use their own weights."""
@@ -59,17 +60,25 @@ def _linear_layers(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _packed_linear(weight: torch.Tensor) -> Linear | None:
-    """A linear function with a packed copy of a weight. None: this CPU has no kernel for it."""
+def _has_kernel(dtype: torch.dtype) -> bool:
+    """True if oneDNN multiplies with packed weights of a format on this CPU."""
     import vllm._custom_ops as ops
 
     if not ops._supports_onednn:
-        return None
+        return False
     try:
-        packed = ops.create_onednn_mm(weight.t(), PRIMITIVES_PER_LAYER)
+        ops.create_onednn_mm(torch.zeros(16, 16, dtype=dtype), PRIMITIVES_PER_LAYER)
     except RuntimeError as error:
-        logger.warning("weights are not packed: oneDNN refuses %s: %s", weight.dtype, error)
-        return None
+        logger.warning("weights are not packed: oneDNN refuses %s: %s", dtype, error)
+        return False
+    return True
+
+
+def _packed_linear(weight: torch.Tensor) -> Linear:
+    """A linear function with a packed copy of a weight."""
+    import vllm._custom_ops as ops
+
+    packed = ops.create_onednn_mm(weight.t(), PRIMITIVES_PER_LAYER)
 
     def linear(
         x: torch.Tensor, _weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -77,6 +86,10 @@ def _packed_linear(weight: torch.Tensor) -> Linear | None:
         return cast(torch.Tensor, ops.onednn_mm(packed, x, bias))
 
     return linear
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    return cast(torch.Tensor, layer.weight)
 
 
 def _use(layer: nn.Module, linear: Linear) -> None:
