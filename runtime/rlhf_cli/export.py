@@ -13,8 +13,8 @@ import typer
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
+from rlhf_api.spec.checkpoint import ModelFormat
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.models import Precision
 from rlhf_cli.checkpoint_lookup import find_best_checkpoint, find_checkpoint, still_exists
 from rlhf_cli.staging import recover, staging_folder, write_error
 from rlhf_runtime.checkpoint.record import CheckpointRecord
@@ -22,6 +22,7 @@ from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.errors import CannotExport, RuntimeFailure
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound
 from rlhf_runtime.models.folder import CONFIG_FILE, copy_tokenizer
+from rlhf_runtime.models.number_format import saved_format
 from rlhf_runtime.models.sources import resolve_model
 from rlhf_runtime.roles.saved_models import SavedModel, export_model, saved_models
 from rlhf_runtime.telemetry.metric_names import format_bytes
@@ -41,7 +42,7 @@ class ExportRequest:
     role: str | None = None
     """Default: the policy."""
     dtype: str | None = None
-    """float32 or bfloat16. Default: that of the run's own model."""
+    """float32 or bfloat16. Default: what the run's manifest asks for."""
     source: Path | None = None
     """A folder with config and tokenizer. Default: the source in the checkpoint's manifest."""
     force: bool = False
@@ -83,14 +84,15 @@ def export_checkpoint(request: ExportRequest) -> None:
 def _export(checkpoint: Checkpoint, output: Path, request: ExportRequest) -> None:
     record, models = checkpoint.record, saved_models(checkpoint.address)
     model = _select_role(models, request.role, record, checkpoint.address)
-    dtype = request.dtype or _default_dtype(record, model.role)
     # Replacing the output would delete the checkpoint, or the run that contains it.
     _check_outside(output, checkpoint.address)
-    _notify(f"exporting {model.role} of step {record.step} in {dtype}, from {checkpoint.address}")
     with (
         _source_folder(request.source, record, model.role) as source,
         staging_folder(output) as folder,
     ):
+        dtype = request.dtype or _default_format(record, source)
+        step = f"step {record.step} in {dtype}"
+        _notify(f"exporting {model.role} of {step}, from {checkpoint.address}")
         try:
             export_model(model, source, folder, getattr(torch, dtype))
             copy_tokenizer(source, folder)
@@ -154,10 +156,11 @@ def _select_role(
     return models[selected]
 
 
-def _default_dtype(record: CheckpointRecord, role: str) -> str:
-    """The dtype of the run's own model: the one in which the role computes."""
-    precision = record.precisions.get(role)
-    return Precision.BFLOAT16.value if precision == Precision.BFLOAT16 else Precision.FLOAT32.value
+def _default_format(record: CheckpointRecord, source: Path) -> str:
+    """The number format that the checkpoint's manifest asks for."""
+    # Manifests of earlier releases have no such field.
+    requested = record.spec.get("checkpoint", {}).get("modelFormat", ModelFormat.SOURCE)
+    return saved_format(ModelFormat(requested), source).value
 
 
 @contextmanager

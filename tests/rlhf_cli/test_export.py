@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rlhf_cli.staging import staging_folder
 from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import CheckpointStore
-from rlhf_runtime.models.tiny_llama import tiny_llama_folder
+from rlhf_runtime.models.tiny_llama import tiny_llama_folder, write_tiny_llama
 from rlhf_runtime.roles.saved_models import SavedModel, saved_models
 
 from ..object_store import s3_bucket
@@ -118,15 +119,36 @@ def test_a_step_a_role_and_a_format_are_those_asked_for(run: Path, tmp_path: Pat
             assert torch.equal(found[name], tensor.to(torch.bfloat16)), name
 
 
-def test_the_format_and_the_role_are_those_in_which_the_run_leaves_its_model(
-    run: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("requested", "source", "expected"),
+    [
+        ("Source", "bfloat16", "bfloat16"),
+        ("Source", "float32", "float32"),
+        ("Source", "float16", "float32"),
+        ("float32", "bfloat16", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
+        (None, "bfloat16", "bfloat16"),
+    ],
+)
+def test_role_and_format_are_those_of_the_run_s_own_model(
+    run: Path, tmp_path: Path, requested: str | None, source: str, expected: str
 ) -> None:
     store = CheckpointStore(str(tmp_path / "saved"))
     spec = dict(store_spec(run))
+    spec["checkpoint"] = {**spec["checkpoint"], "modelFormat": requested}
+    if requested is None:  # a checkpoint of an earlier release
+        del spec["checkpoint"]["modelFormat"]
     models = {"actor": weights_of(1, run.parent), "critic": weights_of(2, run.parent, scalar=True)}
-    write(store, 1, models, spec, policy="critic", precisions={"critic": "bfloat16"})
-    done = export(store.address, tmp_path / "out")
-    assert "exporting critic of step 1 in bfloat16" in done.stderr, done.output
+    write(store, 1, models, spec, policy="critic")
+    folder = tmp_path / "source"
+    write_tiny_llama(folder, 0)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": source}))
+    done = export(store.address, tmp_path / "out", "--source", str(folder))
+    assert f"exporting critic of step 1 in {expected}" in done.stderr, done.output
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {getattr(torch, expected)}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == expected
 
 
 def test_a_checkpoint_in_a_bucket_is_exported_by_its_address(run: Path, tmp_path: Path) -> None:
@@ -308,7 +330,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file_and_the_one_before_is_taken
         (("{run}", "{out}.file/below"), "cannot be put there"),
         (("{run}", "{out}", "--source", "{tmp}"), "without config.json"),
         (("{run}", "{out}", "--source", "{tmp}/other"), "are not those of the model"),
-        (("{run}", "{out}", "--source", "{tmp}/broken"), "transformers cannot read the model"),
+        (("{run}", "{out}", "--source", "{tmp}/broken"), "not valid JSON: got"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_with_what_can(
@@ -321,7 +343,7 @@ def test_what_cannot_be_exported_is_refused_with_what_can(
     before = sorted(tmp_path.rglob("*"))
     given = [word.format(run=run, out=tmp_path / "out", tmp=tmp_path) for word in words]
     done = export(*given)
-    reasons = ("CannotExport: ", "UnsupportedModel: ")
+    reasons = ("CannotExport: ", "UnsupportedModel: ", "ModelIncomplete: ")
     assert done.exit_code in (2, 3) and done.stderr.splitlines()[-1].startswith(reasons)
     assert says in done.stderr, done.stderr
     assert sorted(tmp_path.rglob("*")) == before

@@ -76,6 +76,17 @@ class KeepBest(StrEnum):
         return names.get(self)
 
 
+class ModelFormat(StrEnum):
+    """Number format of the weights in a saved model."""
+
+    SOURCE = "Source"
+    """That of the model that training began with; float32 if that is neither of the others."""
+    FLOAT32 = "float32"
+    """32 bits: all digits of the trained weights."""
+    BFLOAT16 = "bfloat16"
+    """16 bits with the range of float32."""
+
+
 class CheckpointSpec(Contract):
     """Checkpoints with everything that an exact resume needs."""
 
@@ -87,6 +98,9 @@ class CheckpointSpec(Contract):
     keep_best: KeepBest = KeepBest.REWARD_MEAN
     """Also keep the checkpoint with the largest value of this evaluation metric: RewardMean,
     LengthMean, ExactMatch or None. Only checkpoints of evaluated steps count."""
+    model_format: ModelFormat = ModelFormat.SOURCE
+    """Number format of the model that the job leaves, and of `rlhf export`'s: Source, float32 or
+    bfloat16. Checkpoints always have all digits."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
     """Reaction to a checkpoint that cannot be written: Continue or Fail."""
     storage: CheckpointStorage | None = None

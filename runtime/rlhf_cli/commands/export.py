@@ -31,7 +31,7 @@ def export(
     ] = None,
     dtype: Annotated[
         ExportDtype | None,
-        typer.Option(help="Number format of the weights. Default: that of the run's own model."),
+        typer.Option(help="Number format of the weights. Default: checkpoint.modelFormat."),
     ] = None,
     source: Annotated[
         Path | None,

@@ -45,8 +45,6 @@ class CheckpointRecord:
     """By name, without the record itself."""
     policy: str = ""
     """The role whose model is the job's result; empty in checkpoints of earlier releases."""
-    precisions: Mapping[str, str] = field(default_factory=dict)
-    """Precision by role: of computation and of exported models."""
     evaluations: Sequence[tuple[int, Mapping[str, float]]] = ()
     """Step and metrics of every evaluation up to this step, in order; of the metrics those that
     checkpoint.keepBest can name. From checkpoints of earlier releases only that of this step."""
@@ -69,6 +67,7 @@ class CheckpointRecord:
                 raise ValueError(f"of version {fields['version']}, this is {VERSION}")
             files = {name: SavedFile(**file) for name, file in fields.pop("files").items()}
             step, metrics = fields["step"], fields.get("metrics")
+            fields.pop("precisions", None)  # of earlier releases
             # Earlier releases recorded only the evaluation of the step itself.
             evaluations = fields.pop("evaluations", [(step, metrics)] if metrics else [])
             # JSON has no tuples.

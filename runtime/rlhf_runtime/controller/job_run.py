@@ -15,7 +15,12 @@ from typing import Any
 
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.report import REWARD_MEAN
-from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
+from rlhf_api.spec.checkpoint import (
+    EVALUATION_LENGTH,
+    EVALUATION_REWARD,
+    EXACT_MATCH,
+    ModelFormat,
+)
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.rewards import RewardSpec
@@ -42,6 +47,7 @@ from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import model_not_saved
 from rlhf_runtime.models.folder import copy_tokenizer
+from rlhf_runtime.models.number_format import saved_format
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
@@ -280,13 +286,19 @@ class JobRun:
         policy = self._plan.role(self._plan.policy)
         assert policy is not None and policy.precision is not None
         self._journal.require_folder()
-        dtype = "bfloat16" if policy.precision is Precision.BFLOAT16 else "float32"
+        source = self._workers.folders[policy.role]
+        model_format = saved_format(self._spec.checkpoint.model_format, source)
+        if model_format == ModelFormat.BFLOAT16 and policy.precision is Precision.FLOAT32:
+            self._journal.notice(
+                "the model is saved in bfloat16, as its source, and was trained in float32; "
+                "checkpoint.modelFormat: float32 keeps all digits"
+            )
         # Written to a second folder, then renamed: a failed write leaves the old model.
         new_folder = folder.with_name(folder.name + ".new")
         shutil.rmtree(new_folder, ignore_errors=True)
-        self._workers.call_role(policy.role, "save", policy.role, new_folder, dtype)
+        self._workers.call_role(policy.role, "save", policy.role, new_folder, model_format.value)
         try:
-            copy_tokenizer(self._workers.folders[policy.role], new_folder)
+            copy_tokenizer(source, new_folder)
             shutil.rmtree(folder, ignore_errors=True)
             new_folder.rename(folder)
         except OSError as error:

@@ -43,7 +43,7 @@ class CheckpointManager:
     """The job's spec in force, with defaults, by wire names."""
     journal: Journal
     plan: Plan | None = None
-    """Source of the records' policy and precisions."""
+    """Source of the records' policy."""
     evaluations: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     """Step and metrics of every evaluation of the training so far; of the metrics only those that
     checkpoint.keepBest can name."""
@@ -152,7 +152,7 @@ class CheckpointManager:
             metrics=dict(metrics) if evaluated_step == step else {},
             evaluations=tuple(one for one in self.evaluations if one[0] <= step),
             files=files,
-            **_model_fields(self.plan),
+            policy="" if self.plan is None else self.plan.policy,
         )
         try:
             checkpoint = self.store.commit(record)
@@ -199,13 +199,6 @@ class CheckpointManager:
         if self.settings.on_error is OnCheckpointError.FAIL:
             raise CheckpointFailed(text) from error
         self.journal.notice(f"{text}; training goes on (checkpoint.onError)")
-
-
-def _model_fields(plan: Plan | None) -> dict[str, Any]:
-    if plan is None:
-        return {}
-    precisions = {role.role: role.precision.value for role in plan.roles if role.precision}
-    return {"policy": plan.policy, "precisions": precisions}
 
 
 def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str | None) -> set[int]:

@@ -242,11 +242,10 @@ def test_a_file_that_is_deleted_while_a_checkpoint_is_written_is_missed(tmp_path
     assert "could not be written" in told.notices[0] and "__0_0.distcp" in told.notices[0]
 
 
-def test_a_checkpoint_says_whose_model_the_job_leaves_and_in_which_format(tmp_path: Path) -> None:
+def test_a_checkpoint_says_whose_model_the_job_leaves(tmp_path: Path) -> None:
     (job,) = load_file(EXAMPLE)
     _, plan = make_plan(job, local_pools(job, 1))
     saves, _ = saves_of(tmp_path)
     saves.plan = plan
     saves.commit(write(saves, 1))
-    record = saves.store.read(1).record
-    assert record.policy == "actor" and record.precisions["actor"] == "float32"
+    assert saves.store.read(1).record.policy == "actor"

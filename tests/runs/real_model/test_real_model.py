@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ...benchmarks.programs import run_smallest
@@ -121,11 +122,18 @@ def test_pairs_of_conversations(algorithm: str, cut_model: Path, scratch: Path) 
     file = write_rows(scratch / f"pairs-{algorithm}.jsonl", pairs)
     role = {"DPO": "actor", "RewardModel": "reward_model"}[algorithm]
     data: dict[str, Any] = {"path": str(file), "preferences": {}}
+    source = cut_model
+    if algorithm == "RewardModel":
+        source = scratch / "cut-bfloat16"
+        AutoModelForCausalLM.from_pretrained(cut_model, dtype=torch.bfloat16).save_pretrained(
+            source
+        )
+        AutoTokenizer.from_pretrained(cut_model).save_pretrained(source)
     manifest = write_job(
         scratch / f"cut-{algorithm}.yaml",
         algorithm,
         role,
-        cut_model,
+        source,
         data={"train": data},
         schedule=SCHEDULE | {"steps": 3},
     )
@@ -138,6 +146,9 @@ def test_pairs_of_conversations(algorithm: str, cut_model: Path, scratch: Path) 
         assert first["actor/chosen_reward"] == pytest.approx(0, abs=1e-4)
     else:
         AutoModelForSequenceClassification.from_pretrained(finished.folder / "model")
+        weights = load_file(finished.folder / "model" / "model.safetensors")
+        assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+        assert "saved in bfloat16, as its source" in finished.output
 
 
 def test_bench_real_measures_every_part_that_is_ours(
