@@ -9,6 +9,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import LearningRateDecay
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.optimizers import training_settings
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
@@ -40,10 +41,24 @@ def changed_rates(
         before, after = (_rate(job, role, graph, number, update) for number in (earlier, steps))
         if before != after:
             yield (
-                f"the learning rate of {role} is {after:.3g} in its next update, and would be "
-                f"{before:.3g} with the {earlier} steps of before: it decays until the last of "
-                f"{steps} steps"
+                f"the learning rate of {role} is {after:.3g} in its next update, "
+                + _last_rate(job, role, graph, record, update)
+                + f"and would be {before:.3g} with the {earlier} steps of before: it decays until "
+                f"the last of {steps} steps"
             )
+
+
+def _last_rate(
+    job: RLHFJob, role: str, graph: Graph, record: CheckpointRecord, updates: int
+) -> str:
+    """The rate of a role's last update, in words; empty if it is unknown."""
+    # The peak is the only setting of the curve that the manifest may have changed since.
+    training = record.spec["models"].get(role, {}).get("training", {})
+    if not updates or "learningRate" not in training:
+        return ""
+    settings = _settings(job, role, graph, record.spec["schedule"]["steps"])
+    rate = training["learningRate"] * settings.rate_factor(updates - 1)
+    return f"after {rate:.3g} in its last one, "
 
 
 def _settings(job: RLHFJob, role: str, graph: Graph, steps: int) -> OptimizerSettings:

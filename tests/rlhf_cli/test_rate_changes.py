@@ -44,17 +44,26 @@ def sentences(job: RLHFJob, store: CheckpointStore) -> list[str]:
 
 def test_a_rate_that_leaves_its_curve_is_said_with_both_numbers(tmp_path: Path) -> None:
     store = saved_at(tmp_path, 7, job_of(9, "Linear"))
-    # 2e-4 x 5/12 in the eighth of 12 steps, 2e-4 x 2/9 in the eighth of 9.
+    # 2e-4 x 5/12 in the eighth of 12 steps, 2e-4 x 3/9 and 2/9 in the seventh and eighth of 9.
     assert sentences(job_of(12, "Linear"), store) == [
-        "the learning rate of actor is 8.33e-05 in its next update, and would be 4.44e-05 with the "
-        "9 steps of before: it decays until the last of 12 steps"
+        "the learning rate of actor is 8.33e-05 in its next update, after 6.67e-05 in its last "
+        "one, and would be 4.44e-05 with the 9 steps of before: it decays until the last of 12 "
+        "steps"
     ]
+
+
+def test_more_steps_after_the_last_one_raise_the_rate(tmp_path: Path) -> None:
+    (sentence,) = sentences(job_of(12, "Linear"), saved_at(tmp_path, 7, job_of(7, "Linear")))
+    assert "is 8.33e-05 in its next update, after 2.86e-05 in its last one, and would be 0" in (
+        sentence
+    )
 
 
 def test_a_changed_peak_is_no_change_of_the_curve(tmp_path: Path) -> None:
     store = saved_at(tmp_path, 7, job_of(9, "Linear", rate=1.0))
     (sentence,) = sentences(job_of(12, "Linear"), store)
-    assert "is 8.33e-05 in its next update, and would be 4.44e-05" in sentence
+    assert "is 8.33e-05 in its next update, after 0.333 in its last one" in sentence
+    assert "and would be 4.44e-05" in sentence
 
 
 def test_a_warm_up_does_not_depend_on_the_number_of_steps(tmp_path: Path) -> None:
