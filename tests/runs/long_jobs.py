@@ -32,11 +32,15 @@ def manifest_of(devices: int, file: Path, *changes: Mapping[str, Any]) -> Path:
     if devices == 1:
         held_out = {"evaluation": _sampled_sources(file.parent)}
         return example("02", file, OFTEN, PPO, {"data": held_out}, *changes)
-    # Two steps are an epoch, so that a resumed run crosses epochs.
-    train = write_rows(file.parent / "two-steps.jsonl", digit_rows(16))
+    # Two steps are an epoch of both sources, so that a resumed run crosses epochs.
+    parts = {"many": digit_rows(16)[:12], "few": digit_rows(16)[12:]}
+    sources = [
+        {"name": name, "path": str(write_rows(file.parent / f"{name}.jsonl", part)), "weight": w}
+        for (name, part), w in zip(parts.items(), (3, 1), strict=True)
+    ]
     evaluation = write_rows(file.parent / "held-out.jsonl", digit_rows(20)[16:])
     rows = {
-        "train": {"path": str(train), "builtin": None, "answerField": "answer"},
+        "train": {"sources": sources, "builtin": None, "maxRows": None, "answerField": "answer"},
         "evaluation": {"path": str(evaluation), "answerField": "answer"},
     }
     return example("01", file, OFTEN, GRPO, {"data": rows}, *changes)
