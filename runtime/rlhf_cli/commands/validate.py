@@ -25,7 +25,7 @@ def validate(
         typer.Option(
             "--deep",
             help="Check also data, models, verifiers, code and plan: all that a run checks before "
-            "it starts, and every row.",
+            "it starts, and every row. Verifiers and services score the answers of a few rows.",
         ),
     ] = False,
     _filename: Filename = False,

@@ -29,6 +29,7 @@ from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
 from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.early_stop import EarlyStop, early_stop
+from rlhf_runtime.controller.equal_rewards import EqualRewards
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
 from rlhf_runtime.controller.saves import CheckpointManager
 from rlhf_runtime.controller.steps import PassResult, PassRunner
@@ -97,6 +98,7 @@ class JobRun:
         self._early_stop: EarlyStop | None = None
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
         self._unscored_steps = UnscoredSteps(job.spec.failure_policy.max_unscored_steps)
+        self._equal_rewards = EqualRewards(_headline(self._rewards[GraphName.STEP]))
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
         """Run the job and write the final model to `model_folder`.
@@ -235,6 +237,7 @@ class JobRun:
                 for notice in (
                     self._divergence.record_step(step, done.metrics),
                     self._unscored_steps.record_step(step, done.is_unscored),
+                    self._equal_rewards.record_step(step, done.metrics),
                 ):
                     if notice:
                         self._journal.notice(notice)

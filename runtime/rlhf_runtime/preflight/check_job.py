@@ -15,6 +15,7 @@ from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
+from rlhf_runtime.preflight.reward_trial import try_rewards
 from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
 from rlhf_runtime.telemetry.trackers import require_installed
 
@@ -35,7 +36,7 @@ def check_job(
     Args:
         job: the manifest.
         graphs: of the job. None: not available; then only checks common to all jobs run.
-        limits: in seconds.
+        limits: of the checks.
         findings: collects errors.
         one_machine: True if workers see the files of this machine.
         has_code: True if the user's code is on the path; verifiers are not checked without it.
@@ -53,12 +54,15 @@ def check_job(
         tempfile.TemporaryDirectory() as workdir,
     ):
         folders = check_models(spec, models, Path(workdir), one_machine, findings)
-        check_data(spec, data, folders.get(policy), limits.rows_seconds, findings, one_machine)
+        rows = check_data(
+            spec, data, folders.get(policy), limits.rows_seconds, findings, one_machine
+        )
         check_reward_tokenizers(spec, folders, findings)
         if one_machine:
             check_records(spec, findings)
-        if imports:
-            check_verifiers(spec, started, one_machine, findings)
+        verifiers = check_verifiers(spec, started, one_machine, findings) if imports else []
+        if limits.tries_rewards:
+            try_rewards(spec, verifiers, rows, one_machine, findings)
 
 
 def _has_other_variables(job: RLHFJob) -> bool:

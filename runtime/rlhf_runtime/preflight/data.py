@@ -30,6 +30,7 @@ from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Array, Column
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
+from rlhf_runtime.preflight.trial_rows import TrialRow, trial_rows
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
@@ -42,7 +43,7 @@ def check_data(
     seconds: float | None,
     findings: Findings,
     one_machine: bool = True,
-) -> None:
+) -> Sequence[TrialRow]:
     """Check the rows of local files and builtin tasks.
 
     Args:
@@ -53,6 +54,9 @@ def check_data(
         seconds: time limit per source; workers check later rows. None: no limit.
         findings: collects errors, and facts such as the longest prompts.
         one_machine: True if workers have this machine's packages.
+
+    Returns:
+        Some rows whose responses are scored: of the training data, else of the evaluation's.
     """
     tokenizer = None
     if policy is not None:
@@ -63,8 +67,9 @@ def check_data(
         with findings.about("spec", "data"):
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
-        return
+        return []
     texts: dict[Split, list[str]] = {}
+    scored: dict[Split, list[TrialRow]] = {}
     for split, source in sources_in_use(spec, use).items():
         parts = single_sources(split, source)
         checked: list[PromptTable] = []
@@ -78,12 +83,16 @@ def check_data(
                 )
                 if part.builtin is None and table is not None:
                     texts.setdefault(split, []).extend(table.texts)
+                if table is not None and _is_scored(split, spec, use):
+                    rows = trial_rows(table, setting, part, source_names(source))
+                    scored.setdefault(split, []).extend(rows)
                 if is_whole and table is not None:
                     checked.append(table)
         if len(checked) == len(parts):  # all rows are there to be counted
             with findings.about("spec", "data", split.value):
                 check_rows(spec, join_tables(checked, source_names(source)), use)
     findings.warnings += _overlap(texts)
+    return scored.get(Split.TRAIN) or scored.get(Split.EVALUATION, [])
 
 
 def _ordinary_ends(tokenizer: TextTokenizer) -> Iterator[str]:

@@ -41,13 +41,15 @@ class Findings:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds after which the rest is left to workers, which check everything at their start."""
+    """How much is checked; the rest is left to workers, which check everything at their start."""
 
     rows_seconds: float | None
-    """Limit per source of rows. None: check all rows, also of builtin tasks and of files that
-    cannot be read row by row."""
+    """Limit per source of rows, in seconds. None: check all rows, also of builtin tasks and of
+    files that cannot be read row by row."""
     verifier_seconds: float
     """Limit for the import of a verifier's module."""
+    tries_rewards: bool = False
+    """True: verifiers and services score responses to some rows."""
 
 
 # Maximum size of a file that must be read completely before its first row, under a time limit.
@@ -57,7 +59,7 @@ MAX_UNSTREAMED_BYTES = 64 << 20
 # Limits before a run.
 QUICK = Limits(rows_seconds=2.0, verifier_seconds=10.0)
 # Limits of an explicit check.
-THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS)
+THOROUGH = Limits(rows_seconds=None, verifier_seconds=START_SECONDS, tries_rewards=True)
 
 
 class RowLimit:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
-from rlhf_api.problems import FieldPath
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
 from rlhf_runtime.rewards.pool import VerifierPool
@@ -43,7 +43,7 @@ def start_verifiers(spec: RLHFJobSpec, seconds: float, one_machine: bool) -> Ite
 
 def check_verifiers(
     spec: RLHFJobSpec, started: Started, one_machine: bool, findings: Findings
-) -> None:
+) -> Started:
     """Wait for the imports, and check that the job's metrics are measured.
 
     Args:
@@ -52,10 +52,13 @@ def check_verifiers(
         one_machine: True if they will score on this machine. Elsewhere a failed import may succeed,
             with more memory or devices.
         findings: collects errors, and verifiers whose import gave no result.
+
+    Returns:
+        The verifiers that can score.
     """
     metrics: dict[str, str | None] = {}
     for reward, pool in started:
-        with findings.about(*_field_of(spec, reward)):
+        with findings.about(*field_of(spec, reward)):
             try:
                 metrics[reward.name] = pool.wait_until_ready()
             except LoadTimedOut:
@@ -69,11 +72,7 @@ def check_verifiers(
         declared = {name: metric for name, metric in metrics.items() if metric is not None}
         with findings.about("spec", "rewards"):
             check_metrics(spec, declared)
-
-
-def _field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
-    """The field of the manifest that names a reward's function."""
-    return "spec", "rewards", spec.rewards.index(reward), "function", "entrypoint"
+    return [(reward, pool) for reward, pool in started if reward.name in metrics]
 
 
 def _failure_text(error: LoadCrashed | LoadRaised) -> str:
@@ -84,7 +83,8 @@ def _failure_text(error: LoadCrashed | LoadRaised) -> str:
 
 
 def _single(reward: RewardSpec) -> RewardSpec:
-    """A reward with one process."""
+    """A reward with one process, which scores all samples."""
+    reward = collecting_errors(reward)
     assert reward.function is not None
     # One import proves as much as several.
     function = reward.function.model_copy(update={"processes": 1})

@@ -4,8 +4,8 @@ RlhfError
 └── RewardError            a verifier failed and onError is fail (exit code 3)
     ├── NothingScored      a reward failed on every sample, or no sample of several steps in a row
     │                      has a score that counts
-    └── InvalidReward      a verifier is unusable: it does not import, is not a function, or does
-        │                  not take its parameters
+    └── InvalidReward      a verifier is unusable: it does not import, is not a function, does not
+        │                  take its parameters, or fails on rows before a start
         ├── LoadTimedOut   importing its module took too long
         ├── LoadRaised     its module raised while it was imported
         └── LoadCrashed    its process exited while its module was imported

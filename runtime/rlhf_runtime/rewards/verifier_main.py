@@ -145,10 +145,18 @@ def score_batch(
 
 
 def _all_values(result: Iterable[Any], num_samples: int) -> list[Any]:
-    """Return the elements of a result; of a generator at most one too many."""
+    """Return the elements of a result; of a generator at most one too many.
+
+    Raises:
+        TypeError: the result has no elements.
+    """
+    try:
+        values = iter(result)
+    except TypeError:
+        raise TypeError(wrong_count(type(result).__name__, num_samples).detail) from None
     # A generator may never end.
     limit = None if isinstance(result, Sized) else num_samples + 1
-    return list(islice(result, limit))
+    return list(islice(values, limit))
 
 
 def _import(name: str, entrypoint: str) -> ModuleType:

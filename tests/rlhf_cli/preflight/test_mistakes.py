@@ -48,7 +48,10 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
         "(rollout.maxPromptTokens = 16)"
     )
     assert others[1].startswith("  data.train: row 0, prompt, ")
-    assert len(others) == 3 and "a step makes 3 updates of 3 or 2 prompts" in others[2]
+    assert others[2] == (
+        "  data.train: row 0, the reward right: 1 for the answer '1', 0 for an empty response"
+    )
+    assert len(others) == 6 and "a step makes 3 updates of 3 or 2 prompts" in others[5]
 
 
 def test_what_is_trained_on_of_a_conversation_is_shown(place: Path, model: Path) -> None:

@@ -37,6 +37,7 @@ def test_what_is_elsewhere_is_left_to_workers(
     assert found.unchecked == [
         "the model of actor: workers download Qwen/Qwen2.5-0.5B when they start",
         "rows of the data: there is no tokenizer to read them with",
+        "scores of verifiers: there are no rows here to try them on",
     ]
     own = {"data": {"evaluation": {"huggingFace": "openai/gsm8k", "configuration": "main"}}}
     assert check(write(place, model, Mistake("", own))).unchecked == [

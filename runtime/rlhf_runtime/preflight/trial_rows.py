@@ -1,0 +1,75 @@
+"""Rows of the data that verifiers are tried on, with the reference answer as a response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.row_sources import DataSource
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.row_responses import prompt_and_answer
+from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.rewards.sample import Sample
+from rlhf_runtime.row_values import answer_texts, field_value
+
+# Rows of a single source. Of several sources the first rows of each, about as many together.
+NUM_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A row whose prompt gets responses of a trial.
+
+    name: its source and number, for messages.
+    prompt: as the model reads it.
+    record: the row, with all its fields.
+    source: name of its source; None if the data has a single one.
+    answer: its reference answer; None: it has none.
+    """
+
+    name: str
+    prompt: str
+    record: Mapping[str, Any]
+    source: str | None
+    answer: str | None
+
+    def reference(self, reward: RewardSpec) -> str | None:
+        """Return the reference answer of a reward: that of the field that its parameter `field`
+        names, else the row's; None without one."""
+        scorer = reward.function or reward.http
+        assert scorer is not None, "a model reads no answers"
+        field = scorer.parameters.get("field")
+        if not isinstance(field, str):
+            return self.answer
+        try:
+            return answer_texts(field_value(self.record, field))[0]
+        except (KeyError, ValueError):
+            return self.answer
+
+    def sample(self, response: str) -> Sample:
+        """Return a response to the prompt, as a verifier gets it."""
+        return Sample(self.prompt, response, self.record, True, self.source)
+
+
+def trial_rows(
+    table: PromptTable, setting: SourceSetting, source: DataSource, names: tuple[str, ...]
+) -> list[TrialRow]:
+    """Return the first rows of a source.
+
+    Args:
+        table: of the source.
+        setting: the manifest's field of the source.
+        source: of the rows.
+        names: of all sources of the split, if these are several.
+    """
+    name = None if setting.index is None else names[setting.index]
+    rows = []
+    for index in range(min(len(table), -(-NUM_ROWS // max(1, len(names))))):
+        record = table.record(index)
+        _, answer = prompt_and_answer(record, source)
+        row = f"{setting}: {table.row_name(index)}"
+        text = None if answer is None else answer["content"]
+        rows.append(TrialRow(row, table.texts[index], record, name, text))
+    return rows
