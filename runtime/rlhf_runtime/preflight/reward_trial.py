@@ -172,7 +172,7 @@ def _failure_of(scores: Scores, index: int) -> FailedSamples | None:
     return next(
         failure
         for failure in scores.failures
-        if not failure.only_together and failure.start <= index < failure.start + failure.size
+        if failure.start <= index < failure.start + failure.size
     )
 
 

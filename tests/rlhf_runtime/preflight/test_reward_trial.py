@@ -289,21 +289,22 @@ def test_services_are_asked(serve: Callable[[str], str]) -> None:
         unused.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{unused.getsockname()[1]}/score"
         urls = {
-            "good": serve('{"scores": [1, 0]}'),
+            "good": serve('{"scores": [0.5, 0.5]}'),
             "prose": serve("The answer looks fine to me."),
             "absent": nowhere,
         }
-        rewards = [
-            {"name": name, "http": {"url": url, "maxRetries": 0, "onError": "Fail"}}
-            for name, url in urls.items()
-        ]
+        settings: dict[str, Any] = {"maxRetries": 0, "onError": "Fail"}
+        rewards = [{"name": name, "http": {"url": url, **settings}} for name, url in urls.items()]
+        # Samples after one that failed are asked for, too.
+        rewards[1]["http"] |= {"batchSize": 1, "maxConcurrency": 1}
         findings = tried(spec_of(*rewards))
     assert findings.facts[0] == (
-        "data.train: row 1, the reward good: 1 for the answer '1', 0 for an empty response"
+        "data.train: row 1, the reward good: 0.5 for the answer '1', 0.5 for an empty response"
     )
     (error,) = findings.gathered.errors
     assert error.location == ("spec", "rewards", 1, "http", "url")
     assert "got unreadable" in str(error) and "got 'The answer looks fine to me.'" in str(error)
+    assert not findings.warnings, "the sum of the rewards is unknown"
     # It may start later than the job.
     (unchecked,) = findings.unchecked
     assert unchecked.startswith("the reward absent: here it gives no score (unreachable)")
