@@ -151,7 +151,7 @@ MISTAKES = {
     "a verifier that returns one number for all samples": Mistake(
         r"^\S+yaml:\d+:\d+: InvalidReward: the reward right \(builtins:len\) gives no score: got "
         r"raised for the answer '1', data\.train: row 0, allowed (.|\n)*TypeError: got int for 1 ",
-        function("builtins:len"),
+        function("builtins:len") | WARM,
     ),
     "a verifier's module that is not there": Mistake(
         "InvalidReward: .*no such module: got nowhere", function("nowhere:score")

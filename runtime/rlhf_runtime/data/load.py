@@ -11,7 +11,7 @@ from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import DataSpec, EvaluationData, TrainingData
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource, MixedData
-from rlhf_flow.step.columns import RESPONSE_TOKENS
+from rlhf_flow.step.columns import RECORD, RESPONSE_TOKENS
 from rlhf_runtime.data.errors import DataError, DatasetTooSmall, SourceUnused
 from rlhf_runtime.data.mixture import MAX_PERIOD, Mixture
 from rlhf_runtime.data.named_columns import require_columns_of_path
@@ -60,6 +60,8 @@ class DataUse:
     """Maximum of batches of schedule.promptsPerStep prompts in a step."""
     trains: bool = True
     """True if the job trains; else only its evaluation data are read."""
+    scores_training: bool = True
+    """True if steps score responses to prompts of the training data."""
 
     @classmethod
     def from_graphs(cls, inputs: Mapping[GraphName, GraphInputs], trains: bool) -> DataUse:
@@ -69,6 +71,8 @@ class DataUse:
             GraphName.EVALUATION in inputs,
             inputs[GraphName.STEP].prompt_batches,
             trains,
+            # Verifiers read records.
+            RECORD in inputs[GraphName.STEP].prompts,
         )
 
 

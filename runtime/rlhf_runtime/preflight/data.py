@@ -162,7 +162,7 @@ def _overlap(texts: Mapping[Split, Sequence[str]]) -> list[str]:
 def _is_scored(split: Split, spec: RLHFJobSpec, use: DataUse) -> bool:
     """True if responses to a source's prompts are generated and scored."""
     if split is Split.TRAIN:
-        return not use.trains_on_answers and spec.data.train.preferences is None
+        return use.scores_training and spec.data.train.preferences is None
     return split is Split.EVALUATION
 
 

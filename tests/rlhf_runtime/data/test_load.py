@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from rlhf_api.errors import SeveralErrors
+from rlhf_api.plan import GraphInputs, GraphName
 from rlhf_api.spec.data import PreferenceFields
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.errors import (
@@ -182,6 +183,19 @@ def test_a_source_needs_the_rows_of_its_largest_batch() -> None:
     assert rows_needed(spec, Split.TRAIN, DataUse()) == 7
     assert rows_needed(spec, Split.TRAIN, DataUse(batches_per_step=3)) == 12
     assert rows_needed(spec, Split.EVALUATION, DataUse()) == 1
+
+
+@pytest.mark.parametrize(("column", "scores"), [("record", True), ("response_tokens", False)])
+def test_steps_that_read_records_score_their_responses(column: str, scores: bool) -> None:
+    """Whatever a warm start trains on."""
+    columns = {
+        GraphName.STEP: ("prompt_tokens", column),
+        GraphName.WARM_START: ("prompt_tokens", "response_tokens"),
+        GraphName.EVALUATION: ("prompt_tokens", "record"),
+    }
+    inputs = {name: GraphInputs(prompts=names) for name, names in columns.items()}
+    use = DataUse.from_graphs(inputs, trains=True)
+    assert (use.scores_training, use.trains_on_answers) == (scores, True)
 
 
 def test_the_longest_prompt_is_named_by_its_row(tmp_path: Path, tokenizer: TextTokenizer) -> None:
