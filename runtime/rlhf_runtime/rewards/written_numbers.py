@@ -1,4 +1,4 @@
-r"""Tells numbers as people write them (`42`, `\frac{1}{2}`, `20%`, `10^3`) from calculations (`40+2`).
+r"""Tells numbers as people write them (`42`, `\frac{1}{2}`, `20%`) from calculations (`40+2`).
 
 Takes what math-verify has parsed: an expression that sympy has not evaluated, and its text.
 """

@@ -125,6 +125,7 @@ def test_anything_else_scores_nothing(response: str) -> None:
         (r"1.5 \times 10^3", "1500"),
         (r"-20\%", "-0.2"),
         (r"\frac{2}{\sqrt{2}}", r"\sqrt{2}"),
+        (r"2\sqrt{2}", r"\sqrt{8}"),
         ("-1+2^{10}", "2^{10}-1"),
         ("40+2", "2+40"),
         (".5", "0.5"),
