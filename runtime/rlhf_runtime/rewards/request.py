@@ -149,7 +149,7 @@ class Request:
     def _end(self, batch: Batch, ending: Ending | None) -> None:
         """End the flight of a batch; None: no process has started it."""
         self._num_in_flight -= 1
-        if batch.is_alone:
+        if batch.is_alone and ending is not None:
             self._starts_of(batch).end(batch.start, ending)
         if batch.origin is not None:
             batch.origin.end(self._clock(), ending)
@@ -205,15 +205,12 @@ class SampleStarts:
         self._endings: dict[int, Ending | None] = {}
 
     def start(self, number: int) -> None:
-        """Record the start of a sample."""
+        """Record the start of a sample; of one that was put back, its place stays."""
         self._endings[number] = None
 
-    def end(self, number: int, ending: Ending | None) -> None:
-        """Record the end of a sample; None: its start does not count."""
-        if ending is None:
-            del self._endings[number]
-        else:
-            self._endings[number] = ending
+    def end(self, number: int, ending: Ending) -> None:
+        """Record the end of a sample."""
+        self._endings[number] = ending
 
     @property
     def max_lost_in_a_row(self) -> int:

@@ -175,11 +175,15 @@ def test_a_batch_under_way_when_its_request_is_given_up_is_not_tried_again(
 
 @pytest.mark.parametrize("batch_size", [1, 256])
 @pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize(
+    "hanging",
+    [{3, 30, 31, 77, 78, 79, 140, 200, 201, 255}, set(range(8))],
+    ids=["any", "the first prompt's"],
+)
 def test_samples_that_hang_cost_no_others_with_any_number_of_processes(
-    samples: MakeSamples, processes: int, batch_size: int
+    samples: MakeSamples, hanging: set[int], processes: int, batch_size: int
 ) -> None:
-    """At some time every process has a sample that hangs."""
-    hanging = {3, 30, 31, 77, 78, 79, 140, 200, 201, 255}
+    """Although at some time every process has a sample that hangs."""
     request = score_all(samples(*["a"] * 256), batch_size, processes, hanging)
     assert set(np.flatnonzero(~request.scores().valid).tolist()) == hanging
 
@@ -194,6 +198,16 @@ def test_a_request_whose_samples_all_hang_is_given_up_soon(
     assert request.scores().errors == {"timedOut": 256}
     assert clock.now <= 10.0 * (MAX_LOST_IN_A_ROW + 1)
     assert "too long" in request.scores().failures[0].detail
+
+
+def test_samples_in_batches_of_their_own_are_all_tried_once_one_has_a_score(
+    samples: MakeSamples,
+) -> None:
+    request = Request(samples(*"abcdefgh"), 1)
+    request.record(request.next_batch(), GOOD)
+    for _ in range(7):
+        request.lose(request.next_batch(), Fault.TIMED_OUT, "too long")
+    assert request.is_done and request.scores().failures[-1].detail == "too long"
 
 
 def score_all(
