@@ -36,6 +36,9 @@ _SEQUENCES = (columns.PROMPT_TOKENS, columns.RESPONSE_TOKENS)
 class _EpochLoss(ColumnSettings):
     """A loss that trains on a batch in one or several epochs."""
 
+    leaves_out_rows: ClassVar[bool] = False
+    """True if the loss may count no row of a batch."""
+
     epochs_per_batch: int
 
     def __post_init__(self) -> None:
@@ -55,6 +58,8 @@ class _EpochLoss(ColumnSettings):
 
 class _RowMaskedLoss(_EpochLoss):
     """A loss over the tokens of rows that count."""
+
+    leaves_out_rows = True
 
     valid: Valid
     finished: MaybeValid
@@ -233,6 +238,7 @@ class CrossEntropy(ColumnSettings):
     """
 
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
+    leaves_out_rows: ClassVar[bool] = False
 
     weight: float = 1.0
     """Factor of the loss in a sum of losses."""

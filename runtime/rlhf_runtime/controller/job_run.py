@@ -236,7 +236,7 @@ class JobRun:
                 self._journal.step(step_record(step, done, self._rewards[GraphName.STEP]))
                 for notice in (
                     self._divergence.record_step(step, done.metrics),
-                    self._unscored_steps.record_step(step, done.is_unscored),
+                    self._unscored_steps.record_step(step, done),
                     self._equal_rewards.record_step(step, done.metrics),
                 ):
                     if notice:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from rlhf_api.plan import GraphName
+from rlhf_flow.step.calls import SCORING
 from rlhf_runtime.calls.reports import CallReport, ScoringReport
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.rewards.scores import MAX_NAMED, Failure
+
+# Endings of a role's metrics.
+EMPTY_UPDATES = "/empty_updates"
+GRADIENT_NORM = "/gradient_norm"
 
 
 def require_scores(reports: Sequence[CallReport], graph: GraphName, step: int) -> None:
@@ -45,10 +50,25 @@ def require_scores(reports: Sequence[CallReport], graph: GraphName, step: int) -
 
 
 def is_unscored(reports: Sequence[CallReport]) -> bool:
-    """True if a call that scores has samples, but in no round a score that counts."""
-    return any(
-        any(part.num_samples for part in parts) and not any(part.num_counted for part in parts)
-        for parts in _grouped(reports, lambda report, _: report.call)
+    """True if there are samples, but no score that counts: nothing to train on or to measure."""
+    parts = [report.scoring for report in reports if report.scoring is not None]
+    # One verifier's is enough: others may only be measured.
+    if any(part.num_counted for part in parts):
+        return False
+    # Reward models score everything, but all may be cut off. Their updates say so; those of
+    # verifiers do not, as a loss may leave out what has scores, too.
+    if any(span.call in SCORING for report in reports for span in report.spans):
+        return _leaves_out_updates(reports)
+    return any(part.num_samples for part in parts)
+
+
+def _leaves_out_updates(reports: Sequence[CallReport]) -> bool:
+    """True if there are updates, and all of them were left out because no response counted."""
+    is_left_out = any(
+        name.endswith(EMPTY_UPDATES) for report in reports for name in report.statistics.sums
+    )
+    return is_left_out and not any(
+        name.endswith(GRADIENT_NORM) for report in reports for name in report.statistics.means
     )
 
 
@@ -75,16 +95,10 @@ def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure]
 
 def _by_round(reports: Sequence[CallReport]) -> list[list[ScoringReport]]:
     """Return the reports of each call and round."""
-    return _grouped(reports, lambda report, scoring: (report.call, scoring.round))
-
-
-def _grouped(
-    reports: Sequence[CallReport], key: Callable[[CallReport, ScoringReport], Hashable]
-) -> list[list[ScoringReport]]:
-    groups: dict[Hashable, list[ScoringReport]] = {}
+    groups: dict[tuple[str, int], list[ScoringReport]] = {}
     for report in reports:
         if report.scoring is not None:
-            groups.setdefault(key(report, report.scoring), []).append(report.scoring)
+            groups.setdefault((report.call, report.scoring.round), []).append(report.scoring)
     return list(groups.values())
 
 

@@ -48,7 +48,7 @@ class PassResult:
     unscored: tuple[tuple[str, Failure], ...] = ()
     """Samples that verifiers could not score, with the reward's name."""
     is_unscored: bool = False
-    """True if no response of a call that scores has a score that counts."""
+    """True if there are responses, but none has a score that counts."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
     """Saved lines by name."""
     samples: tuple[ResponseSample, ...] = ()

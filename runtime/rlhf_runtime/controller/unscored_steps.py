@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlhf_runtime.controller.steps import PassResult
 from rlhf_runtime.rewards.errors import NothingScored
+
+ABSTAINED = "score/abstained/"
+"""Before a reward's name."""
 
 
 @dataclass
@@ -14,7 +18,7 @@ class UnscoredSteps:
     limit: int
     _in_a_row: int = 0
 
-    def record_step(self, step: int, is_unscored: bool) -> str:
+    def record_step(self, step: int, done: PassResult) -> str:
         """Record the end of a step.
 
         Returns:
@@ -23,13 +27,13 @@ class UnscoredSteps:
         Raises:
             NothingScored: too many consecutive steps had no score.
         """
-        self._in_a_row = self._in_a_row + 1 if is_unscored else 0
+        self._in_a_row = self._in_a_row + 1 if done.is_unscored else 0
         if self._in_a_row >= self.limit:
             raise NothingScored(
                 f"no response has a score that counts: got none in the {self._in_a_row} steps up "
                 f"to {step}, allowed fewer than {self.limit} in a row "
                 "(failurePolicy.maxUnscoredSteps); see why verifiers abstain or fail, or why "
-                "responses are cut off; checkpoints are intact"
+                f"responses are cut off; checkpoints are intact. {_causes(step, done)}"
             )
         # One notice per series of such steps.
         if self._in_a_row != 1:
@@ -39,6 +43,24 @@ class UnscoredSteps:
             "counts (verifiers abstained or failed, or responses were cut off); updates are left "
             f"out, and the job ends after {self.limit} such steps in a row"
         )
+
+
+def _causes(step: int, done: PassResult) -> str:
+    """Say what happened to a step's responses, and the first error."""
+    metrics = done.metrics
+    causes = [
+        f"{name.removeprefix(ABSTAINED)} abstained on {count:.0f}"
+        for name, count in metrics.items()
+        if name.startswith(ABSTAINED) and count
+    ]
+    if invalid := metrics.get("score/invalid"):
+        causes.append(f"verifiers failed on {invalid:.0f}")
+    if left_out := metrics.get("response/left_out"):
+        causes.append(f"{left_out:.0f} were cut off")
+    text = f"Of the responses of step {step}: {', '.join(causes) or 'none counts'}"
+    for name, failure in done.unscored[:1]:
+        text += f"; first error, of {name}: {failure}"
+    return text
 
 
 def unscored_evaluation(step: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -24,6 +24,7 @@ from rlhf_runtime.roles.mini_batches import (
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn, mismatch_rejection
 from rlhf_runtime.roles.preference_loss_fn import DpoLossFn
 from rlhf_runtime.roles.sequences import infer
+from rlhf_runtime.roles.updates import leave_out_update, take_update
 
 
 class LanguageModel:
@@ -62,7 +63,7 @@ class LanguageModel:
         # The role starts to train later, such as a policy while its critic warms up.
         if inputs.step <= options.from_step:
             return Result()
-        losses = (options.loss, *options.auxiliary)
+        role, losses = self._context.role, (options.loss, *options.auxiliary)
         batches = [
             self._mini_batches(batch, loss)
             for batch, loss in zip((inputs, *inputs.auxiliary), losses, strict=True)
@@ -78,17 +79,14 @@ class LanguageModel:
                     for batch, loss in auxiliary
                 ),
             ]
-            # Without a response that counts, only Adam's momentum would move the weights. A policy
-            # gradient is the only loss here that leaves out responses.
-            if isinstance(options.loss, ClippedLoss) and all(
-                batch.is_empty for batch in (own, *others)
-            ):
-                self._leave_out_step(metrics, own.share)
+            # Without a response that counts, only Adam's momentum would move the weights.
+            if options.loss.leaves_out_rows and all(batch.is_empty for batch in (own, *others)):
+                leave_out_update(self.engine, role, metrics, own.share)
             else:
-                self._step(weighted, metrics, own.share)
+                take_update(self.engine, weighted, role, metrics, own.share)
             # DPO averages over pairs, not tokens.
             if not isinstance(options.loss, Dpo):
-                metrics.record_tokens(self._context.role, own)
+                metrics.record_tokens(role, own)
         return Result(statistics=metrics.statistics())
 
     def _temperature_of(self, inputs: CallInputs) -> float:
@@ -143,18 +141,6 @@ class LanguageModel:
                 return WeightedLoss(reading, complete + split, dpo, split)
             case ValueLoss() | BradleyTerry():
                 raise AssertionError("a language model has no values and no scores")
-
-    def _step(
-        self, losses: Sequence[WeightedLoss], metrics: MetricAccumulator, share: float
-    ) -> None:
-        rate = self.engine.learning_rate
-        norm = self.engine.update(losses)
-        metrics.record_update(self._context.role, rate, norm, share)
-
-    def _leave_out_step(self, metrics: MetricAccumulator, share: float) -> None:
-        rate = self.engine.learning_rate
-        self.engine.leave_out_update()
-        metrics.record_left_out_update(self._context.role, rate, share)
 
 
 class CrossEntropyLossFn:

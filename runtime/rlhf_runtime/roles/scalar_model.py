@@ -34,6 +34,7 @@ from rlhf_runtime.roles.mini_batches import (
 )
 from rlhf_runtime.roles.preference_loss_fn import BradleyTerryLossFn
 from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, infer_scores
+from rlhf_runtime.roles.updates import leave_out_update, take_update
 
 
 class ScalarModel:
@@ -119,15 +120,15 @@ class ScalarModel:
             spec.rollout.max_response_tokens,
             loss.counted,
         )
-        metrics = MetricAccumulator()
+        metrics, role = MetricAccumulator(), self._context.role
         for batch in batches * loss.epochs_per_batch:
             micro = micro_batches(batch, self.engine, self._context.micro_batch_tokens)
-            loss_fn = ValueLossFn(batch, loss, self._context.role, metrics)
+            weighted = WeightedLoss(ReadValues(), micro, ValueLossFn(batch, loss, role, metrics))
             if batch.is_empty:
-                self._leave_out_step(metrics, batch.share)
+                leave_out_update(self.engine, role, metrics, batch.share)
             else:
-                self._step(WeightedLoss(ReadValues(), micro, loss_fn), metrics, batch.share)
-            metrics.record_tokens(self._context.role, batch)
+                take_update(self.engine, [weighted], role, metrics, batch.share)
+            metrics.record_tokens(role, batch)
         return Result(statistics=metrics.statistics())
 
     def _train_scores(self, inputs: CallInputs, loss: BradleyTerry) -> Result:
@@ -137,30 +138,19 @@ class ScalarModel:
             self._context.parallel,
             spec.rollout.max_response_tokens,
         )
-        metrics, tokens = MetricAccumulator(), self._context.micro_batch_tokens
+        metrics, role = MetricAccumulator(), self._context.role
+        tokens = self._context.micro_batch_tokens
         for batch in batches * loss.epochs_per_batch:
             complete, split = (
                 # A score is read after the last token only.
                 [replace(part, predictors=part.ends) for part in parts]
                 for parts in comparison_micro_batches(batch, self.engine, tokens)
             )
-            loss_fn = BradleyTerryLossFn(
-                batch, loss, self._context.parallel, self._context.role, metrics
-            )
+            loss_fn = BradleyTerryLossFn(batch, loss, self._context.parallel, role, metrics)
             loss_fn.comparison.mark_split(split)
             weighted = WeightedLoss(ReadValues(), complete + split, loss_fn, split)
-            self._step(weighted, metrics, batch.share)
+            take_update(self.engine, [weighted], role, metrics, batch.share)
         return Result(statistics=metrics.statistics())
-
-    def _step(self, loss: WeightedLoss, metrics: MetricAccumulator, share: float) -> None:
-        rate = self.engine.learning_rate
-        norm = self.engine.update([loss])
-        metrics.record_update(self._context.role, rate, norm, share)
-
-    def _leave_out_step(self, metrics: MetricAccumulator, share: float) -> None:
-        rate = self.engine.learning_rate
-        self.engine.leave_out_update()
-        metrics.record_left_out_update(self._context.role, rate, share)
 
 
 class ValueLossFn:

@@ -209,8 +209,36 @@ def test_nothing_left_is_no_error_where_no_reward_failed_on_everything(
     parts: list[CallReport],
 ) -> None:
     require_scores(parts, GraphName.STEP, 3)
-    assert is_unscored(parts) and is_unscored([part("b", 0, 4), *parts])
-    assert summarize(parts, 0.0, 1.0, NAMES).is_unscored
+    assert is_unscored(parts) and summarize(parts, 0.0, 1.0, NAMES).is_unscored
+
+
+def test_a_call_that_abstains_beside_one_that_scores_is_no_step_without_a_score() -> None:
+    """It may be measured only."""
+    assert not is_unscored([part("a", 0, 0), part("b", 0, 4), part("c", 0, 0)])
+
+
+LEFT_OUT = Statistics(sums={"actor/empty_updates": 1.0})
+TAKEN = Statistics(means={"critic/gradient_norm": (1.0, 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [([LEFT_OUT], True), ([LEFT_OUT, TAKEN], False), ([TAKEN], False), ([Statistics()], False)],
+)
+@pytest.mark.parametrize("verifiers", [[], [part("a", 0, 0)]], ids=["none", "abstaining"])
+@pytest.mark.parametrize("method", ["scores", "scores_of_texts"])
+def test_updates_tell_whether_what_a_reward_model_scores_counts(
+    method: str, verifiers: list[CallReport], updates: list[Statistics], expected: bool
+) -> None:
+    """All may be cut off. An evaluation has no updates, but always a score."""
+    trained = [report("rank 0", ("train", 1.0), statistics=one) for one in updates]
+    assert is_unscored([report("rank 0", (method, 1.0)), *verifiers, *trained]) is expected
+
+
+def test_updates_that_are_left_out_do_not_say_that_verifiers_gave_no_score() -> None:
+    """DAPO leaves out groups whose responses all have the same score."""
+    assert not is_unscored([part("a", 0, 4), report("rank 0", ("train", 1.0), statistics=LEFT_OUT)])
+    assert is_unscored([part("a", 0, 0), report("rank 0", ("train", 1.0), statistics=TAKEN)])
 
 
 def test_a_round_without_a_score_is_no_step_without_one() -> None:

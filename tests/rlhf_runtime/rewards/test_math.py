@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from math_verify import parser
+from math_verify.errors import TimeoutException
 
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
@@ -42,7 +45,7 @@ def score(response: str, reference: str) -> float:
         r"\boxed{42\text{ cm}}",
         r"first \boxed{1}, then \boxed{42}. So 7",
         r"$40 + 2 = 42$",
-        r"\boxed{\frac{84}{2}}",
+        r"\boxed{\frac{42}{1}}",
         "#### 42.",
         "#### $42",
         "#### 42</s>",
@@ -74,6 +77,28 @@ def test_an_answer_is_found_in_its_sentence(response: str) -> None:
         "40+2=",
         r"\boxed{40+2}",
         r"\boxed{6 \cdot 7}",
+        "40 - -2",
+        "84/2",
+        "84 / 2",
+        "42 = 40+2",
+        r"\boxed{40 - -2}",
+        r"\boxed{(40)+2}",
+        r"\boxed{{40}+{2}}",
+        r"\boxed{x=40+2}",
+        r"\boxed{42 \pm 0}",
+        r"\boxed{84 \div 2}",
+        r"\boxed{84 : 2}",
+        r"\boxed{\frac{84}{2}}",
+        r"\boxed{\frac{168}{2^2}}",
+        r"\boxed{\frac{1}{2} \cdot 84}",
+        r"\boxed{-1 \cdot -42}",
+        r"\boxed{\sum_{i=1}^{42} 1}",
+        r"$\int_0^{42} 1 dx$",
+        r"\boxed{\lim_{x\to 0} 42}",
+        r"\boxed{\gcd(84, 42)}",
+        r"\boxed{\binom{42}{1}}",
+        r"\boxed{|-42|}",
+        r"\boxed{e^{\ln 42}}",
         r"\boxed{-42}",
         r"\boxed{41, 42}",
         r"\boxed{42x}",
@@ -93,6 +118,16 @@ def test_anything_else_scores_nothing(response: str) -> None:
         (r"\dfrac12", "1/2"),
         ("1 1/2", "1.5"),
         ("-1 1/2", "-1.5"),
+        ("2/4", "1/2"),
+        (r"\frac{1}{2^{10}}", r"\frac{1}{1024}"),
+        (r"\sqrt[3]{27}", "3"),
+        ("-10^3", "-1000"),
+        (r"1.5 \times 10^3", "1500"),
+        (r"-20\%", "-0.2"),
+        (r"\frac{2}{\sqrt{2}}", r"\sqrt{2}"),
+        (r"2\sqrt{2}", r"\sqrt{8}"),
+        ("-1+2^{10}", "2^{10}-1"),
+        ("40+2", "2+40"),
         (".5", "0.5"),
         ("+5", "5"),
         ("−3", "-3"),
@@ -120,10 +155,33 @@ def test_answers_that_say_the_same_are_equal(left: str, right: str) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [("5x", "5"), ("1,2", "12"), ("11/2", "1 1/2"), ("20%", "0.2%"), ("3.14", "3.1416")],
+    [
+        ("5x", "5"),
+        ("1,2", "12"),
+        ("11/2", "1 1/2"),
+        ("20%", "0.2%"),
+        ("3.14", "3.1416"),
+    ],
 )
 def test_answers_that_differ_are_not_equal(left: str, right: str) -> None:
     assert score(rf"\boxed{{{left}}}", right) == score(rf"\boxed{{{right}}}", left) == 0
+
+
+@pytest.mark.parametrize(
+    ("calculation", "reference"),
+    [("1 - 1/2", "1/2"), (r"10 \cdot 100", "10^3"), ("10% + 10%", r"20\%"), ("6!", "720")],
+)
+def test_no_calculation_is_an_answer_to_any_form_of_a_number(
+    calculation: str, reference: str
+) -> None:
+    assert score(rf"\boxed{{{calculation}}}", reference) == 0
+    assert score(rf"\boxed{{{reference}}}", reference) == 1
+
+
+@pytest.mark.parametrize("response", ["The answer is 1 1/2.", "so 1 1/2 cups", "It is $1 1/2$"])
+def test_mixed_numbers_are_read_in_sentences(response: str) -> None:
+    assert score(response, "1.5") == score(response, r"1\frac12") == 1
+    assert score(response, "5.5") == score(response, "1") == 0
 
 
 @pytest.mark.parametrize("reference", ["A", "(A)"])
@@ -160,6 +218,37 @@ def test_no_response_makes_it_raise(text: str) -> None:
 )
 def test_long_nonsense_scores_nothing(text: str) -> None:
     assert score(text, "1") == 0
+
+
+def time_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let math-verify's time for a text be over at once; returns the texts that it gets."""
+    texts: list[str] = []
+
+    def raise_time_out(text: str, *_: object, **__: object) -> NoReturn:
+        texts.append(text)
+        raise TimeoutException
+
+    monkeypatch.setattr(parser, "extract_target_from_pred", raise_time_out)
+    return texts
+
+
+def test_a_response_that_takes_too_long_is_parsed_once_and_logged_briefly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sample = Sample("question", "1 " * 300, {"answer": ["10001", "10002", "10003"]}, True)
+    assert verify([sample]) == [0], "and the references are parsed"
+    texts = time_out(monkeypatch)
+    assert verify([sample]) == [0] and texts == [sample.response]
+    (message,) = caplog.messages
+    assert message.startswith("Timeout during parsing") and len(message) < 300
+
+
+def test_a_reference_that_takes_too_long_to_parse_is_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time_out(monkeypatch)
+    with pytest.raises(TimeoutError, match="too long to parse: got '10004' in answer, allowed 1 s"):
+        score("1", "10004")
 
 
 def test_an_answer_that_never_ends_costs_its_own_score_only_in_a_verifiers_process(

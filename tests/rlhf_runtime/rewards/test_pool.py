@@ -322,7 +322,8 @@ def test_a_request_that_fails_ends_there_and_leaves_the_others_alone(
     reward: MakeReward, samples: MakeSamples
 ) -> None:
     with VerifierPool(reward("by_response", batchSize=1, onError="Fail")) as pool:
-        failing, good = pool.submit(samples("ok", "raise", "ok")), pool.submit(samples("ok"))
+        failing, good = pool.submit(samples("ok", "ok", "raise")), pool.submit(samples("ok"))
+        # Single samples start far apart: the last one before the second.
         assert failing.result().valid.tolist() == [True, False, False]
         assert dict(failing.result().errors) == {"raised": 1}
         assert good.result().values.tolist() == [1.0]

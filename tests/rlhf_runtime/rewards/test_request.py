@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Request, spread
+from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW, Batch, Request, far_apart
 
 MakeSamples = Callable[..., list[Sample]]
 RAISED = BatchScores(batch_fault=Fault.RAISED, detail="why", retry_alone=True)
@@ -173,9 +173,80 @@ def test_a_batch_under_way_when_its_request_is_given_up_is_not_tried_again(
     assert request.is_done and request.scores().errors == {"died": 16}
 
 
+@pytest.mark.parametrize("batch_size", [1, 256])
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize(
+    "hanging",
+    [{3, 30, 31, 77, 78, 79, 140, 200, 201, 255}, set(range(8))],
+    ids=["any", "the first prompt's"],
+)
+def test_samples_that_hang_cost_no_others_with_any_number_of_processes(
+    samples: MakeSamples, hanging: set[int], processes: int, batch_size: int
+) -> None:
+    """Although at some time every process has a sample that hangs."""
+    request = score_all(samples(*["a"] * 256), batch_size, processes, hanging)
+    assert set(np.flatnonzero(~request.scores().valid).tolist()) == hanging
+
+
+@pytest.mark.parametrize("batch_size", [1, 256])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_request_whose_samples_all_hang_is_given_up_soon(
+    samples: MakeSamples, processes: int, batch_size: int
+) -> None:
+    clock = Clock()
+    request = score_all(samples(*["a"] * 256), batch_size, processes, set(range(256)), clock)
+    assert request.scores().errors == {"timedOut": 256}
+    assert clock.now <= 10.0 * (MAX_LOST_IN_A_ROW + 1)
+    assert "too long" in request.scores().failures[0].detail
+
+
+def test_samples_in_batches_of_their_own_are_all_tried_once_one_has_a_score(
+    samples: MakeSamples,
+) -> None:
+    request = Request(samples(*"abcdefgh"), 1)
+    request.record(request.next_batch(), GOOD)
+    for _ in range(7):
+        request.lose(request.next_batch(), Fault.TIMED_OUT, "too long")
+    assert request.is_done and request.scores().failures[-1].detail == "too long"
+
+
+def score_all(
+    samples: list[Sample],
+    batch_size: int,
+    processes: int,
+    hanging: set[int],
+    clock: Clock | None = None,
+) -> Request:
+    """Score a request: batches with hanging samples end after 10 s, all others at once."""
+    clock = clock or Clock()
+    request = Request(samples, batch_size, limit_seconds=10.0, clock=clock)
+    stuck: list[Batch] = []
+    while not request.is_done:
+        while request.pending and len(stuck) < processes:
+            batch = request.next_batch()
+            if hanging.isdisjoint(range(batch.start, batch.start + len(batch.samples))):
+                request.record(batch, GOOD)
+            else:
+                stuck.append(batch)
+        clock.now += 10.0
+        for batch in stuck:
+            request.lose(batch, Fault.TIMED_OUT, "too long")
+        stuck.clear()
+    return request
+
+
+def test_a_sample_that_raises_does_not_end_a_row_of_lost_ones(samples: MakeSamples) -> None:
+    """Else a verifier that hangs and raises by turns would take its time for all."""
+    trial = Trial(samples(*"abcdefgh"), None)
+    for answer in (None, RAISED, None, None, None):
+        assert trial.left
+        trial.next(1.0, answer)
+    assert not trial.left
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 80, 256, 257])
 def test_neighbours_are_tried_far_apart(count: int) -> None:
-    order = spread(count)
+    order = far_apart(count)
     assert sorted(order) == list(range(count))
     places = {number: place for place, number in enumerate(order)}
     gaps = [abs(places[number + 1] - places[number]) for number in range(count - 1)]
