@@ -36,9 +36,9 @@ class TelemetrySpec(Contract):
 
     samples_every_steps: NonNegativeCount = 10
     """Steps between training steps of which some responses are written to the run's folder,
-    `samples/`, with prompts and scores; the first step has some, too, and so has every evaluation.
-    A long job writes fewer, at most about 200 files of steps and 200 of evaluations. 0: no samples
-    at all."""
+    `samples/`, with prompts and scores; the first step has some, too, and so has every evaluation
+    but those within a warm start. A long job writes fewer, at most about 200 files of steps and 200
+    of evaluations. 0: no samples at all."""
     tensorboard: bool = True
     """If true, the run's folder gets TensorBoard files, with samples of evaluations."""
     wandb: WandbSpec | None = None
