@@ -138,7 +138,7 @@ def blocks(samples: Iterable[ResponseSample]) -> Iterator[Group]:
 
 def _numbers(sample: ResponseSample) -> str:
     numbers = [
-        f"{name}={'none' if score is None else f'{score:.5g}'}"
+        f"{visible_text(name)}={'none' if score is None else f'{score:.5g}'}"
         for name, score in sample.scores.items()
     ]
     if sample.advantage is not None:

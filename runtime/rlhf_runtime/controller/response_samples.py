@@ -47,8 +47,8 @@ from rlhf_runtime.telemetry.samples import (
     ResponseSample,
     SampleKind,
     is_sampled,
-    shorten,
 )
+from rlhf_runtime.telemetry.shortened_text import shorten
 
 SAMPLED_GRAPHS: Mapping[GraphName, SampleKind] = {
     GraphName.STEP: SampleKind.STEP,
