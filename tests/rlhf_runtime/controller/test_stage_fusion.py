@@ -22,8 +22,8 @@ from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.requests import CallRequest, returned_columns
-from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller import fetched_columns
+from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
 from rlhf_runtime.controller.fetched_columns import fetch_columns
 from rlhf_runtime.controller.response_samples import ResponseColumns

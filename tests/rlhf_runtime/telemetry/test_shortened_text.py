@@ -7,6 +7,7 @@ from rlhf_runtime.telemetry.shortened_text import shorten, shorten_further
 
 from ...depth import examples
 
+
 @settings(max_examples=examples(30))
 @given(st.text(max_size=50), st.integers(0, 40))
 def test_a_shortened_text_has_its_begin_and_its_end(text: str, limit: int) -> None:
