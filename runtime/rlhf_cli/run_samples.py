@@ -56,11 +56,11 @@ def find_samples(folder: RunFolder, query: SampleQuery) -> list[ResponseSample]:
     # `rlhf fetch` may have fetched the samples alone.
     if not folder.samples.is_dir():
         folder.require_run()
-    there = {kind: folder.sampled_steps(kind) for kind in SampleKind}
+    sampled_steps = {kind: folder.sampled_steps(kind) for kind in SampleKind}
     kind = SampleKind.STEP
-    if query.evaluation or (query.step is None and there[SampleKind.EVALUATION]):
+    if query.evaluation or (query.step is None and sampled_steps[SampleKind.EVALUATION]):
         kind = SampleKind.EVALUATION
-    steps = there[kind]
+    steps = sampled_steps[kind]
     if query.step is not None:
         steps = [step for step in steps if step == query.step]
     elif query.prompt is None:
@@ -69,16 +69,16 @@ def find_samples(folder: RunFolder, query: SampleQuery) -> list[ResponseSample]:
     if not of_steps:
         wanted = kind.value if query.step is None else _pass_name(kind, query.step)
         raise NoSamples(
-            f"no samples of this kind: got {wanted} of {folder.path}, {_allowed(there)}"
+            f"no samples of this kind: got {wanted} of {folder.path}, {_allowed(sampled_steps)}"
         )
-    found = [sample for sample in of_steps if query.prompt in (None, sample.prompt_id)]
-    if not found:
+    of_prompt = [sample for sample in of_steps if query.prompt in (None, sample.prompt_id)]
+    if not of_prompt:
         prompts = _listed(sorted({sample.prompt_id for sample in of_steps}))
         raise NoSamples(
             f"no samples of this prompt: got prompt {query.prompt} in samples of {kind.value}s, "
             f"allowed {prompts}; give one of these, or another --step"
         )
-    return _ordered(found, query.order)[: query.limit]
+    return _ordered(of_prompt, query.order)[: query.limit]
 
 
 def _ordered(samples: Sequence[ResponseSample], order: Order) -> list[ResponseSample]:
@@ -93,13 +93,13 @@ def _ordered(samples: Sequence[ResponseSample], order: Order) -> list[ResponseSa
     return sorted(samples, key=rank)
 
 
-def _allowed(there: dict[SampleKind, list[int]]) -> str:
-    if not any(there.values()):
+def _allowed(sampled_steps: dict[SampleKind, list[int]]) -> str:
+    if not any(sampled_steps.values()):
         return (
             "which has none: telemetry.samplesEverySteps is 0, nothing was generated yet, or the "
             "run is of an older release; set it above 0 and run again"
         )
-    steps, evaluations = there[SampleKind.STEP], there[SampleKind.EVALUATION]
+    steps, evaluations = sampled_steps[SampleKind.STEP], sampled_steps[SampleKind.EVALUATION]
     parts = []
     if steps:
         parts.append(f"--step {_listed(steps)}")
@@ -138,7 +138,7 @@ def blocks(samples: Iterable[ResponseSample]) -> Iterator[Group]:
 
 def _numbers(sample: ResponseSample) -> str:
     numbers = [
-        f"{name}={'none' if score is None else f'{score:.5g}'}"
+        f"{visible_text(name)}={'none' if score is None else f'{score:.5g}'}"
         for name, score in sample.scores.items()
     ]
     if sample.advantage is not None:

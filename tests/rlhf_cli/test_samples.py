@@ -111,8 +111,10 @@ def test_a_response_cannot_control_the_terminal(run_folder: RunFolder) -> None:
     (sample,) = written(SampleKind.STEP, 30, [1.0])
     hostile = "[red]\x1b[2J\x07\r\x9b1m\u202e\u2066\ud800\u2028 \u4e2d\u200d\tend" + "x" * 300
     folder = run_folder
-    folder.write_samples([ResponseSample(**{**vars(sample), "response": hostile})])
+    texts = {"response": hostile, "scores": {"\x1b]0;reward": 1.0}}
+    folder.write_samples([ResponseSample(**{**vars(sample), **texts})])
     result = rlhf_samples(folder, "--step", "30")
+    assert r"\x1b]0;reward=1" in result.stdout
     line = r"  [red]\x1b[2J\x07\r\x9b1m\u202e\u2066\ud800\u2028 " + "\u4e2d\u200d"
     assert f"\n{line}" in result.stdout
     assert "end" + "x" * 300 in result.stdout, "lines are not wrapped"

@@ -57,10 +57,10 @@ def samples(
         raise typer.BadParameter("--best and --worst exclude each other: give one of them")
     order = Order.BEST if best else Order.WORST if worst else Order.WRITTEN
     query = SampleQuery(step, evaluation, prompt, order, limit)
-    found = find_samples(RunFolder(run_dir), query)
+    selected = find_samples(RunFolder(run_dir), query)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(sample) for sample in found], indent=2))
+        typer.echo(json.dumps([dataclasses.asdict(sample) for sample in selected], indent=2))
         return
     console = Console(highlight=False, soft_wrap=True)
-    for block in blocks(found):
+    for block in blocks(selected):
         console.print(block)

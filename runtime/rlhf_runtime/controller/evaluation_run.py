@@ -47,7 +47,7 @@ def run_evaluation(
         for reward, failure in done.unscored:
             journal.unscored(step, reward, failure)
         if done.is_unscored:
-            journal.notice(unscored_evaluation(step))
+            journal.notice(unscored_evaluation(f"step {step}"))
         metrics = evaluation_metrics(
             done,
             reward_roles(graphs[GraphName.EVALUATION]),

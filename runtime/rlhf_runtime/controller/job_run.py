@@ -165,7 +165,7 @@ class JobRun:
             if settings.stop_at_exact_match is not None and (
                 last or step % settings.evaluate_every_steps == 0
             ):
-                metrics |= self._evaluate()
+                metrics |= self._evaluate_warm_start(step)
             self._journal.warm_start(WarmStartRecord(step, metrics))
             goal = settings.stop_at_exact_match
             if goal is not None and metrics.get(EXACT_MATCH, -1.0) >= goal:
@@ -245,7 +245,7 @@ class JobRun:
                 self._stop.has_state_to_save = True
             case PassKind.EVALUATE:
                 done = self._wait(sent)
-                metrics = self._evaluation_metrics(done, step)
+                metrics = self._evaluation_metrics(done, f"step {step}")
                 self._journal.samples(done.samples)
                 self._checkpoints.record_evaluation(step, metrics)
                 self._journal.evaluation(EvaluationRecord(step, metrics))
@@ -264,17 +264,19 @@ class JobRun:
         for reward, failure in done.unscored:
             self._journal.unscored(step, reward, failure)
 
-    def _evaluate(self) -> Mapping[str, float]:
-        """Return evaluation metrics before reinforcement learning."""
+    def _evaluate_warm_start(self, step: int) -> Mapping[str, float]:
+        """Return evaluation metrics after a step of the warm start."""
         algorithm = self._algorithms[GraphName.EVALUATION]
-        done = self._stepper.wait(self._stepper.evaluate(algorithm, 0))
+        # Files of samples are named by training steps: step 0 is the evaluation before training.
+        submitted = self._stepper.evaluate(algorithm, 0, has_samples=False)
+        done = self._stepper.wait(submitted)
         self._record_first_generation(done)
         self._report_unscored(0, done)
-        return self._evaluation_metrics(done, 0)
+        return self._evaluation_metrics(done, f"step {step} of the warm start")
 
-    def _evaluation_metrics(self, done: PassResult, step: int) -> dict[str, float]:
+    def _evaluation_metrics(self, done: PassResult, steps: str) -> dict[str, float]:
         if done.is_unscored:
-            self._journal.notice(unscored_evaluation(step))
+            self._journal.notice(unscored_evaluation(steps))
         roles = self._rewards[GraphName.EVALUATION]
         sources = self._spec.data.evaluation_names
         return evaluation_metrics(done, roles, self._spec.rewards, self._workers.measured, sources)

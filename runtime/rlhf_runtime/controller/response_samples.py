@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -47,8 +48,8 @@ from rlhf_runtime.telemetry.samples import (
     ResponseSample,
     SampleKind,
     is_sampled,
-    shorten,
 )
+from rlhf_runtime.telemetry.shortened_text import shorten
 
 SAMPLED_GRAPHS: Mapping[GraphName, SampleKind] = {
     GraphName.STEP: SampleKind.STEP,
@@ -60,13 +61,18 @@ _RESPONSE_COLUMNS = (PROMPT_ID, RECORD, RESPONSE_TEXT, RESPONSE_TOKENS, FINISHED
 
 
 class ResponseColumns:
-    """The columns of a pass's responses, whichever calls wrote them."""
+    """The columns of a pass's responses that samples have, whichever calls wrote them."""
+
+    # References keep shards in the object store until the pass is read. So those of other columns,
+    # such as log-probabilities, are neither stored here nor kept alive by a key.
 
     def __init__(self) -> None:
         # Batches of the same rows are located by the same segments.
         self._batches: dict[tuple[ColumnSegment, ...], Batch] = {}
         # Segments that locate rows of other segments: of a call's result those of its input.
-        self._origins: dict[tuple[ColumnSegment, ...], tuple[ColumnSegment, ...]] = {}
+        self._origins: WeakKeyDictionary[ColumnSegment, tuple[ColumnSegment, ...]] = (
+            WeakKeyDictionary()
+        )
         self._last: tuple[ColumnSegment, ...] | None = None
 
     def record(self, call: ModelCall, batch: Batch, result: Batch) -> None:
@@ -77,19 +83,38 @@ class ResponseColumns:
             batch: that it reads.
             result: that it writes.
         """
-        rows = batch.base
+        batch, result = _sampled_columns(batch), _sampled_columns(result)
         if call.kind is CallKind.GENERATE:
-            rows, batch = result.base, result
-        rows = self._origins.get(rows, rows)
-        self._origins[result.base] = rows
+            batch = result
+        rows = self._origin(batch.base)
+        if result.base != rows:
+            # A call wrote it: such a batch has one segment.
+            (segment,) = result.base
+            self._origins[segment] = rows
         self._batches[rows] = self._batches.get(rows, batch) | batch | result
         if RESPONSE_TEXT in self._batches[rows].columns:
             self._last = rows
+
+    def _origin(self, rows: tuple[ColumnSegment, ...]) -> tuple[ColumnSegment, ...]:
+        return self._origins.get(rows[0], rows) if len(rows) == 1 else rows
 
     @property
     def batch(self) -> Batch | None:
         """The responses of the last call that reads or writes some. None: the pass has none."""
         return None if self._last is None else self._batches[self._last]
+
+
+def _sampled_columns(batch: Batch) -> Batch:
+    """Return a batch with the columns that samples may have."""
+    return batch.select(*filter(_may_be_sampled, batch.columns))
+
+
+def _may_be_sampled(column: str) -> bool:
+    if column in (*_RESPONSE_COLUMNS, ADVANTAGES, RESPONSE_MASK):
+        return True
+    spec = column_spec(column)
+    # Scores, and whether they count.
+    return spec is not None and spec.kind in (Kind.SCORES, Kind.TRUTH)
 
 
 @dataclass(frozen=True)

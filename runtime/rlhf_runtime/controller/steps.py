@@ -96,10 +96,14 @@ class PassRunner:
             GraphName.WARM_START, algorithm, step, BatchShape(settings.prompts_per_step)
         )
 
-    def evaluate(self, algorithm: Algorithm, step: int) -> SubmittedPass:
-        """Submit an evaluation of all evaluation prompts, after `step` steps."""
+    def evaluate(self, algorithm: Algorithm, step: int, has_samples: bool = True) -> SubmittedPass:
+        """Submit an evaluation of all evaluation prompts, after `step` steps.
+
+        Args:
+            has_samples: false: no samples, whatever the manifest says.
+        """
         shape = BatchShape(self._workers.counts["evaluation"])
-        return self._submit(GraphName.EVALUATION, algorithm, step, shape)
+        return self._submit(GraphName.EVALUATION, algorithm, step, shape, has_samples)
 
     def wait(self, submitted: SubmittedPass) -> PassResult:
         """Wait for a pass. Passes end in the order of submission."""
@@ -128,7 +132,12 @@ class PassRunner:
         )
 
     def _submit(
-        self, graph: GraphName, algorithm: Algorithm, step: int, shape: BatchShape
+        self,
+        graph: GraphName,
+        algorithm: Algorithm,
+        step: int,
+        shape: BatchShape,
+        has_samples: bool = True,
     ) -> SubmittedPass:
         start = time.time()
         workers = self._workers
@@ -142,7 +151,7 @@ class PassRunner:
             self._graphs[graph].calls_on_data,
             workers.poll,
         )
-        if self._sample_reader.wants(graph, step):
+        if has_samples and self._sample_reader.wants(graph, step):
             backend.responses = ResponseColumns()
         spec = workers.job.spec
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)

@@ -63,9 +63,13 @@ def _causes(step: int, done: PassResult) -> str:
     return text
 
 
-def unscored_evaluation(step: int) -> str:
-    """Return the notice of an evaluation in which no response has a score."""
+def unscored_evaluation(steps: str) -> str:
+    """Return the notice of an evaluation in which no response has a score.
+
+    Args:
+        steps: those before it, such as "step 10".
+    """
     return (
-        f"nothing is left to measure in the evaluation after step {step}: no response has a score "
+        f"nothing is left to measure in the evaluation after {steps}: no response has a score "
         "(verifiers abstained or failed); it has no mean score"
     )

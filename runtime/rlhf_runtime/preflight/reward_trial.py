@@ -25,7 +25,7 @@ from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.scorer import combine_scores
 from rlhf_runtime.rewards.scores import FailedSamples, Scores
-from rlhf_runtime.telemetry.samples import shorten
+from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text
 
 # If a job has this role, its score is the job's reward; that of others may be a cost.
@@ -105,7 +105,7 @@ class Trial:
 
     def _texts(self, row: TrialRow) -> list[str]:
         reference = row.reference(self.reward)
-        return ["" if reference is None else reference, ""][reference is None :]
+        return [""] if reference is None else [reference, ""]
 
 
 def try_rewards(

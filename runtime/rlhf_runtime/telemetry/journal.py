@@ -204,6 +204,9 @@ class Journal:
         """The existing files of this run."""
         # A failed run may have the model of an earlier, successful end, which is not its own.
         folder = self.folder
-        written = (folder.report, folder.metrics, folder.saved, folder.tensorboard)
+        written = (
+            *(folder.report, folder.metrics, folder.samples),
+            *(folder.saved, folder.tensorboard),
+        )
         model = (folder.model,) if self.outcome is Outcome.SUCCEEDED else ()
         return [path for path in (*written, *model) if path.exists()]

@@ -132,7 +132,7 @@ class RunFolder:
         samples = []
         for line in read_lines(self.samples / _samples_name(kind, step)):
             value = parse_line(line)
-            with suppress(KeyError, TypeError, ValueError):
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
                 samples += [] if value is None else [sample_from_json(value)]
         return samples
 

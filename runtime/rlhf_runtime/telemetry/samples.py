@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.telemetry.visible_text import visible_text
 
-# Limits of the files' sizes. A file has at most MAX_SAMPLES lines of at most about 8 KB of text.
+# Limits of the files' sizes. A file has at most MAX_SAMPLES lines with at most 8000 characters of
+# texts: in UTF-8 one to four bytes each, six for control characters, which JSON escapes.
 MAX_FILES = 200
 MAX_SAMPLES = 16
 MAX_SAMPLES_PER_PROMPT = 4
@@ -90,33 +92,55 @@ def _stride(every: int, last: int) -> int:
     return every * -(-last // (every * MAX_FILES))
 
 
-def shorten(text: str, limit: int) -> str:
-    """Return a text of about `limit` characters: its begin and its end, where most answers are."""
-    if len(text) <= limit:
-        return text
-    end = limit // 3
-    begin = limit - end
-    return f"{text[:begin]} [... {len(text) - limit} characters ...] {text[-end:]}"
-
-
 def to_lines(samples: Iterable[ResponseSample]) -> bytes:
-    """The lines of a file."""
-    lines = (json.dumps(dataclasses.asdict(sample), allow_nan=False) for sample in samples)
-    return "".join(f"{line}\n" for line in lines).encode()
+    """The lines of a file, in UTF-8."""
+    lines = (
+        json.dumps(dataclasses.asdict(sample), allow_nan=False, ensure_ascii=False)
+        for sample in samples
+    )
+    # UTF-8 has no lone surrogates; the escape of Python is JSON's, too.
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
 
 
 def from_json(line: Mapping[str, Any]) -> ResponseSample:
-    """The sample of a line.
+    """The sample of a line. Fields of newer releases are ignored.
 
     Raises:
-        KeyError, TypeError, ValueError: the object is no sample.
+        KeyError, TypeError, ValueError, OverflowError: the object is no sample.
     """
-    # Fields of newer releases are ignored.
-    names = {field.name for field in dataclasses.fields(ResponseSample)}
-    values = {name: value for name, value in line.items() if name in names}
+    scores = _typed(line.get("scores", {}), dict)
     return ResponseSample(
-        **{**values, "kind": SampleKind(line["kind"]), "ended_by": EndedBy(line["ended_by"])}
+        kind=SampleKind(line["kind"]),
+        step=_typed(line["step"], int),
+        prompt_id=_typed(line["prompt_id"], int),
+        sample=_typed(line["sample"], int),
+        row=_typed(line["row"], str),
+        prompt=_typed(line["prompt"], str),
+        response=_typed(line["response"], str),
+        tokens=_typed(line["tokens"], int),
+        ended_by=EndedBy(line["ended_by"]),
+        scores={name: _number(score) for name, score in scores.items()},
+        advantage=_number(line.get("advantage")),
     )
+
+
+Value = TypeVar("Value")
+
+
+def _typed(value: Any, kind: type[Value]) -> Value:
+    # `True` is an int, too.
+    if type(value) is not kind:
+        raise TypeError(f"a value of a sample: got {value!r}, allowed {kind.__name__}")
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = float(value) if type(value) is int else _typed(value, float)
+    if not math.isfinite(number):
+        raise ValueError(f"a number of a sample: got {value}, allowed finite numbers and null")
+    return number
 
 
 @dataclass(frozen=True)

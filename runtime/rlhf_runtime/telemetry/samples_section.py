@@ -12,7 +12,8 @@ from itertools import groupby
 
 from rlhf_runtime.telemetry.metric_names import Format, format_value
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind, shorten
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
+from rlhf_runtime.telemetry.shortened_text import shorten_further
 from rlhf_runtime.telemetry.visible_text import visible_text
 
 # Evaluations and steps with samples on the page, at most so many of each.
@@ -102,9 +103,9 @@ def _select(name: str, label: str, steps: Sequence[int], chosen: int) -> str:
 
 
 def _article(sample: ResponseSample, answers: str, limit: int, attributes: str = "") -> str:
-    row = f" · {_shown(sample.row, limit)}" if sample.row else ""
+    title = f"Prompt {sample.prompt_id}" + (f" · {sample.row}" if sample.row else "")
     return (
-        f'<article class="prompt"{attributes}><p class="detail">Prompt {sample.prompt_id}{row}</p>'
+        f'<article class="prompt"{attributes}><p class="detail">{_shown(title, limit)}</p>'
         f'<pre class="asked" dir="auto">{_shown(sample.prompt, limit)}</pre>{answers}</article>'
     )
 
@@ -124,7 +125,8 @@ def _numbers(sample: ResponseSample) -> str:
     parts = [
         f"{escape(visible_text(name))} <b>{_number(value)}</b>" for name, value in numbers.items()
     ]
-    return " · ".join([*parts, f"{sample.tokens:,} tokens, {sample.ended_by.value}"])
+    end = escape(f"{sample.tokens:,} tokens, {sample.ended_by.value}")
+    return " · ".join([*parts, end])
 
 
 def _number(value: float | None) -> str:
@@ -132,4 +134,4 @@ def _number(value: float | None) -> str:
 
 
 def _shown(text: str, limit: int) -> str:
-    return escape(visible_text(shorten(text, limit)))
+    return escape(visible_text(shorten_further(text, limit)))

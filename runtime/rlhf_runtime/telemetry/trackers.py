@@ -36,7 +36,7 @@ class Tracker(Protocol):
         """Record metrics of a step."""
 
     def log_samples(self, step: int, table: SampleTable) -> None:
-        """Record samples of the evaluation after a step."""
+        """Record samples of the evaluation after a step, if the manifest wants them here."""
 
     def close(self) -> None:
         """Flush, and release processes and files."""
@@ -96,6 +96,7 @@ class WandbTracker:
 
     def __init__(self, spec: WandbSpec, name: str, folder: Path) -> None:
         self._wandb = _import("wandb", "wandb")
+        self._sends_samples = spec.samples
         if _wandb_needs_key() and not self._wandb.api.api_key:
             raise TrackerUnavailable(
                 "Weights & Biases has no API key: set WANDB_API_KEY or run `wandb login`, "
@@ -124,6 +125,8 @@ class WandbTracker:
 
     def log_samples(self, step: int, table: SampleTable) -> None:
         """Send a table."""
+        if not self._sends_samples:
+            return
         data = [list(row) for row in table.rows]
         shown = self._wandb.Table(columns=list(table.columns), data=data)
         self._run.log({SAMPLES: shown}, step=step)
@@ -145,6 +148,7 @@ class MlflowTracker:
         tracking = _import("mlflow.tracking", "mlflow")
         errors = _import("mlflow.exceptions", "mlflow")
         self._metric = _import("mlflow.entities", "mlflow").Metric
+        self._sends_samples = spec.samples
         try:
             self._client = tracking.MlflowClient(tracking_uri=spec.tracking_uri)
             existing = self._client.get_experiment_by_name(spec.experiment)
@@ -173,6 +177,8 @@ class MlflowTracker:
 
     def log_samples(self, step: int, table: SampleTable) -> None:
         """Send a table as an artifact, in the form of MLflow's tables."""
+        if not self._sends_samples:
+            return
         # `log_table` would append to the table of an evaluation that a restart repeats.
         content = {"columns": list(table.columns), "data": [list(row) for row in table.rows]}
         self._client.log_dict(self._run, content, f"{SAMPLES}-{step:06d}.json")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import pytest
+
+from rlhf_api.plan import GraphName
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_runtime.controller.job_run import evaluation_metrics, step_record
-from rlhf_runtime.controller.steps import PassResult
+from rlhf_planner.plan import make_plan
+from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.controller import job_run
+from rlhf_runtime.controller.job_run import JobRun, evaluation_metrics, step_record
+from rlhf_runtime.controller.steps import PassResult, PassRunner, SubmittedPass
+from rlhf_runtime.controller.stop import StopRequest
+from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
+
+from .test_transition_orders import Notes
+from .test_transition_orders import Rows as DataHost
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "01-sort-grpo.yaml"
 
@@ -71,3 +83,47 @@ def test_an_evaluation_in_which_all_verifiers_abstained_has_no_reward() -> None:
     measured = {reward.name: "exact_match" for reward in job.spec.rewards}
     metrics = evaluation_metrics(done, ("reward",), job.spec.rewards, measured)
     assert metrics == {EVALUATION_LENGTH: 6.0}
+
+
+def test_evaluations_of_a_warm_start_have_no_samples_and_name_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = load_file(
+        EXAMPLE, ["spec.schedule.warmStart.maxSteps=2", "spec.schedule.warmStart.promptsPerStep=4"]
+    )
+    _, plan = make_plan(job, [local_inventory(1, 16 * GIB)])
+    sampled: list[tuple[GraphName, int, bool]] = []
+
+    class Runner(PassRunner):
+        """Waits for nothing: the first training step ends the test."""
+
+        def wait(self, submitted: SubmittedPass) -> PassResult:
+            backend = submitted.backend
+            sampled.append((backend.graph, backend.step, backend.responses is not None))
+            if backend.graph is GraphName.STEP:
+                raise KeyboardInterrupt
+            return PassResult({"response/length_mean": 6.0}, {}, (), 1.0, 1, {}, is_unscored=True)
+
+    workers, journal = MagicMock(job=job, plan=plan, incarnation="one"), MagicMock()
+    workers.counts = {"evaluation": 4}
+    workers.worker_groups = {"local": WorkerGroup([Notes()]), None: HostGroup([Notes()])}
+    workers.data.batch = DataHost()
+    monkeypatch.setattr(job_run, "PassRunner", Runner)
+    monkeypatch.setattr(job_run, "Workers", lambda *_: workers)
+    checkpoints = MagicMock(evaluations=[])
+    run = JobRun(job, plan, MagicMock(), journal, checkpoints, StopRequest(), MagicMock())
+    with pytest.raises(KeyboardInterrupt):
+        run.run(tmp_path, None)
+    assert sampled == [
+        (GraphName.WARM_START, 1, False),
+        (GraphName.WARM_START, 2, False),
+        (GraphName.EVALUATION, 0, False),
+        (GraphName.EVALUATION, 0, True),
+        (GraphName.STEP, 1, True),
+    ]
+    notices = [call.args[0] for call in journal.notice.call_args_list]
+    begin = "nothing is left to measure in the evaluation after"
+    assert [text.partition(":")[0] for text in notices] == [
+        f"{begin} step 2 of the warm start",
+        f"{begin} step 0",
+    ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -47,6 +49,8 @@ class FakeBackend:
 
     def __init__(self, num_prompts: int, responses: ResponseColumns) -> None:
         self.calls: list[str] = []
+        # The calls that wrote the shards whose references still exist.
+        self.referenced: WeakKeyDictionary[Reference, str] = WeakKeyDictionary()
         self._num_prompts = num_prompts
         self._responses = responses
         self._round = 0
@@ -122,6 +126,7 @@ class FakeBackend:
         if names := returned_columns(call):
             shape = BatchShape(batch.shape.num_groups, group_of * samples)
             result = self._batch(shape, {name: made[name] for name in names})
+            self.referenced.update((shard.reference, call.id) for shard in result.shards)
         self._responses.record(call, batch, result)
         return result
 
@@ -142,6 +147,14 @@ def samples_of(
 ) -> tuple[list[str], tuple[ResponseSample, ...]]:
     """The calls of a pass, and its samples."""
     responses = ResponseColumns()
+    backend = run_pass(job, graph, num_prompts, responses)
+    return backend.calls, SampleReader(job.spec).read(graph, 10, responses, noop)
+
+
+def run_pass(
+    job: RLHFJob, graph: GraphName, num_prompts: int, responses: ResponseColumns
+) -> FakeBackend:
+    """Make all calls of a pass."""
     backend = FakeBackend(num_prompts, responses)
     algorithm = trace_algorithms(job)[graph].algorithm
     spec = job.spec
@@ -150,7 +163,7 @@ def samples_of(
     )
     with flow.step():
         algorithm.step(flow, backend.prompts)
-    return backend.calls, SampleReader(spec).read(graph, 10, responses, noop)
+    return backend
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +225,26 @@ def test_only_the_shards_of_the_first_prompts_are_fetched(fetched: list[Referenc
     # 64 responses are in two shards of each call: generate, score, advantages.
     assert len(fetched) == 3
     assert {int(reference.shard.index.rows[0]) for reference in fetched} == {0}
+
+
+def test_shards_without_a_column_of_samples_are_not_referenced() -> None:
+    """Log-probabilities and values of a step would stay in the object store until it is read."""
+    job = make_job(
+        algorithm={"type": "PPO", "ppo": {"klCoefficient": 0.1}},
+        models={
+            "actor": {"source": {"builtin": "TinyLlama"}},
+            "critic": {"source": {"sameAs": "actor"}},
+        },
+        rewards=TWO_REWARDS,
+    )
+    responses = ResponseColumns()
+    backend = run_pass(job, GraphName.STEP, 16, responses)
+    gc.collect()
+    unneeded = {"reference.log_probs", "critic.values"}
+    assert unneeded <= {*backend.calls}
+    assert {*backend.referenced.values()} == {"actor.generate", "reward.score", "compute"}
+    samples = SampleReader(job.spec).read(GraphName.STEP, 10, responses, noop)
+    assert samples[0].scores["reward"] is not None and samples[0].advantage == 0.5
 
 
 def test_an_evaluation_samples_prompts_of_all_its_data() -> None:

@@ -3,10 +3,12 @@ that every row reaches everybody once. Ranks here run a call when it is sent to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,13 +22,17 @@ from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.requests import CallRequest, returned_columns
+from rlhf_runtime.controller import fetched_columns
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.dispatch import StepBackend, StepData
+from rlhf_runtime.controller.fetched_columns import fetch_columns
+from rlhf_runtime.controller.response_samples import ResponseColumns
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.hooks import Hook, noop
 
 from ...depth import examples
 from .jobs import make_job
@@ -140,12 +146,19 @@ def planned(num_ranks: int, finish: Mesh, groups: list[dict[str, Any]]) -> tuple
     return graph, fused_plan(plan, graph, Fusion("actor.generate", finish, 1, FUSED))
 
 
-def run_step(graph: Graph, world: World, num_ranks: int, num_prompts: int) -> Batch:
+def run_step(
+    graph: Graph,
+    world: World,
+    num_ranks: int,
+    num_prompts: int,
+    responses: ResponseColumns | None = None,
+) -> Batch:
     """All calls of the step, as its function makes them."""
     hosts = HostGroup([Worker(world, HOST)])
     ranks = [Worker(world, rank) for rank in range(num_ranks)]
     groups = {"local": WorkerGroup(ranks), None: hosts}
     backend = StepBackend(world.plan, groups, cast(StepData, None), GraphName.STEP, 1, "one")
+    backend.responses = responses
     numbers = np.arange(num_prompts, dtype=np.int64)
     shard = Shard(
         ShardIndex(numbers, numbers, np.ones(num_prompts, dtype=np.int32)),
@@ -215,3 +228,25 @@ def test_second_parts_are_sent_when_nothing_else_can_begin_early() -> None:
     ]
     scoring = [each[2] for each in world.sent if each[1] == "reward.score"]
     assert scoring == [early, early, late], "shard by shard"
+
+
+def test_samples_have_the_rows_of_both_parts_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses and their scores: rows that ended early, and those that were finished later."""
+
+    def fetch(references: Sequence[Reference], poll: Hook) -> list[Shard]:
+        return [reference.shard for reference in references]
+
+    monkeypatch.setattr(fetched_columns, "wait_for", fetch)
+    groups = [
+        {"roles": ["actor"], "devices": 1},
+        {"roles": ["reference", "critic"], "firstDevice": 1, "devices": 1},
+        {"roles": ["actor"], "calls": ["Generate"], "devices": 2},
+    ]
+    graph, plan = planned(2, Mesh(pool="local", data=1), groups)
+    responses = ResponseColumns()
+    run_step(graph, World(plan, frozenset({0, 1, 5})), 2, 4, responses)
+    assert responses.batch is not None
+    rows: Rows = np.arange(4 * SAMPLES, dtype=np.int64)
+    columns = fetch_columns(responses.batch, ("response_text", "reward_scores"), rows, noop)
+    for name, column in columns.load(rows).items():
+        assert column.values.tolist() == values(name, rows).tolist(), name

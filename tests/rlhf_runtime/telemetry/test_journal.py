@@ -152,6 +152,16 @@ def test_a_model_of_an_earlier_end_is_not_announced(make_run: MakeRun, outcome: 
     assert (str(folder.model) in stream.getvalue()) is (outcome is Outcome.SUCCEEDED)
 
 
+@pytest.mark.parametrize("has_samples", [False, True])
+def test_samples_of_a_run_are_announced(make_run: MakeRun, has_samples: bool) -> None:
+    folder = make_run(3)
+    stream = io.StringIO()
+    journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
+    journal.samples([a_sample()] if has_samples else [])
+    journal.end(Outcome.SUCCEEDED)
+    assert (str(folder.samples) in stream.getvalue()) is has_samples
+
+
 def test_samples_of_evaluations_reach_the_trackers_too(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     tracker = KeepsSamples()

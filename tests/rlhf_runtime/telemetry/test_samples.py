@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -20,11 +18,10 @@ from rlhf_runtime.telemetry.samples import (
     ResponseSample,
     SampleKind,
     is_sampled,
-    shorten,
     to_lines,
 )
+from rlhf_runtime.telemetry.shortened_text import shorten
 
-from ...depth import examples
 from ..controller.jobs import make_job
 
 
@@ -85,18 +82,6 @@ def test_long_jobs_have_a_bounded_number_of_files() -> None:
     assert (evaluations[0], evaluations[-1]) == (0, 5000)
 
 
-@settings(max_examples=examples(30))
-@given(st.text(max_size=50), st.integers(3, 40))
-def test_a_shortened_text_has_its_begin_and_its_end(text: str, limit: int) -> None:
-    short = shorten(text, limit)
-    if len(text) <= limit:
-        assert short == text
-    else:
-        begin, _, end = short.partition(f" [... {len(text) - limit} characters ...] ")
-        assert len(begin) + len(end) == limit and len(end) == limit // 3
-        assert text.startswith(begin) and text.endswith(end)
-
-
 def test_samples_are_read_back_as_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     odd = "</script>\x00\u202e\ud800\n\U0001f600"
@@ -135,8 +120,44 @@ def test_damaged_lines_and_fields_of_newer_releases_are_left_out(tmp_path: Path)
     assert folder.sampled_steps(SampleKind.STEP) == [10]
 
 
-@pytest.mark.parametrize("character", ["a", "\u4e2d", "\x01"])
-def test_a_line_has_a_bounded_size(character: str) -> None:
-    text = shorten(character * 10**6, MAX_RESPONSE_CHARACTERS)
-    prompt = shorten(character * 10**6, MAX_PROMPT_CHARACTERS)
-    assert len(to_lines([a_sample(prompt=prompt, response=text)])) < 50_000
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tokens", None),
+        ("tokens", True),
+        ("step", "10"),
+        ("prompt_id", "<b>"),
+        ("sample", 0.0),
+        ("row", 7),
+        ("prompt", None),
+        ("response", ["012499"]),
+        ("ended_by", []),
+        ("scores", [1.0]),
+        ("scores", {"reward": "1.0"}),
+        ("scores", {"reward": float("nan")}),
+        ("scores", {"reward": 10**400}),
+        ("advantage", {}),
+    ],
+)
+def test_lines_with_values_of_other_types_are_left_out(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_samples([a_sample()])
+    file = folder.samples / "step-000010.jsonl"
+    line = json.loads(file.read_text())
+    whole_numbers = {"scores": {"reward": 1, "reward/short": None}}
+    file.write_text(f"{json.dumps(line | {field: value})}\n{json.dumps(line | whole_numbers)}\n")
+    assert folder.read_samples(SampleKind.STEP, 10) == [a_sample()]
+
+
+@pytest.mark.parametrize(
+    ("character", "size"),
+    [("a", 1), ("\u044f", 2), ("\u4e2d", 3), ("\U0001f600", 4), ("\x01", 6), ("\udc80", 6)],
+)
+def test_the_texts_of_a_line_have_a_bounded_size(character: str, size: int) -> None:
+    response = shorten(character * 10**5, MAX_RESPONSE_CHARACTERS)
+    prompt = shorten(character * 10**5, MAX_PROMPT_CHARACTERS)
+    line = to_lines([a_sample(prompt=prompt, response=response)])
+    texts = size * (MAX_PROMPT_CHARACTERS + MAX_RESPONSE_CHARACTERS)
+    assert texts < len(line) < texts + 500

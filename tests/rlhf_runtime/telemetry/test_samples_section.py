@@ -21,7 +21,8 @@ from rlhf_runtime.telemetry.samples import (
     ResponseSample,
     SampleKind,
 )
-from rlhf_runtime.telemetry.samples_section import MAX_PASSES, samples_section
+from rlhf_runtime.telemetry.samples_section import MAX_PASSES, TEXT_BUDGET, samples_section
+from rlhf_runtime.telemetry.shortened_text import shorten
 
 from .conftest import MakeRun
 from .test_report import VOID, read
@@ -126,7 +127,19 @@ def test_the_page_is_of_bounded_size_whatever_is_written(make_run: MakeRun) -> N
             folder.write_samples(
                 [a_sample(step, kind, prompt_id=number, **texts) for number in range(16)]
             )
-    assert 1_000_000 < write_report(folder).stat().st_size < 3_500_000
+    assert write_report(folder).stat().st_size < 3_500_000
+
+
+def test_the_number_of_characters_left_out_is_that_of_the_response(make_run: MakeRun) -> None:
+    folder = make_run(3)
+    response = "a" * 30_000 + "b" * 20_000
+    stored = a_sample(3, response=shorten(response, MAX_RESPONSE_CHARACTERS))
+    folder.write_samples([stored] * 160)
+    limit = TEXT_BUDGET // (2 * 160)
+    end = "b" * (limit // 3)
+    begin = "a" * (limit - len(end))
+    shown = f"{begin} [... {50_000 - limit} characters ...] {end}"
+    assert read(folder).text.count(shown) == 160
 
 
 class Tree(HTMLParser):

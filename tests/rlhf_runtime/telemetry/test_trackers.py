@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))
+    spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p", samples=True))
     group = make_trackers(spec, "job", tmp_path)
     group.log(1, {"reward/mean": 0.123456})
     group.log(2, {"reward/mean": math.nan})
@@ -175,6 +176,30 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     content = json.loads(table.read_text())
     assert content["columns"] == list(sample_table(SAMPLES).columns)
     assert content["data"] == [list(row) for row in sample_table(SAMPLES).rows]
+
+
+def test_no_text_is_sent_to_a_service_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    run = SimpleNamespace(log=lambda values, step: sent.extend(values), finish=lambda: None)
+    library = SimpleNamespace(
+        Settings=lambda **_: None,
+        Error=OSError,
+        Table=lambda columns, data: data,
+        init=lambda **_: run,
+        teardown=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for wandb in (WandbSpec(project="p"), WandbSpec(project="p", samples=True)):
+        group = make_trackers(TelemetrySpec(tensorboard=False, wandb=wandb), "job", tmp_path)
+        group.log(1, {"reward/mean": 0.5})
+        group.log_samples(1, SAMPLES)
+        group.close()
+        assert group.failures == {"wandb": 0}
+        assert sent == ["reward/mean", *(["evaluation/samples"] if wandb.samples else [])]
+        sent.clear()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -199,10 +224,9 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     address = str(tmp_path / "mlruns")
-    spec = TelemetrySpec(
-        tensorboard=False, mlflow=MlflowSpec(tracking_uri=address, experiment="tiny")
-    )
-    for _ in range(2):
+    unasked = MlflowSpec(tracking_uri=address, experiment="tiny")
+    for mlflow in (unasked, unasked.model_copy(update={"samples": True})):
+        spec = TelemetrySpec(tensorboard=False, mlflow=mlflow)
         group = make_trackers(spec, "job", tmp_path)
         group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "actor/kl": math.nan})
         group.log(2, {"reward/mean": 0.5})
@@ -214,6 +238,7 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     experiment = client.get_experiment_by_name("tiny")
     runs = client.search_runs([experiment.experiment_id])
     assert len(runs) == 2
+    assert client.list_artifacts(runs[1].info.run_id) == [], "not asked for"
     history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
     assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
     assert runs[0].info.status == "FINISHED"
