@@ -59,6 +59,8 @@ def check_data(
         with findings.about("spec", "models"):
             tokenizer = TextTokenizer(policy)
             findings.warnings += _ordinary_ends(tokenizer)
+            if tokenizer.template_end is not None:
+                findings.facts.append(_template_end(tokenizer, tokenizer.template_end))
     if tokenizer is None:
         with findings.about("spec", "data"):
             find_sources(spec.data)
@@ -96,6 +98,15 @@ def _ordinary_ends(tokenizer: TextTokenizer) -> Iterator[str]:
             "generation_config.json names it as an end; check that the tokenizer belongs to the "
             "model"
         )
+
+
+def _template_end(tokenizer: TextTokenizer, token: int) -> str:
+    """Describe an end token that only the chat template has."""
+    return (
+        f"a response ends with {tokenizer.text_of([token])!r}, too: the chat template of "
+        f"{tokenizer.folder} writes this token, {token}, behind answers, and no file lists it as an "
+        "end token"
+    )
 
 
 def _check_source(

@@ -5,15 +5,18 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic.alias_generators import to_camel
+from transformers import AutoTokenizer
 
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
 from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import rows as rows_module
+from rlhf_runtime.data.character_tokenizer import TOKENS
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,
@@ -30,6 +33,8 @@ from rlhf_runtime.data.rows import CHUNK_ROWS
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
+
+from .small_tokenizers import END, write_base_tokenizer
 
 NAN = float("nan")
 MESSAGES = [{"role": "user", "content": "1=", "name": None}]
@@ -469,6 +474,21 @@ def test_an_answer_without_end_token_in_the_template_is_closed(
     table = build([{"prompt": "1=", "answer": "12"}], TextTokenizer(tokenizer.folder), max_answer=9)
     (trained,) = table.answers.runs()
     assert tokenizer.decode(table.answers) == ["12"] and trained[-1] == 1
+
+
+@pytest.mark.parametrize("answer", ["12", "<eos>", "1<end>2"])
+def test_an_answer_is_closed_with_the_special_token_that_the_template_writes(
+    tmp_path: Path, answer: str
+) -> None:
+    write_base_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path)
+    table = build([{"prompt": "1=", "answer": answer}], tokenizer, max_answer=9)
+    (prompt,), (trained,) = table.prompts.runs(), table.answers.runs()
+    assert tokenizer.text_of(trained.tolist()) == f"{answer}<end>" and trained[-1] == END
+    messages = [{"role": "user", "content": "1="}, {"role": "assistant", "content": answer}]
+    whole = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(messages, return_dict=False)
+    line = TOKENS.index("\n")
+    assert [*prompt.tolist(), *trained.tolist(), line] == whole
 
 
 def test_the_column_of_conversations_may_be_named_for_their_answers(

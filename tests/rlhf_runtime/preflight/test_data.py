@@ -14,6 +14,8 @@ from rlhf_runtime.preflight import data as module
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings
 
+from ..data.small_tokenizers import END, write_base_tokenizer
+
 
 def spec_of(path: Path, rewards: int = 1) -> RLHFJobSpec:
     judges = [
@@ -162,3 +164,16 @@ def test_a_package_that_only_workers_have_is_left_to_them(
         "data.train: workers make rows of chain_sum when they start: the package reasoning-gym is "
         "not on this machine"
     ]
+
+
+def test_the_end_token_that_only_the_template_has_is_shown(tmp_path: Path) -> None:
+    write_base_tokenizer(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1", "answer": "1"}\n' * 2)
+    findings = Findings()
+    check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, findings)
+    assert findings.facts[0] == (
+        f"a response ends with '<end>', too: the chat template of {tmp_path} writes this token, "
+        f"{END}, behind answers, and no file lists it as an end token"
+    )
+    assert not findings.warnings and not findings.gathered.errors
