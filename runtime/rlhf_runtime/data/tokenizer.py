@@ -37,6 +37,7 @@ class TextTokenizer:
         files names it (base models often have a chat template); else None.
     missing_end_tokens: end tokens that generation_config.json and config.json name and the
         tokenizer does not have.
+    begin_token_id: the tokenizer's begin-of-text token; None without one.
     pad_token_id: the tokenizer's padding token, or its end token if it has none.
     """
 
@@ -56,8 +57,9 @@ class TextTokenizer:
         # Older tokenizers have their special tokens in a file of their own.
         special_tokens = _special_tokens(_read_object(folder / "special_tokens_map.json"))
         special_tokens |= _special_tokens(settings)
-        end_token = special_tokens.get("eos_token")
-        self._own_end = None if end_token is None else self._tokenizer.token_to_id(end_token)
+        ids = {name: self._tokenizer.token_to_id(text) for name, text in special_tokens.items()}
+        self._own_end: int | None = ids.get("eos_token")
+        self.begin_token_id: int | None = ids.get("bos_token")
         template = _template_text(folder, settings)
         self.chat_template = None if template is None else ChatTemplate(template, special_tokens)
         listed = self._listed_ends()
@@ -67,9 +69,13 @@ class TextTokenizer:
         self.template_end = None if closing in self.end_token_ids else closing
         if self.template_end is not None:
             self.end_token_ids = (*self.end_token_ids, self.template_end)
-        pad_token = special_tokens.get("pad_token")
-        pad_token_id = None if pad_token is None else self._tokenizer.token_to_id(pad_token)
+        pad_token_id = ids.get("pad_token")
         self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
     def eos_token_id(self) -> int:
