@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic.alias_generators import to_camel
+from tokenizers import processors
 from transformers import AutoTokenizer
 
-from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, PretrainingData
 from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import rows as rows_module
-from rlhf_runtime.data.character_tokenizer import TOKENS
+from rlhf_runtime.data.character_tokenizer import TOKENS, build_tokenizer, write_tokenizer
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,
@@ -501,6 +502,20 @@ def test_an_answer_of_five_thousand_digits_is_trained_on_and_recorded(
     table = build(rows, tokenizer, max_answer=5001, answer_field="answer")
     assert tokenizer.decode(table.answers) == [digits]
     assert table.record(0) == {"prompt": "1=", "answer": digits}
+
+
+def test_whole_texts_are_closed_once_if_the_tokenizer_appends_an_end_token(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    closing = build_tokenizer()
+    closing.post_processor = processors.TemplateProcessing(
+        single="<unk> $A <eos>", special_tokens=[("<unk>", 2), ("<eos>", 1)]
+    )
+    closing.save(str(tmp_path / "tokenizer.json"))
+    limits = RowLimits(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
+    source, setting = PretrainingData(path="rows.jsonl"), SourceSetting(Split.TRAIN)
+    table = build_prompt_table([{"text": "10="}], source, setting, TextTokenizer(tmp_path), limits)
+    (prompt,), (rest,) = table.prompts.runs(), table.answers.runs()
+    assert [*prompt.tolist(), *rest.tolist()] == [2, 4, 3, 40, 1]
 
 
 def test_the_column_of_conversations_may_be_named_for_their_answers(
