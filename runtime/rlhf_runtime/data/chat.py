@@ -34,6 +34,8 @@ TEMPLATE_DATE = datetime(2024, 7, 26)
 
 KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 """Roles of messages that chat models know."""
+ANSWER_MARK = "\ue000answer\ue000"
+"""Stands for an answer where only the text behind it matters; of a private use area."""
 _QUOTED_NAME = re.compile(r"""['"](\w+)['"]""")
 
 # Errors of a template's expressions: it is a program, whose values come from rows and arguments.
@@ -121,6 +123,19 @@ class ChatTemplate:
             )
         except _REFUSALS as error:
             raise TemplateRefusal(str(error)) from error
+
+    def text_behind_answer(self) -> str:
+        """Return what the template writes behind the last answer of a conversation; empty if it
+        refuses a short conversation."""
+        messages = [
+            {"role": "user", "content": "1"},
+            {"role": "assistant", "content": ANSWER_MARK},
+        ]
+        try:
+            text = self.render(messages, is_answered=True)
+        except TemplateRefusal:
+            return ""
+        return text.rpartition(ANSWER_MARK)[2] if ANSWER_MARK in text else ""
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 CHECKED_LINES = 1024
 # Maximum of further invalid lines that a message names.
 MAX_NAMED_LINES = 5
-# Errors of `json.loads`; also for integers with too many digits and for too deep nesting.
+# Errors of `_parse`; also for too deep nesting.
 _NOT_JSON = (ValueError, RecursionError)
 PARQUET_BATCH_ROWS = 1024
 # Bytes of a column that are read at once. Without a limit pyarrow reads all of a row group's
@@ -192,7 +192,7 @@ def _read_json(file: Path) -> Iterator[Row]:
 
 def _json_array(stream: TextIO, file: Path) -> Iterator[Row]:
     try:
-        values = json.load(stream)
+        values = _parse(stream.read())
     except UnicodeDecodeError:
         raise
     except _NOT_JSON as error:
@@ -206,7 +206,7 @@ def _json_lines(stream: TextIO, file: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = _parse(line)
         except _NOT_JSON as error:
             raise DataUnreadable(
                 f"not valid JSON: got {file}, line {number}: {error}"
@@ -229,10 +229,27 @@ def _invalid_lines(following: Iterable[str], number: int) -> str:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        _parse(text)
     except _NOT_JSON:
         return False
     return True
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON. An integer of more digits than Python converts stays a text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return json.loads(text, parse_int=_int_or_text)
+
+
+def _int_or_text(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _as_object(value: Any, file: Path, location: str) -> Row:

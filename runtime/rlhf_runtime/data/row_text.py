@@ -15,7 +15,7 @@ from uuid import UUID
 
 from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
 from rlhf_api.spec.row_sources import DataSource, is_template_variable
-from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
+from rlhf_runtime.data.chat import ANSWER_MARK, ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
 from rlhf_runtime.data.row_checks import (
@@ -33,9 +33,6 @@ from rlhf_runtime.row_values import value_or_none
 Arguments = Mapping[str, Any]
 """Arguments of a chat template."""
 NO_ARGUMENTS: Arguments = MappingProxyType({})
-
-# Stands for an answer where only the text behind it matters; of a private use area.
-ANSWER_MARK = "\ue000answer\ue000"
 
 
 class Answer(NamedTuple):

@@ -17,20 +17,27 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from rlhf_runtime.data.chat import ChatTemplate
-from rlhf_runtime.data.errors import TokenizerUnusable
+from rlhf_runtime.data.errors import ChatTemplateUnusable, TokenizerUnusable
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.unreadable_files import unreadable_as
 
 NUM_IDS = 1 << 32
 """Ids that the library accepts: it refuses larger ones."""
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+# Maps of further special tokens by names, as transformers 5 and earlier versions write them.
+_TOKEN_MAPS = ("extra_special_tokens", "model_specific_special_tokens")
 
 
 class TextTokenizer:
     """The tokenizer of a model folder.
 
     end_token_ids: tokens that end a response: the tokenizer's end token first, then those that
-        generation_config.json and config.json name (chat models often have one more).
+        generation_config.json and config.json name (chat models often have one more), then
+        `template_end`.
+    template_end: the special token that the chat template writes behind an answer, if none of these
+        files names it (base models often have a chat template); else None.
+    missing_end_tokens: end tokens that generation_config.json and config.json name and the
+        tokenizer does not have.
+    begin_token_id: the tokenizer's begin-of-text token; None without one.
     pad_token_id: the tokenizer's padding token, or its end token if it has none.
     """
 
@@ -50,14 +57,25 @@ class TextTokenizer:
         # Older tokenizers have their special tokens in a file of their own.
         special_tokens = _special_tokens(_read_object(folder / "special_tokens_map.json"))
         special_tokens |= _special_tokens(settings)
-        end_token = special_tokens.get("eos_token")
-        self._own_end = None if end_token is None else self._tokenizer.token_to_id(end_token)
-        self.end_token_ids = self._end_tokens()
-        pad_token = special_tokens.get("pad_token")
-        pad_token_id = None if pad_token is None else self._tokenizer.token_to_id(pad_token)
-        self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
+        ids = {name: self._tokenizer.token_to_id(text) for name, text in special_tokens.items()}
+        self._own_end: int | None = ids.get("eos_token")
+        self.begin_token_id: int | None = ids.get("bos_token")
         template = _template_text(folder, settings)
         self.chat_template = None if template is None else ChatTemplate(template, special_tokens)
+        listed = self._listed_ends()
+        self.missing_end_tokens = [token for token in listed if not self._has(token)]
+        self.end_token_ids = self._end_tokens([token for token in listed if self._has(token)])
+        closing = self._closing_token()
+        self.template_end = None if closing in self.end_token_ids else closing
+        if self.template_end is not None:
+            self.end_token_ids = (*self.end_token_ids, self.template_end)
+        pad_token_id = ids.get("pad_token")
+        self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
     def eos_token_id(self) -> int:
@@ -112,16 +130,27 @@ class TextTokenizer:
         # Not by the number of tokens: ids may have gaps.
         return 0 <= token < NUM_IDS and self._tokenizer.id_to_token(token) is not None
 
-    def _end_tokens(self) -> tuple[int, ...]:
+    def _listed_ends(self) -> list[int]:
+        """Return the end tokens that files of the model name."""
         listed: list[int] = []
         for name in ("generation_config.json", "config.json"):
             ends = _read_object(self.folder / name).get("eos_token_id")
-            # A token that the tokenizer does not have ends nothing.
             listed += [
-                end
-                for end in (ends if isinstance(ends, list) else [ends])
-                if type(end) is int and self._has(end)
+                end for end in (ends if isinstance(ends, list) else [ends]) if type(end) is int
             ]
+        return list(dict.fromkeys(listed))
+
+    def _closing_token(self) -> int | None:
+        """Return the special token that the chat template writes behind an answer."""
+        tail = "" if self.chat_template is None else self.chat_template.text_behind_answer()
+        matches = [
+            (len(added.content), token)
+            for token, added in self._tokenizer.get_added_tokens_decoder().items()
+            if added.special and added.content and tail.lstrip().startswith(added.content)
+        ]
+        return max(matches)[1] if matches else None
+
+    def _end_tokens(self, listed: Sequence[int]) -> tuple[int, ...]:
         # The tokenizer's own end token first: it closes reference answers.
         ids = [token for token in (self._own_end, *listed) if token is not None]
         if not ids:
@@ -130,6 +159,16 @@ class TextTokenizer:
                 "in tokenizer_config.json and eos_token_id in generation_config.json; add one"
             )
         return tuple(dict.fromkeys(ids))
+
+
+def ends_with_template(folder: Path) -> list[int]:
+    """Return the end tokens of a model folder if its chat template adds one; else an empty list,
+    also without a usable tokenizer."""
+    try:
+        tokenizer = TextTokenizer(folder)
+    except (TokenizerUnusable, ChatTemplateUnusable):
+        return []
+    return [] if tokenizer.template_end is None else list(tokenizer.end_token_ids)
 
 
 def _load(folder: Path) -> Tokenizer:
@@ -150,9 +189,13 @@ def _load(folder: Path) -> Tokenizer:
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return special tokens by name; their values are texts or objects with `content`."""
+    named = {name: value for name, value in settings.items() if name.endswith("_token")}
+    for name in _TOKEN_MAPS:
+        # Some files have a list instead, of tokens without names.
+        if isinstance(entries := settings.get(name), dict):
+            named |= entries
     tokens = {}
-    for name in _SPECIAL_TOKENS:
-        value = settings.get(name)
+    for name, value in named.items():
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
             tokens[name] = text

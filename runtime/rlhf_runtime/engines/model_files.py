@@ -22,6 +22,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from rlhf_runtime.data.tokenizer import ends_with_template
 from rlhf_runtime.engines.heads import make_scalar_config
 from rlhf_runtime.errors import UnsupportedModel
 
@@ -131,7 +132,8 @@ def write_configs(
     """Write `config.json`, and for a generating model `generation_config.json`.
 
     A model with a scalar head becomes a sequence classifier of one label, as reward models are. The
-    source's `generation_config.json` is copied as it is.
+    source's `generation_config.json` is copied as it is, unless the source's chat template adds an
+    end token: then it lists all end tokens.
 
     Args:
         config: of the model, of transformers; not modified.
@@ -159,6 +161,11 @@ def write_configs(
         shutil.copyfile(source / GENERATION, folder / GENERATION)
     else:
         generation.to_json_file(folder / GENERATION)
+    # Programs that generate with the saved model read no end token from its template.
+    if ends := ends_with_template(source):
+        settings = json.loads((folder / GENERATION).read_text(encoding="utf-8"))
+        text = json.dumps({**settings, "eos_token_id": ends}, indent=2) + "\n"
+        (folder / GENERATION).write_text(text, encoding="utf-8")
 
 
 def without_generation_settings(config: Any) -> Any:

@@ -42,7 +42,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         ModelIncomplete: no config.json, or one without vocab_size; a tokenizer.json without
             vocabulary.
     """
-    size = _num_rows(folder)
+    size = num_embedding_rows(folder)
     tokens = _tokens(folder)
     if tokens is None:
         return Vocabulary(size, None, None)
@@ -63,7 +63,7 @@ def tokens_without_text(folder: Path) -> tuple[range, ...]:
         ModelIncomplete: no config.json, or one without vocab_size; a tokenizer.json without
             vocabulary.
     """
-    size, tokens = _num_rows(folder), _tokens(folder)
+    size, tokens = num_embedding_rows(folder), _tokens(folder)
     if tokens is None:
         return ()
     ids = [-1, *sorted(index for index in tokens.values() if index < size), size]
@@ -118,8 +118,12 @@ def _require_same(first: str, left: Vocabulary, other: str, right: Vocabulary, d
         )
 
 
-def _num_rows(folder: Path) -> int:
-    """Rows of the embedding."""
+def num_embedding_rows(folder: Path) -> int:
+    """Return the rows of a model's embedding.
+
+    Raises:
+        ModelIncomplete: no config.json, or one without vocab_size.
+    """
     config = read_object(folder / CONFIG_FILE)
     text_config = config.get("text_config") or config  # multimodal models nest it
     size = text_config.get("vocab_size")

@@ -29,11 +29,17 @@ from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, find_sources, single
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Array, Column
+from rlhf_runtime.models.errors import ModelIncomplete
+from rlhf_runtime.models.vocabulary import num_embedding_rows
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.preflight.trial_rows import TrialRow, trial_rows
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
+
+
+# Share of a model's vocabulary that a tokenizer may leave unused. Padding takes some percent.
+MAX_UNUSED_ROWS = 0.1
 
 
 def check_data(
@@ -62,7 +68,9 @@ def check_data(
     if policy is not None:
         with findings.about("spec", "models"):
             tokenizer = TextTokenizer(policy)
-            findings.warnings += _ordinary_ends(tokenizer)
+            findings.warnings += _foreign_tokenizer(tokenizer)
+            if tokenizer.template_end is not None:
+                findings.facts.append(_template_end(tokenizer, tokenizer.template_end))
     if tokenizer is None:
         with findings.about("spec", "data"):
             find_sources(spec.data)
@@ -95,7 +103,7 @@ def check_data(
     return scored.get(Split.TRAIN) or scored.get(Split.EVALUATION, [])
 
 
-def _ordinary_ends(tokenizer: TextTokenizer) -> Iterator[str]:
+def _foreign_tokenizer(tokenizer: TextTokenizer) -> Iterator[str]:
     """Warn of a tokenizer that seems to belong to another model."""
     # Responses would end in the middle, and nothing would fail.
     for token in tokenizer.ordinary_end_tokens:
@@ -105,6 +113,33 @@ def _ordinary_ends(tokenizer: TextTokenizer) -> Iterator[str]:
             "generation_config.json names it as an end; check that the tokenizer belongs to the "
             "model"
         )
+    if missing := tokenizer.missing_end_tokens:
+        yield (
+            "the model's files name an end token that its tokenizer does not have: got "
+            f"{', '.join(map(str, missing))} in config.json or generation_config.json of "
+            f"{tokenizer.folder}, with a tokenizer of {tokenizer.num_tokens:,} tokens; check that "
+            "the tokenizer belongs to the model"
+        )
+    try:
+        rows = num_embedding_rows(tokenizer.folder)
+    except ModelIncomplete:  # an error of another check
+        return
+    unused = rows - tokenizer.num_tokens
+    if unused > MAX_UNUSED_ROWS * rows:
+        yield (
+            f"{unused / rows:.0%} of the model's vocabulary has no token: got vocab_size {rows:,} "
+            f"for {tokenizer.num_tokens:,} tokens in {tokenizer.folder}; check that the tokenizer "
+            "belongs to the model"
+        )
+
+
+def _template_end(tokenizer: TextTokenizer, token: int) -> str:
+    """Describe an end token that only the chat template has."""
+    return (
+        f"a response ends with {tokenizer.text_of([token])!r}, too: the chat template of "
+        f"{tokenizer.folder} writes this token, {token}, behind answers, and no file lists it as an "
+        "end token"
+    )
 
 
 def _check_source(
@@ -131,6 +166,7 @@ def _check_source(
         findings.facts.append(_described(table, setting, source, spec.rollout.max_prompt_tokens))
         if source.builtin is None:
             findings.facts.extend(_first_row(table, setting, tokenizer, use))
+            findings.warnings += _repeated_tokens(table, setting, tokenizer, use)
         if _is_scored(setting.split, spec, use):
             check_fields(spec, table, setting, findings)
         return table, not limit.is_late
@@ -237,6 +273,36 @@ def _described(table: PromptTable, setting: SourceSetting, source: DataSource, l
     )
 
 
+def _is_trained(table: PromptTable, use: DataUse) -> bool:
+    """True if the answers of a source are trained on."""
+    return use.trains_on_answers and table.split is not Split.EVALUATION
+
+
+def _repeated_tokens(
+    table: PromptTable, setting: SourceSetting, tokenizer: TextTokenizer, use: DataUse
+) -> Iterator[str]:
+    """Warn of texts that have the special token that is added to them."""
+    begin, ends = tokenizer.begin_token_id, tokenizer.end_token_ids
+    count = sum(len(run) > 1 and run[0] == run[1] == begin for run in table.prompts.runs())
+    if begin is not None and count:
+        yield (
+            f"{setting}: {count:,} of {len(table):,} prompts begin with two begin tokens "
+            f"({tokenizer.text_of([begin])!r}): remove its text from the data or from the chat "
+            "template"
+        )
+    answers = [table.answers] if _is_trained(table, use) else []
+    for column in [*answers, *([] if table.rejected is None else [table.rejected])]:
+        count = sum(len(run) > 1 and run[-1] in ends and run[-2] in ends for run in column.runs())
+        if count:
+            title = "rejected answers" if column is table.rejected else "answers"
+            yield (
+                f"{setting}: {count:,} of {len(table):,} {title} end with two end tokens: remove "
+                "the end token's text from the data"
+            )
+
+
+# Tokens of a prompt whose ids a fact shows, of its beginning and of its end.
+SHOWN_TOKENS = 12
 # Characters of a text that a fact shows, of its beginning and of its end.
 SHOWN_CHARACTERS = 200
 
@@ -249,8 +315,8 @@ def _first_row(
     if any(table.texts[:1]):
         tokens = _first(table.prompts)
         yield f"{row}, prompt, {len(tokens):,} tokens: {_shown(tokens, tokenizer)}"
-    is_trained = use.trains_on_answers and table.split is not Split.EVALUATION
-    if is_trained or table.rejected is not None:
+        yield f"{row}, prompt, ids of tokens: {_shown_ids(tokens)}"
+    if _is_trained(table, use) or table.rejected is not None:
         yield f"{row}, trained {_response(table.answers, table.answers_mask, tokenizer)}"
     if table.rejected is not None:
         yield f"{row}, rejected {_response(table.rejected, table.rejected_mask, tokenizer)}"
@@ -277,6 +343,13 @@ def _first(column: Column) -> Array:
 
 def _shown(tokens: Array, tokenizer: TextTokenizer) -> str:
     return repr(_shortened(tokenizer.text_of(tokens.tolist())))
+
+
+def _shown_ids(tokens: Array) -> str:
+    ids = [str(token) for token in tokens.tolist()]
+    if len(ids) > 2 * SHOWN_TOKENS:
+        ids = [*ids[:SHOWN_TOKENS], "...", *ids[-SHOWN_TOKENS:]]
+    return " ".join(ids)
 
 
 def _shortened(text: str) -> str:

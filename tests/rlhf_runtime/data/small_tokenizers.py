@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from rlhf_runtime.data.character_tokenizer import build_tokenizer, write_tokenizer
+
 LINES = (
     "{% for m in messages %}{{ '<begin>' + m.role + '\n' + m.content + '<end>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<begin>assistant\n' }}{% endif %}"
@@ -63,4 +65,22 @@ def write_joining_tokenizer(name: str, folder: Path) -> None:
     make, template = TOKENIZERS[name]
     make().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    (folder / "chat_template.jinja").write_text(template)
+
+
+TURNS = (
+    "{% for m in messages %}{{ '<begin>' + m.role[0] + '_' + m.content + '<end>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<begin>a_' }}{% endif %}"
+)
+"""Ends turns as base models of Qwen do: with a token that no file lists as an end."""
+END = 65
+"""The id of `<end>`."""
+
+
+def write_base_tokenizer(folder: Path, template: str = TURNS) -> None:
+    """Write the character tokenizer with the special tokens `<begin>` and `<end>`."""
+    write_tokenizer(folder)
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(template)

@@ -5,15 +5,19 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic.alias_generators import to_camel
+from tokenizers import processors
+from transformers import AutoTokenizer
 
-from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, PretrainingData
 from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import rows as rows_module
+from rlhf_runtime.data.character_tokenizer import TOKENS, build_tokenizer, write_tokenizer
 from rlhf_runtime.data.errors import (
     ChatTemplateUnusable,
     DatasetTooSmall,
@@ -23,6 +27,7 @@ from rlhf_runtime.data.errors import (
     MissingField,
     PromptTooLong,
 )
+from rlhf_runtime.data.files import read_files
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
@@ -30,6 +35,8 @@ from rlhf_runtime.data.rows import CHUNK_ROWS
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column
+
+from .small_tokenizers import END, write_base_tokenizer
 
 NAN = float("nan")
 MESSAGES = [{"role": "user", "content": "1=", "name": None}]
@@ -469,6 +476,46 @@ def test_an_answer_without_end_token_in_the_template_is_closed(
     table = build([{"prompt": "1=", "answer": "12"}], TextTokenizer(tokenizer.folder), max_answer=9)
     (trained,) = table.answers.runs()
     assert tokenizer.decode(table.answers) == ["12"] and trained[-1] == 1
+
+
+@pytest.mark.parametrize("answer", ["12", "<eos>", "1<end>2"])
+def test_an_answer_is_closed_with_the_special_token_that_the_template_writes(
+    tmp_path: Path, answer: str
+) -> None:
+    write_base_tokenizer(tmp_path)
+    tokenizer = TextTokenizer(tmp_path)
+    table = build([{"prompt": "1=", "answer": answer}], tokenizer, max_answer=9)
+    (prompt,), (trained,) = table.prompts.runs(), table.answers.runs()
+    assert tokenizer.text_of(trained.tolist()) == f"{answer}<end>" and trained[-1] == END
+    messages = [{"role": "user", "content": "1="}, {"role": "assistant", "content": answer}]
+    whole = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(messages, return_dict=False)
+    line = TOKENS.index("\n")
+    assert [*prompt.tolist(), *trained.tolist(), line] == whole
+
+
+def test_an_answer_of_five_thousand_digits_is_trained_on_and_recorded(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    digits = "1234567890" * 500
+    (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "1=", "answer": {digits}}}\n')
+    rows = list(read_files(str(tmp_path / "rows.jsonl"), "data.train.path"))
+    table = build(rows, tokenizer, max_answer=5001, answer_field="answer")
+    assert tokenizer.decode(table.answers) == [digits]
+    assert table.record(0) == {"prompt": "1=", "answer": digits}
+
+
+def test_whole_texts_are_closed_once_if_the_tokenizer_appends_an_end_token(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    closing = build_tokenizer()
+    closing.post_processor = processors.TemplateProcessing(
+        single="<unk> $A <eos>", special_tokens=[("<unk>", 2), ("<eos>", 1)]
+    )
+    closing.save(str(tmp_path / "tokenizer.json"))
+    limits = RowLimits(99, None, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 99)
+    source, setting = PretrainingData(path="rows.jsonl"), SourceSetting(Split.TRAIN)
+    table = build_prompt_table([{"text": "10="}], source, setting, TextTokenizer(tmp_path), limits)
+    (prompt,), (rest,) = table.prompts.runs(), table.answers.runs()
+    assert [*prompt.tolist(), *rest.tolist()] == [2, 4, 3, 40, 1]
 
 
 def test_the_column_of_conversations_may_be_named_for_their_answers(

@@ -151,3 +151,67 @@ def test_prompt_and_answer_are_the_tokens_of_the_whole_conversation(
 def test_a_message_that_the_template_refuses_is_an_invalid_row(tokenizer: TextTokenizer) -> None:
     with pytest.raises(InvalidRow):
         build([{"prompt": [{"role": "user", "content": None}]}], tokenizer)
+
+
+def qwen3(folder: Path, **changes: object) -> tuple[TextTokenizer, Any]:
+    """Our tokenizer and that of transformers, with changes of its configuration."""
+    from transformers import AutoTokenizer
+
+    files = download("qwen3")
+    (folder / "tokenizer.json").symlink_to(files / "tokenizer.json")
+    config = json.loads((files / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, **changes}))
+    return TextTokenizer(folder), AutoTokenizer.from_pretrained(folder)
+
+
+SHORT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+CONVERSATIONS = {"prompt_field": "messages", "answer_field": "messages"}
+EMPTY_BLOCK = "<think>\n\n</think>\n\n"
+IM_END = 151645
+
+
+def texts_of(table: PromptTable, tokenizer: TextTokenizer) -> tuple[str, str]:
+    (prompt,), (answer,) = (
+        [tokenizer.text_of(run.tolist()) for run in column.runs()]
+        for column in (table.prompts, table.answers)
+    )
+    return prompt, answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begin", "answer"),
+    [
+        ({}, "", f"{EMPTY_BLOCK}4<|im_end|>"),
+        ({"enable_thinking": True}, "", f"{EMPTY_BLOCK}4<|im_end|>"),
+        ({"enable_thinking": False}, EMPTY_BLOCK, "4<|im_end|>"),
+    ],
+)
+def test_thinking_of_qwen3_is_switched_by_an_argument_of_the_template(
+    tmp_path: Path, arguments: dict[str, bool], begin: str, answer: str
+) -> None:
+    tokenizer, reference = qwen3(tmp_path)
+    source = {**CONVERSATIONS, "chat_template_arguments": arguments}
+    table = build([{"messages": SHORT}], tokenizer, **source)
+    prompt = f"<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n{begin}"
+    assert texts_of(table, tokenizer) == (prompt, answer)
+    (tokens,), (trained,) = table.prompts.runs(), table.answers.runs()
+    expected = reference.apply_chat_template(
+        SHORT[:1], add_generation_prompt=True, return_dict=False, **arguments
+    )
+    assert tokens.tolist() == expected
+    whole = reference.apply_chat_template(SHORT, return_dict=False, **arguments)
+    both = [*tokens.tolist(), *trained.tolist()]
+    assert both == whole[: len(both)] and both[-1] == IM_END
+
+
+def test_a_base_model_of_qwen3_is_trained_to_end_as_its_template_does(tmp_path: Path) -> None:
+    tokenizer, reference = qwen3(tmp_path, eos_token="<|endoftext|>")
+    assert (tokenizer.template_end, tokenizer.end_texts()) == (
+        IM_END,
+        ["<|endoftext|>", "<|im_end|>"],
+    )
+    table = build([{"messages": SHORT}], tokenizer, **CONVERSATIONS)
+    (tokens,), (trained,) = table.prompts.runs(), table.answers.runs()
+    whole = reference.apply_chat_template(SHORT, return_dict=False)
+    assert [*tokens.tolist(), *trained.tolist()] == whole[:-1]
+    assert tokenizer.text_of(whole[-2:]) == "<|im_end|>\n"

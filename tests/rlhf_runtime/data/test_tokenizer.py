@@ -13,6 +13,8 @@ from rlhf_runtime.data.errors import ChatTemplateUnusable, TokenizerUnusable
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack
 
+from .small_tokenizers import END, write_base_tokenizer
+
 MESSAGES = [{"role": "system", "content": "sort"}, {"role": "user", "content": "402991="}]
 
 
@@ -199,3 +201,61 @@ def test_a_tokenizer_without_end_token_is_refused(tmp_path: Path) -> None:
     settings(tmp_path, eos_token=None)
     with pytest.raises(TokenizerUnusable, match="no end token"):
         TextTokenizer(tmp_path)
+
+
+ANSWERED = "{% for m in messages %}{{ m.content }}BEHIND{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("behind", "end"),
+    [
+        ("<end>\n", END),
+        (" <end>", END),
+        ("<end><eos>", END),
+        ("<eos>", None),
+        ("", None),
+        (";<end>", None),
+        ("7", None),
+        ("{{ raise_exception('no') }}<end>", None),
+        ("{{ messages[2].content }}<end>", None),
+    ],
+)
+def test_the_special_token_that_a_template_writes_behind_answers_is_an_end_token(
+    tmp_path: Path, behind: str, end: int | None
+) -> None:
+    write_base_tokenizer(tmp_path, ANSWERED.replace("BEHIND", behind))
+    tokenizer = TextTokenizer(tmp_path)
+    assert tokenizer.template_end == end
+    assert tokenizer.end_token_ids == ((1,) if end is None else (1, END))
+    assert tokenizer.decode(pack([[4, END]], np.int32)) == ["1" if end else "1<end>"]
+
+
+def test_an_end_token_that_a_file_lists_is_not_the_templates_own(tmp_path: Path) -> None:
+    write_base_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, 9]}))
+    tokenizer = TextTokenizer(tmp_path)
+    assert (tokenizer.template_end, tokenizer.end_token_ids) == (None, (1, END, 9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "template", "text"),
+    [
+        ({"extra_special_tokens": {"think_token": "<pad>"}}, "{{ think_token }}!", "<pad>!"),
+        ({"extra_special_tokens": {"think": "<pad>"}}, "{{ think }}!", "<pad>!"),
+        ({"extra_special_tokens": ["<pad>"]}, "{{ think_token }}!", "!"),
+        ({"model_specific_special_tokens": {"think_token": "<pad>"}}, "{{ think_token }}", "<pad>"),
+        ({"image_token": "="}, "{{ image_token }}{{ eos_token }}", "=<eos>"),
+        ({"mask_token": "<unk>"}, "{{ mask_token }}", "<unk>"),
+        ({"add_bos_token": True}, "{{ add_bos_token }}!", "!"),
+    ],
+)
+def test_templates_have_every_named_special_token(
+    tmp_path: Path, changes: dict[str, object], template: str, text: str
+) -> None:
+    write_tokenizer(tmp_path)
+    settings(tmp_path, chat_template=template, **changes)
+    chat = TextTokenizer(tmp_path).chat_template
+    assert chat is not None
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    expected = reference.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert chat.render(MESSAGES) == expected == text

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import T5Config
+from transformers import LlamaConfig, T5Config
 
+from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.engines.model_files import Shapes, write_configs, write_weights
 from rlhf_runtime.errors import UnsupportedModel
+from rlhf_runtime.models.folder import copy_tokenizer
+
+from ..data.small_tokenizers import END, write_base_tokenizer
 
 SHAPES = {"a": (4, 8), "b": (32,), "c": (40,), "head": (1, 8)}
 
@@ -55,3 +59,31 @@ def test_a_family_without_a_classifier_is_refused_by_name(tmp_path: Path) -> Non
 
     with pytest.raises(UnsupportedModel, match="'unheard-of'"):
         write_configs(Unknown(), tmp_path, tmp_path, torch.float32, is_scalar=True)
+
+
+@pytest.mark.parametrize("listed", [{"eos_token_id": 1, "temperature": 0.9}, None])
+def test_a_saved_model_lists_the_end_token_of_its_template(
+    tmp_path: Path, listed: dict[str, object] | None
+) -> None:
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    write_base_tokenizer(source)
+    saved.mkdir()
+    if listed is not None:
+        (source / "generation_config.json").write_text(json.dumps(listed))
+    write_configs(LlamaConfig(), source, saved, torch.float32, is_scalar=False)
+    written = json.loads((saved / "generation_config.json").read_text())
+    assert written["eos_token_id"] == [1, END]
+    assert written.get("temperature") == (None if listed is None else 0.9)
+    # Training goes on with the same end tokens.
+    copy_tokenizer(source, saved)
+    tokenizer = TextTokenizer(saved)
+    assert (tokenizer.end_token_ids[:2], tokenizer.template_end) == ((1, END), None)
+
+
+def test_a_broken_tokenizer_does_not_stop_a_save(tmp_path: Path) -> None:
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    write_base_tokenizer(source, "{% for %}")
+    saved.mkdir()
+    (source / "generation_config.json").write_text('{"eos_token_id": 1}')
+    write_configs(LlamaConfig(), source, saved, torch.float32, is_scalar=False)
+    assert (saved / "generation_config.json").read_text() == '{"eos_token_id": 1}'

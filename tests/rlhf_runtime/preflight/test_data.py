@@ -9,10 +9,12 @@ import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.data.character_tokenizer import TOKENS, write_tokenizer
-from rlhf_runtime.data.load import PROMPTS_ONLY
+from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight import data as module
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings
+
+from ..data.small_tokenizers import END, TURNS, write_base_tokenizer
 
 
 def spec_of(path: Path, rewards: int = 1) -> RLHFJobSpec:
@@ -162,3 +164,96 @@ def test_a_package_that_only_workers_have_is_left_to_them(
         "data.train: workers make rows of chain_sum when they start: the package reasoning-gym is "
         "not on this machine"
     ]
+
+
+def test_the_end_token_that_only_the_template_has_is_shown(tmp_path: Path) -> None:
+    write_base_tokenizer(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "1", "answer": "1"}\n' * 2)
+    findings = Findings()
+    check_data(spec_of(file), PROMPTS_ONLY, tmp_path, None, findings)
+    assert findings.facts[0] == (
+        f"a response ends with '<end>', too: the chat template of {tmp_path} writes this token, "
+        f"{END}, behind answers, and no file lists it as an end token"
+    )
+    assert not findings.warnings and not findings.gathered.errors
+
+
+def checked(folder: Path, use: DataUse, *rows: dict[str, str]) -> Findings:
+    """Findings about rows, with the tokenizer of a folder."""
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = spec_of(file).model_dump(by_alias=True, exclude_unset=True)
+    document["data"]["train"]["answerField"] = "answer"
+    document["rollout"]["maxPromptTokens"] = 64
+    findings = Findings()
+    check_data(RLHFJobSpec.model_validate(document), use, folder, None, findings)
+    assert not findings.gathered.errors
+    return findings
+
+
+ROW = {"prompt": "1", "answer": "2"}
+
+
+def test_listed_end_tokens_that_the_tokenizer_lacks_are_a_warning(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    config = {"eos_token_id": [128001, 128009, 1], "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert checked(tmp_path, PROMPTS_ONLY, ROW, ROW).warnings == [
+        "the model's files name an end token that its tokenizer does not have: got 128001, 128009 "
+        f"in config.json or generation_config.json of {tmp_path}, with a tokenizer of 64 tokens; "
+        "check that the tokenizer belongs to the model"
+    ]
+
+
+@pytest.mark.parametrize(("size", "is_unusual"), [(64, False), (71, False), (72, True)])
+def test_a_large_share_of_unused_vocabulary_is_a_warning(
+    tmp_path: Path, size: int, is_unusual: bool
+) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 1, "vocab_size": size}))
+    warning = (
+        f"11% of the model's vocabulary has no token: got vocab_size 72 for 64 tokens in {tmp_path}"
+        "; check that the tokenizer belongs to the model"
+    )
+    assert checked(tmp_path, PROMPTS_ONLY, ROW, ROW).warnings == ([warning] if is_unusual else [])
+
+
+def test_the_first_prompt_is_shown_with_the_ids_of_its_tokens(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    long = {"prompt": "0123456789" * 2 + "abcdef", "answer": "2"}
+    for row, ids in (
+        ({"prompt": "10=", "answer": "2"}, "4 3 40"),
+        (
+            {**long, "prompt": long["prompt"][2:]},
+            "5 6 7 8 9 10 11 12 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18",
+        ),
+        (long, "3 4 5 6 7 8 9 10 11 12 3 4 ... 7 8 9 10 11 12 13 14 15 16 17 18"),
+    ):
+        facts = checked(tmp_path, PROMPTS_ONLY, row, ROW).facts
+        assert f"data.train: row 0, prompt, ids of tokens: {ids}" in facts
+
+
+def test_texts_that_have_the_added_special_token_are_a_warning(tmp_path: Path) -> None:
+    write_base_tokenizer(tmp_path, "{{ bos_token }}" + TURNS)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<begin>"}))
+    rows = [
+        {"prompt": "1", "answer": "2"},
+        {"prompt": "1", "answer": "2<end>"},
+        {"prompt": "1", "answer": "2<eos>"},
+        {"prompt": "1", "answer": "<end>2"},
+    ]
+    begins = (
+        "data.train: 4 of 4 prompts begin with two begin tokens ('<begin>'): remove its text from "
+        "the data or from the chat template"
+    )
+    ends = (
+        "data.train: 2 of 4 answers end with two end tokens: remove the end token's text from the "
+        "data"
+    )
+    answers = DataUse(trains_on_answers=True)
+    assert checked(tmp_path, answers, *rows).warnings == [begins, ends]
+    assert checked(tmp_path, PROMPTS_ONLY, *rows).warnings == [begins]
+    (tmp_path / "chat_template.jinja").write_text(TURNS)
+    assert checked(tmp_path, PROMPTS_ONLY, *rows).warnings == []
