@@ -37,7 +37,6 @@ from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
 
-
 # Share of a model's vocabulary that a tokenizer may leave unused. Padding takes some percent.
 MAX_UNUSED_ROWS = 0.1
 
@@ -137,8 +136,8 @@ def _template_end(tokenizer: TextTokenizer, token: int) -> str:
     """Describe an end token that only the chat template has."""
     return (
         f"a response ends with {tokenizer.text_of([token])!r}, too: the chat template of "
-        f"{tokenizer.folder} writes this token, {token}, behind answers, and no file lists it as an "
-        "end token"
+        f"{tokenizer.folder} writes this token, {token}, behind answers, and no file lists it as "
+        "an end token"
     )
 
 
