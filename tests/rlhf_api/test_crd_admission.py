@@ -10,6 +10,7 @@ import pytest
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.yaml_documents import read_documents
+from rlhf_api.spec.telemetry import TelemetrySpec
 
 from .admission import admit
 from .rule_cases import GOOD
@@ -120,7 +121,8 @@ def readable() -> dict[str, Any]:
 def test_what_the_loader_refuses_is_not_let_in_as_it_is(name: str) -> None:
     admission = admit(readable()[name])
     if name == "a section without value":
-        assert admission.document["spec"]["telemetry"] == {"tensorboard": True}
+        defaults = TelemetrySpec().model_dump(by_alias=True, exclude_none=True)
+        assert admission.document["spec"]["telemetry"] == defaults
     else:
         assert admission.is_refused or admission.dropped
 
