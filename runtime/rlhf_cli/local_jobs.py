@@ -17,7 +17,12 @@ from rlhf_api.problems import FieldPath, Problem
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import STDIN, annotate_lines, read_jobs
 
-DATA_PATHS = (("data", "*", "path"), ("data", "*", "sources", "*", "path"))
+DATA_PATHS = (
+    ("data", "*", "path"),
+    ("data", "*", "paths", "*"),
+    ("data", "*", "sources", "*", "path"),
+    ("data", "*", "sources", "*", "paths", "*"),
+)
 """Paths that may be patterns of files."""
 PATHS = (
     ("code", "local"),

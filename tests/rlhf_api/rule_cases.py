@@ -188,9 +188,16 @@ CREATED: dict[str, Case] = {
     "two origins of data": Case(
         ("spec.data.train.huggingFace=a/b",), "spec.data.train", "got path and huggingFace"
     ),
+    "a path beside paths": Case(
+        ("spec.data.train={path: /a.jsonl, paths: [/b.jsonl]}",),
+        *("spec.data.train", "got path and paths"),
+    ),
     "evaluation without data": Case(
         ("spec.data.evaluation={}",),
-        *("spec.data.evaluation", "path, huggingFace, builtin, reasoningGym, sources is needed"),
+        *(
+            "spec.data.evaluation",
+            "path, paths, huggingFace, builtin, reasoningGym, sources is needed",
+        ),
     ),
     "a split of a file": Case(
         ("spec.data.train.split=test",), "spec.data.train.split", "split is for huggingFace data"
@@ -221,7 +228,10 @@ CREATED: dict[str, Case] = {
     ),
     "a source of two kinds": Case(
         ("spec.data.train={sources: [{path: /a.jsonl, builtin: SortDigits}]}",),
-        *("spec.data.train.sources[0]", "path, huggingFace, builtin, reasoningGym is needed"),
+        *(
+            "spec.data.train.sources[0]",
+            "path, paths, huggingFace, builtin, reasoningGym is needed",
+        ),
     ),
     "sources of one name": Case(
         ("spec.data.train={sources: [{path: /a, name: a}, {path: /b}, {path: /c, name: a}]}",),

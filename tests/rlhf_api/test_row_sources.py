@@ -49,6 +49,16 @@ def test_sources_train_on_the_answers_named_beside_them_unless_they_name_their_o
     assert not TrainingData.model_validate({"sources": parts}).trains_all_answers
 
 
+def test_paths_are_named_by_their_fields_also_in_a_source() -> None:
+    assert TrainingData(path="/a").named_paths == {"path": "/a"}
+    assert TrainingData(builtin="SortDigits").named_paths == {}
+    data = TrainingData.model_validate({"sources": [{"paths": ["/a", "/b*"], "split": "x"}]})
+    (part,) = data.parts
+    assert part.named_paths == {"paths[0]": "/a", "paths[1]": "/b*"}
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        TrainingData.model_validate({"paths": []})
+
+
 @pytest.mark.parametrize("name", ["seed", "size"])
 def test_seed_and_size_are_no_parameters_of_a_generator(name: str) -> None:
     source = {"reasoningGym": {"dataset": "chain_sum", "parameters": {name: 3}}}

@@ -79,23 +79,38 @@ def expected(home: Path, folder: Path) -> list[str]:
 
 
 def test_no_path_of_the_manifest_is_forgotten() -> None:
-    named = {each.path for each in all_fields(contract()) if each.name in ("path", "local")}
-    of_data = {f"spec.data.{name}.path" for name in ("train", "pretraining", "evaluation")}
-    of_data |= {f"spec.data.{name}.sources[].path" for name in ("train", "evaluation")}
+    named = {
+        each.path for each in all_fields(contract()) if each.name in ("path", "paths", "local")
+    }
+    splits, fields = ("train", "pretraining", "evaluation"), ("path", "paths")
+    of_data = {f"spec.data.{name}.{field}" for name in splits for field in fields}
+    of_data |= {
+        f"spec.data.{name}.sources[].{field}"
+        for name in ("train", "evaluation")
+        for field in fields
+    }
     others = {"spec.code.local", "spec.models.<name>.source.path", "spec.rewards[].model.path"}
     assert named == of_data | others
     known = {".".join(("spec", *(part for part in each if part != "*"))) for each in PATHS}
     plain = {each.replace(".<name>", "").replace("[]", "") for each in others}
-    assert known == plain | {"spec.data.path", "spec.data.sources.path"}
+    assert known == plain | {
+        *("spec.data.path", "spec.data.paths"),
+        *("spec.data.sources.path", "spec.data.sources.paths"),
+    }
 
 
 def test_paths_of_sources_mean_the_manifests_folder(home: Path) -> None:
-    sources = "{sources: [{path: a.jsonl}, {path: 'b-*.jsonl'}, {builtin: SortDigits}]}"
+    sources = (
+        "{sources: [{path: a.jsonl}, {path: 'b-*.jsonl'}, {builtin: SortDigits}, "
+        "{paths: [c.jsonl, /d.jsonl, ../*]}]}"
+    )
     file = home / "project" / "jobs" / "job.yaml"
     file.write_text(MANIFEST.replace("{path: rows.jsonl, answerField: answer}", sources))
     (job,) = local_jobs(file)
     paths = [source.path for source in job.spec.data.train.sources or ()]
-    assert paths == [f"{file.parent}/a.jsonl", f"{file.parent}/b-*.jsonl", None]
+    assert paths == [f"{file.parent}/a.jsonl", f"{file.parent}/b-*.jsonl", None, None]
+    (*_, several) = job.spec.data.train.sources or ()
+    assert several.paths == (f"{file.parent}/c.jsonl", "/d.jsonl", f"{file.parent.parent}/*")
 
 
 @pytest.mark.parametrize("file", ["project/jobs/job.yaml", "project/../project/jobs/job.yaml"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.data import PreferenceFields
-from rlhf_runtime.data.files import read_files
+from rlhf_runtime.data.files import read_file
 from rlhf_runtime.data.row_responses import parse_pair
 
 from .cli import run
@@ -164,7 +164,7 @@ def check_pairs(folder: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     assert set(saved_pairs(folder)) == {f"step-{step:06d}.jsonl" for step in steps}
     for step, metrics in steps.items():
         file = folder / "saved" / "pairs" / f"step-{step:06d}.jsonl"
-        rows = list(read_files(str(file), "data.train.path"))
+        rows = list(read_file(file, "data.train.path"))
         pairs, empty = 8 * (1 - metrics["groups/equal"]), 64 * metrics["response/empty"]
         assert max(1, pairs - empty) <= len(rows) <= pairs + 1e-3
         for row in rows:

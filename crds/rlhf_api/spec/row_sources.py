@@ -113,15 +113,21 @@ _NO_OWN_VARIABLE = Rule(
 
 
 class RowSource(Alternatives):
-    """Rows: exactly one of path, huggingFace, builtin, reasoningGym."""
+    """Rows: exactly one of path, paths, huggingFace, builtin, reasoningGym."""
 
-    alternatives: ClassVar[tuple[str, ...]] = ("path", "hugging_face", "builtin", "reasoning_gym")
+    alternatives: ClassVar[tuple[str, ...]] = (
+        *("path", "paths", "hugging_face", "builtin", "reasoning_gym"),
+    )
 
     path: Text | None = None
     """A .parquet, .jsonl or .json file as the workers see it, or a pattern such as data/*.parquet:
     all files that match, sorted by name, are read one after the other. Or a folder that
     Dataset.save_to_disk of Hugging Face's datasets wrote. For `rlhf run` relative to the manifest's
     folder."""
+    # Not a list as another form of `path`: Kubernetes has no fields of two types whose rules it
+    # could check.
+    paths: Annotated[tuple[Text, ...], Field(min_length=1, max_length=256)] | None = None
+    """Files, patterns and folders as in path, read one after the other in this order."""
     hugging_face: Text | None = None
     """A Hugging Face dataset id, such as openai/gsm8k."""
     builtin: BuiltinData | None = None
@@ -148,7 +154,8 @@ class RowSource(Alternatives):
             ),
         ),
         Rule(
-            holds="!has(self.split) || has(self.huggingFace) || has(self.path) && "
+            holds="!has(self.split) || has(self.huggingFace) || has(self.paths) || "
+            "has(self.path) && "
             f"!{list(_FILE_SUFFIXES)}.exists(suffix, self.path.endsWith(suffix))",
             what="split is for huggingFace data, and for folders of Dataset.save_to_disk",
             do="remove it",
@@ -156,11 +163,19 @@ class RowSource(Alternatives):
             check=lambda self: violation_if(
                 self.split is not None
                 and self.hugging_face is None
+                and self.paths is None
                 and (self.path is None or self.path.endswith(_FILE_SUFFIXES)),
                 self.split,
             ),
         ),
     )
+
+    @property
+    def named_paths(self) -> Mapping[str, str]:
+        """Paths of files and folders by the field that names them, such as `paths[1]`, in order."""
+        if self.path is not None:
+            return {"path": self.path}
+        return {f"paths[{index}]": path for index, path in enumerate(self.paths or ())}
 
     @property
     def row_limit(self) -> int | None:
@@ -255,7 +270,8 @@ _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType(
 
 
 class MixedData(DataSource):
-    """Rows with prompts: exactly one of path, huggingFace, builtin, reasoningGym, sources."""
+    """Rows with prompts: exactly one of path, paths, huggingFace, builtin, reasoningGym,
+    sources."""
 
     alternatives: ClassVar = (*RowSource.alternatives, "sources")
 

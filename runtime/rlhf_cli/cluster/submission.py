@@ -129,12 +129,12 @@ def _paths(job: RLHFJob) -> Iterator[tuple[str, str]]:
         "evaluation": data.evaluation,
     }
     for name, source in sources.items():
-        if source is not None and source.path is not None:
-            yield f"spec.data.{name}.path", source.path
+        for field, path in {} if source is None else source.named_paths.items():
+            yield f"spec.data.{name}.{field}", path
         several = source.sources if isinstance(source, MixedData) else None
         for index, one in enumerate(several or ()):
-            if one.path is not None:
-                yield f"spec.data.{name}.sources[{index}].path", one.path
+            for field, path in one.named_paths.items():
+                yield f"spec.data.{name}.sources[{index}].{field}", path
     for role, model in job.spec.models.items():
         if model.source.path is not None:
             yield f"spec.models.{role}.source.path", model.source.path

@@ -14,7 +14,6 @@ import numpy as np
 
 from rlhf_runtime.data.errors import DataUnreadable, EmptyDataset
 from rlhf_runtime.data.file_paths import PARQUET, find_files
-from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.unreadable_files import unreadable_as
 
 Row = Mapping[str, Any]
@@ -31,22 +30,13 @@ PARQUET_BATCH_ROWS = 1024
 PARQUET_BUFFER_BYTES = 1 << 20
 
 
-def read_files(path: str, setting: str, names: RowNames | None = None) -> Iterator[Row]:
-    """Read the rows of the files that a path names, one after the other.
-
-    The format of a file is that of its suffix. A .json file holds either a list of objects or one
-    object per line, as .jsonl does.
-
-    Args:
-        path: of a file, or a pattern.
-        setting: the manifest's field with the path, for messages.
-        names: gets each of several files as its first row is read. Default: nobody needs them.
+def find_filled_files(path: str, setting: str) -> list[Path]:
+    """Find the files that a path names, as `find_files` does, and check that each has contents.
 
     Raises:
         DataNotFound: no such file.
         EmptyDataset: a file has no bytes.
-        DataUnreadable: unknown suffix, contents of another format, or no permission; also raised
-            while iterating.
+        DataUnreadable: unknown suffix, or no permission.
     """
     files = find_files(path, setting)
     for file in files:
@@ -57,18 +47,24 @@ def read_files(path: str, setting: str, names: RowNames | None = None) -> Iterat
             raise EmptyDataset(
                 f"{setting} is an empty file: got {file} with 0 bytes; fill it with rows"
             )
-    if len(files) == 1:
-        return _rows(files[0], setting)
-    return _rows_of_all(files, setting, names or RowNames())
+    return files
 
 
-def _rows_of_all(files: Iterable[Path], setting: str, names: RowNames) -> Iterator[Row]:
-    num_read = 0
-    for file in files:
-        names.start_file(file, num_read)
-        for row in _rows(file, setting):
-            num_read += 1
-            yield row
+def read_file(file: Path, setting: str) -> Iterator[Row]:
+    """Read the rows of a file.
+
+    Its format is that of its suffix. A .json file holds either a list of objects or one object per
+    line, as .jsonl does.
+
+    Args:
+        file: with a known suffix.
+        setting: the manifest's field with the path, for messages.
+
+    Raises:
+        DataUnreadable: contents of another format, or no permission.
+    """
+    with unreadable_as(DataUnreadable, setting, file):
+        yield from _READERS[file.suffix](file)
 
 
 def count_rows(file: Path) -> int:
@@ -106,7 +102,7 @@ def columns_of(file: Path, setting: str, num_rows: int) -> list[str]:
 def has_large_first_row(path: str, setting: str, num_bytes: int) -> bool:
     """True if more than a number of bytes must be in memory before the first row of a file is read.
 
-    For other arguments and errors see `read_files`.
+    For other arguments and errors see `find_files`.
     """
     # A list of objects is parsed in one piece, and so is a line.
     for file in find_files(path, setting):
@@ -126,11 +122,6 @@ def _starts_with_large_value(file: Path, num_bytes: int) -> bool:
         while first.isspace():
             first = stream.read(1)
         return first == b"[" or len(stream.readline(num_bytes)) == num_bytes
-
-
-def _rows(file: Path, setting: str) -> Iterator[Row]:
-    with unreadable_as(DataUnreadable, setting, file):
-        yield from _READERS[file.suffix](file)
 
 
 def _read_parquet(file: Path) -> Iterator[Row]:

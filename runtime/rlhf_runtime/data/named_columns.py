@@ -10,7 +10,13 @@ from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import MissingField
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import Row, columns_of
-from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, preference_fields, text_field
+from rlhf_runtime.data.rows import (
+    CHUNK_ROWS,
+    find_folder,
+    preference_fields,
+    setting_paths,
+    text_field,
+)
 from rlhf_runtime.data.saved_dataset import media_columns
 from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.row_values import has_field
@@ -55,16 +61,21 @@ def require_columns_of_path(source: DataSource, setting: SourceSetting) -> None:
         MissingField: some files of several lack a column, or it has no texts.
         SeveralErrors: several of these.
     """
-    if (folder := find_folder(source, setting)) is not None:
-        _refuse_media(source, setting, folder)
+    files = dict[Path, str]()
+    for field, path in setting_paths(source, setting).items():
+        if (folder := find_folder(path, field, source, setting)) is not None:
+            _refuse_media(source, setting, media_columns(folder, field), folder)
+        else:
+            files |= dict.fromkeys(find_files(path, field), field)
     # With maxRows the last files may be of no use.
-    elif source.path is not None and source.max_rows is None:
-        _require_same_columns(source, source.path, setting)
+    if source.max_rows is None:
+        _require_same_columns(source, files, setting)
 
 
-def _refuse_media(source: DataSource, setting: SourceSetting, folder: Path) -> None:
+def _refuse_media(
+    source: DataSource, setting: SourceSetting, media: Mapping[str, str], folder: Path
+) -> None:
     """Refuse columns of images and other files, which are no part of rows."""
-    media = media_columns(folder, str(setting))
     raise_together(
         [
             MissingField(
@@ -77,15 +88,22 @@ def _refuse_media(source: DataSource, setting: SourceSetting, folder: Path) -> N
     )
 
 
-def _require_same_columns(source: DataSource, path: str, setting: SourceSetting) -> None:
+def _require_same_columns(
+    source: DataSource, files: Mapping[Path, str], setting: SourceSetting
+) -> None:
     """Refuse columns that some files of a source have and others lack.
 
     Columns that the manifest does not name may differ.
+
+    Args:
+        source: of the files.
+        files: each with the manifest's field that names it.
+        setting: the manifest's field of the source.
     """
-    files = find_files(path, f"{setting}.path")
-    if len(files) == 1:
+    if len(files) <= 1:
         return
-    columns = {file: columns_of(file, f"{setting}.path", CHUNK_ROWS) for file in files}
+    columns = {file: columns_of(file, field, CHUNK_ROWS) for file, field in files.items()}
+    path = source.path or f"{setting}.paths"
     errors = []
     for field, name in _named_columns(source).items():
         without = [file for file, names in columns.items() if not _has_column(names, name)]
@@ -99,7 +117,7 @@ def _require_same_columns(source: DataSource, path: str, setting: SourceSetting)
                     f"{_first_few(without)} lacks (columns: "
                     f"{', '.join(columns[without[0]]) or 'none'}), allowed a column of all files; "
                     "write these files with the same columns, or name others by "
-                    f"{setting}.path"
+                    f"{setting}.{'path' if source.paths is None else 'paths'}"
                 ).at(*setting.location(*field.split(".")))
             )
     raise_together(errors)

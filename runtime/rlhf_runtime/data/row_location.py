@@ -29,7 +29,7 @@ class RowLocations:
 
     def __init__(self) -> None:
         self._indexes: dict[Path, LineIndex] = {}
-        self._starts: dict[str, list[tuple[Path, int]]] = {}
+        self._starts: dict[tuple[str, ...], list[tuple[Path, int]]] = {}
         self._lock = threading.Lock()
 
     def find(self, source: DataSource, rows: Sequence[int]) -> list[str]:
@@ -39,11 +39,12 @@ class RowLocations:
             source: of the rows.
             rows: their numbers in it, from 0.
         """
-        if source.path is None or is_saved_dataset(source.path):
+        paths = tuple(source.named_paths.values())
+        if not paths or any(map(is_saved_dataset, paths)):
             return [row_in_source(source, row) for row in rows]
         with self._lock:
-            starts = self._starts.get(source.path) or _starts(source.path)
-            self._starts[source.path] = starts
+            starts = self._starts.get(paths) or _starts(paths)
+            self._starts[paths] = starts
             at = [_row_in_file(starts, row) for row in rows]
             lines = {file: self._lines(file, [row for _, row in at]) for file, _ in at}
         return [
@@ -70,14 +71,14 @@ def _source_name(source: DataSource) -> str:
         return source.builtin.value
     if source.reasoning_gym is not None:
         return f"reasoning_gym {source.reasoning_gym.dataset}"
-    return str(source.path or source.hugging_face)
+    return ", ".join(source.named_paths.values()) or str(source.hugging_face)
 
 
-def _starts(path: str) -> list[tuple[Path, int]]:
-    """Return the files of a path, each with the number of its first row."""
-    whole = [(Path(os.path.expanduser(path)), 0)]
+def _starts(paths: Sequence[str]) -> list[tuple[Path, int]]:
+    """Return the files of paths, each with the number of its first row."""
+    whole = [(Path(os.path.expanduser(", ".join(paths))), 0)]
     try:
-        files = find_files(path, "")
+        files = [file for path in paths for file in find_files(path, "")]
         counts = [count_rows(file) for file in files[:-1]]
     except (RlhfError, OSError):
         return whole  # messages then give the source's row

@@ -89,10 +89,10 @@ def find_sources(data: DataSpec) -> None:
         (Split.EVALUATION, data.evaluation),
     ):
         for setting, source in [] if described is None else single_sources(split, described):
-            if source.path is not None:
+            for field, path in setting_paths(source, setting).items():
                 with gathered.check():
-                    if find_folder(source, setting) is None:
-                        find_files(source.path, f"{setting}.path")
+                    if find_folder(path, field, source, setting) is None:
+                        find_files(path, field)
     gathered.raise_all()
 
 
@@ -103,23 +103,32 @@ def single_sources(split: Split, source: DataSource) -> list[tuple[SourceSetting
     return [(SourceSetting(split), source)]
 
 
-def find_folder(source: DataSource, setting: SourceSetting) -> Path | None:
-    """Return the folder of the dataset that a source's path names; None if it names files.
+def setting_paths(source: DataSource, setting: SourceSetting) -> dict[str, str]:
+    """Return the paths of a source by the manifest's field, such as data.train.paths[1]."""
+    return {f"{setting}.{name}": path for name, path in source.named_paths.items()}
+
+
+def find_folder(path: str, field: str, source: DataSource, setting: SourceSetting) -> Path | None:
+    """Return the folder of the dataset that a path of a source names; None if it names files.
+
+    Args:
+        path: one of the source's.
+        field: the manifest's field with the path.
+        source: of the rows.
+        setting: the manifest's field of the source.
 
     Raises:
         DataNotFound: the split does not exist, or files have one.
         DataUnreadable: the folder's description cannot be read.
     """
-    if source.path is None:
-        return None
-    if saved_dataset.is_saved_dataset(source.path):
+    if saved_dataset.is_saved_dataset(path):
         default = DEFAULT_SPLITS[setting.split]
-        return saved_dataset.find_dataset(source.path, source.split, default, str(setting))
+        return saved_dataset.find_dataset(path, source.split, default, field)
     if source.split is not None:
         raise DataNotFound(
             f"{setting}.split is for Hugging Face datasets, and for folders of save_to_disk: got "
-            f"{source.split} with {source.path}, allowed no split of files; remove it, or correct "
-            f"{setting}.path"
+            f"{source.split} with {path}, allowed no split of files; remove it, or correct "
+            f"{field}"
         ).at(*setting.location("split"))
     return None
 
@@ -127,10 +136,8 @@ def find_folder(source: DataSource, setting: SourceSetting) -> Path | None:
 def _all_rows(
     source: DataSource, setting: SourceSetting, seed: int, names: RowNames | None
 ) -> Iterator[Row]:
-    if (folder := find_folder(source, setting)) is not None:
-        return saved_dataset.read_dataset(folder, str(setting))
-    if source.path is not None:
-        return files.read_files(source.path, f"{setting}.path", names)
+    if source.named_paths:
+        return _rows_of_paths(source, setting, names or RowNames())
     if source.hugging_face is not None:
         from rlhf_runtime.data import hub_dataset  # imports `datasets`, which takes seconds
 
@@ -144,6 +151,29 @@ def _all_rows(
     if preference_fields(source) is not None:
         return sort_digits.training_pairs(seed)
     return sort_digits.training_rows(seed)
+
+
+def _rows_of_paths(source: DataSource, setting: SourceSetting, names: RowNames) -> Iterator[Row]:
+    """Read the files and datasets of a source's paths, one after the other; for arguments and
+    errors see `read_rows`."""
+    parts = list[tuple[Path, Iterator[Row]]]()
+    for field, path in setting_paths(source, setting).items():
+        folder = find_folder(path, field, source, setting)
+        if folder is not None:
+            parts.append((folder, saved_dataset.read_dataset(folder, field)))
+        else:
+            found = files.find_filled_files(path, field)
+            parts += [(file, files.read_file(file, field)) for file in found]
+    return parts[0][1] if len(parts) == 1 else _joined(parts, names)
+
+
+def _joined(parts: Iterable[tuple[Path, Iterator[Row]]], names: RowNames) -> Iterator[Row]:
+    num_read = 0
+    for path, rows in parts:
+        names.start_file(path, num_read)
+        for row in rows:
+            num_read += 1
+            yield row
 
 
 def row_chunks(rows: Iterable[Row], size: int = CHUNK_ROWS) -> Iterator[list[Row]]:

@@ -25,7 +25,13 @@ from rlhf_runtime.data.load import (
 )
 from rlhf_runtime.data.prompt_table import PromptTable, join_tables
 from rlhf_runtime.data.retokenizer import retokenizers
-from rlhf_runtime.data.rows import CHUNK_ROWS, find_folder, find_sources, single_sources
+from rlhf_runtime.data.rows import (
+    CHUNK_ROWS,
+    find_folder,
+    find_sources,
+    setting_paths,
+    single_sources,
+)
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Array, Column
@@ -218,14 +224,17 @@ def _reason_unchecked(
             f"workers make rows of {source.reasoning_gym.dataset} when they start: the package "
             f"{reasoning_gym_datasets.PACKAGE} is not on this machine"
         )
-    if source.path is None or seconds is None or find_folder(source, setting) is not None:
+    if seconds is None:
         return ""
-    if not has_large_first_row(source.path, f"{setting}.path", MAX_UNSTREAMED_BYTES):
-        return ""
-    return (
-        f"workers read {source.path} when they start: its first row comes after more than "
-        f"{MAX_UNSTREAMED_BYTES >> 20} MiB, as in a list (write a row in each line)"
-    )
+    for field, path in setting_paths(source, setting).items():
+        if find_folder(path, field, source, setting) is None and has_large_first_row(
+            path, field, MAX_UNSTREAMED_BYTES
+        ):
+            return (
+                f"workers read {path} when they start: its first row comes after more than "
+                f"{MAX_UNSTREAMED_BYTES >> 20} MiB, as in a list (write a row in each line)"
+            )
+    return ""
 
 
 def check_reward_tokenizers(
@@ -256,6 +265,8 @@ def _enough(
 def _described(table: PromptTable, setting: SourceSetting, source: DataSource, limit: int) -> str:
     """Number of rows, number and cause of skipped rows, and the longest prompt, in words."""
     origin = f" of {source.path}" if source.path is not None else ""
+    if source.paths is not None:
+        origin = f" of {len(source.paths)} paths"
     row, tokens = table.longest_prompt()
     left_out = [
         f"{count:,} {cause}"

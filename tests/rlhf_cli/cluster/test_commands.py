@@ -107,13 +107,15 @@ def test_what_no_cluster_can_do_is_refused(fake: FakeKube, part: dict[str, Any],
 
 def test_what_may_not_work_on_a_cluster_is_warned_about(fake: FakeKube) -> None:
     function = {"function": {"entrypoint": "mine.reward:score"}}
-    data = {"train": {"path": "data/train.jsonl"}}
+    parts = [{"paths": ["/a.jsonl", "b.jsonl"]}]
+    data = {"train": {"path": "data/train.jsonl"}, "evaluation": {"sources": parts}}
     text = manifest("one", rewards=[function], data=data)
     result = rlhf("submit", "-", "--dry-run", stdin=text)
     assert result.exit_code == 0
     told = [line.partition("; ")[0] for line in result.stderr.splitlines()]
     assert told == [
         "one: spec.data.train.path: data/train.jsonl is relative",
+        "one: spec.data.evaluation.sources[0].paths[1]: b.jsonl is relative",
         "one: mine.reward:score must be in the image, because there is no spec.code",
     ]
 

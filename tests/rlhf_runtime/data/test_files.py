@@ -5,14 +5,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rlhf_api.errors import SeveralErrors
+from rlhf_api.spec.data import DataSpec
 from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import DataNotFound, DataUnreadable, EmptyDataset
-from rlhf_runtime.data.files import has_large_first_row, read_files
-from rlhf_runtime.data.rows import read_rows
+from rlhf_runtime.data.files import has_large_first_row, read_file
+from rlhf_runtime.data.row_names import RowNames
+from rlhf_runtime.data.rows import find_sources, read_rows
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 
 from ...unprivileged import permissions_hold
@@ -26,7 +30,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(path: Path) -> list[Any]:
-    return list(read_files(str(path), setting="data.train.path"))
+    return read_all(path=str(path))
+
+
+def read_all(names: RowNames | None = None, **source: Any) -> list[Any]:
+    data = DataSource.model_validate(source)
+    return list(read_rows(data, SourceSetting(Split.TRAIN), 0, names))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_values_that_python_does_not_have_are_named_with_their_file(tmp_path: Pa
 
 def test_jsonl_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", '{"prompt": "a"}\nbroken\n')
-    assert next(iter(read_files(str(file), "data.train.path"))) == {"prompt": "a"}
+    assert next(read_file(file, "data.train.path")) == {"prompt": "a"}
 
 
 def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_a_row_group_is_not_read_for_its_first_row(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file, use_dictionary=False)
     before = pyarrow.total_allocated_bytes()
-    reading = read_files(str(file), "data.train.path")
+    reading = read_file(file, "data.train.path")
     assert next(reading) == rows[0]
     held = pyarrow.total_allocated_bytes() - before
     assert [rows[0], *reading] == rows
@@ -166,6 +175,65 @@ def test_a_large_list_of_several_files_is_read_as_a_whole(tmp_path: Path) -> Non
     assert not has_large_first_row(str(tmp_path / "*"), "data.train.path", 20)
     write(tmp_path / "b.json", '[{"prompt": "a"}, {"prompt": "b"}]')
     assert has_large_first_row(str(tmp_path / "*"), "data.train.path", 20)
+
+
+def write_parts(folder: Path) -> list[str]:
+    """Two lines of b, both files that match a pattern, two rows of a dataset, and b once more."""
+    write(folder / "b.jsonl", '{"n": 0}\n{"n": 1}\n')
+    (folder / "more").mkdir()
+    write(folder / "more" / "y.json", '[{"n": 3}]')
+    pyarrow.parquet.write_table(pyarrow.table({"n": [2]}), folder / "more" / "x.parquet")
+    datasets.Dataset.from_dict({"n": [4, 5]}).save_to_disk(folder / "saved")
+    return [str(folder / name) for name in ("b.jsonl", "more/*", "saved", "b.jsonl")]
+
+
+def test_files_patterns_and_folders_of_a_list_are_read_in_its_order(tmp_path: Path) -> None:
+    paths, names = write_parts(tmp_path), RowNames()
+    rows = read_all(names, paths=paths)
+    assert [row["n"] for row in rows] == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert [names.name(row) for row in range(8)] == [
+        f"row 0 of {tmp_path}/b.jsonl",
+        f"row 1 of {tmp_path}/b.jsonl",
+        f"row 0 of {tmp_path}/more/x.parquet",
+        f"row 0 of {tmp_path}/more/y.json",
+        f"row 0 of {tmp_path}/saved",
+        f"row 1 of {tmp_path}/saved",
+        f"row 0 of {tmp_path}/b.jsonl",
+        f"row 1 of {tmp_path}/b.jsonl",
+    ]
+    assert [row["n"] for row in read_all(paths=paths[::-1], maxRows=4)] == [0, 1, 4, 5]
+    assert [row["n"] for row in read_all(paths=paths[2:3])] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "what"),
+    [
+        ("gone.jsonl", DataNotFound, "is not a file"),
+        ("gone-*", DataNotFound, "matches no file"),
+        ("rows.csv", DataUnreadable, "has an unknown kind"),
+        ("empty.jsonl", EmptyDataset, "is an empty file"),
+        ("saved", DataUnreadable, "is no readable dataset"),
+    ],
+)
+def test_an_entry_of_a_list_is_named_by_its_number(
+    tmp_path: Path, name: str, error: type[Exception], what: str
+) -> None:
+    paths = write_parts(tmp_path)
+    write(tmp_path / "rows.csv", "a,b")
+    write(tmp_path / "empty.jsonl", "")
+    (tmp_path / "saved" / "state.json").write_text("[")
+    with pytest.raises(error, match=rf"^data\.train\.paths\[1\] {what}: got "):
+        read_all(paths=[paths[0], str(tmp_path / name)])
+
+
+def test_a_list_with_errors_in_several_entries_names_all(tmp_path: Path) -> None:
+    paths = [write_parts(tmp_path)[0], "/no/a.jsonl", "/no/b.jsonl"]
+    data = DataSpec.model_validate({"train": {"paths": paths}})
+    with pytest.raises(SeveralErrors) as caught:
+        find_sources(data)
+    assert [error.location for error in caught.value.errors] == [
+        ("spec", "data", "train", "paths", index) for index in (1, 2)
+    ]
 
 
 def test_an_unknown_ending_is_refused_with_those_allowed(tmp_path: Path) -> None:

@@ -261,6 +261,20 @@ def test_files_without_a_column_that_others_have_are_refused_by_name(
     assert isinstance(answer, MissingField) and "got r.a, which" in str(answer)
 
 
+def test_files_of_a_list_without_a_column_are_refused_by_name(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1"}] * 4)
+    write_jsonl(tmp_path / "b.jsonl", [{"p": "1"}])
+    paths = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    expected = (
+        r"not all files of data\.train\.paths have: got prompt, which .*/a\.jsonl has and "
+        r".*/b\.jsonl lacks .* name others by data\.train\.paths$"
+    )
+    with pytest.raises(MissingField, match=expected):
+        load_prompts(job({"paths": paths}), tokenizer)
+
+
 def test_columns_that_nobody_reads_may_differ(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1", "note": "x"}] * 4)
     write_jsonl(tmp_path / "b.jsonl", [{"prompt": "1", "source": "y"}])

@@ -27,7 +27,7 @@ from rlhf_runtime.data.errors import (
     MissingField,
     PromptTooLong,
 )
-from rlhf_runtime.data.files import read_files
+from rlhf_runtime.data.files import read_file
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.prompts import BatchLimit, build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
@@ -498,7 +498,7 @@ def test_an_answer_of_five_thousand_digits_is_trained_on_and_recorded(
 ) -> None:
     digits = "1234567890" * 500
     (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "1=", "answer": {digits}}}\n')
-    rows = list(read_files(str(tmp_path / "rows.jsonl"), "data.train.path"))
+    rows = list(read_file(tmp_path / "rows.jsonl", "data.train.path"))
     table = build(rows, tokenizer, max_answer=5001, answer_field="answer")
     assert tokenizer.decode(table.answers) == [digits]
     assert table.record(0) == {"prompt": "1=", "answer": digits}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data import row_location
-from rlhf_runtime.data.files import read_files
+from rlhf_runtime.data.files import read_file
 from rlhf_runtime.data.row_location import LineIndex, RowLocations
 
 
@@ -21,7 +21,7 @@ def test_a_line_is_counted_over_blank_ones(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\n{"n": 0}\n\n  \n{"n": 1}\n{"n": 2}')
     lines = file.read_text().splitlines()
-    rows = list(read_files(str(file), "data.train.path"))
+    rows = list(read_file(file, "data.train.path"))
     found = RowLocations().find(DataSource(path=str(file)), range(len(rows)))
     for location, row in zip(found, rows, strict=True):
         assert location.startswith(f"{file}, line ")
@@ -51,6 +51,17 @@ def test_a_row_of_several_files_is_located_in_its_own(tmp_path: Path) -> None:
             f"{tmp_path}/b.json, row 1, counted from 0",
             f"{tmp_path}/c.parquet, row 1, counted from 0",
         ]
+
+
+def test_a_row_of_a_list_is_located_in_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 0}\n\n{"n": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"n": 2}\n')
+    source = DataSource(paths=(f"{tmp_path}/b*", f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"))
+    assert RowLocations().find(source, [0, 2, 3]) == [
+        f"{tmp_path}/b.jsonl, line 1",
+        f"{tmp_path}/a.jsonl, line 3",
+        f"{tmp_path}/b.jsonl, line 1",
+    ]
 
 
 def test_rows_of_files_that_are_gone_have_numbers_of_the_source(tmp_path: Path) -> None:

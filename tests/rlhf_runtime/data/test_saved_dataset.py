@@ -97,8 +97,9 @@ def test_a_folder_of_one_dataset_has_its_own_split_only(tmp_path: Path) -> None:
 
 def test_files_have_no_splits(tmp_path: Path) -> None:
     source = DataSource(path=str(tmp_path / "*"), split="test")
+    assert source.path is not None
     with pytest.raises(DataNotFound, match=r"got test with .*/\*, allowed no split of files"):
-        find_folder(source, SourceSetting(Split.TRAIN))
+        find_folder(source.path, "data.train.path", source, SourceSetting(Split.TRAIN))
 
 
 def test_columns_of_media_are_no_part_of_rows(tmp_path: Path) -> None:

@@ -257,3 +257,24 @@ def test_texts_that_have_the_added_special_token_are_a_warning(tmp_path: Path) -
     assert checked(tmp_path, PROMPTS_ONLY, *rows).warnings == [begins]
     (tmp_path / "chat_template.jinja").write_text(TURNS)
     assert checked(tmp_path, PROMPTS_ONLY, *rows).warnings == []
+
+
+def test_a_list_of_files_is_described_and_its_lists_are_left_to_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1"}\n' * 2)
+    (tmp_path / "b.json").write_text(json.dumps([{"prompt": "22"}]))
+    document = spec_of(tmp_path).model_dump(by_alias=True, exclude_unset=True)
+    paths = [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.json"]
+    spec = RLHFJobSpec.model_validate({**document, "data": {"train": {"paths": paths}}})
+    findings, quick = Findings(), Findings()
+    check_data(spec, PROMPTS_ONLY, tmp_path, None, findings)
+    assert findings.facts[0] == (
+        f"data.train: 3 rows of 2 paths; the longest prompt is row 0 of {paths[1]} with 2 tokens "
+        "(rollout.maxPromptTokens = 16)"
+    )
+    monkeypatch.setattr(module, "MAX_UNSTREAMED_BYTES", 17)
+    check_data(spec, PROMPTS_ONLY, tmp_path, 2.0, quick)
+    (unchecked,) = quick.unchecked
+    assert unchecked.startswith(f"data.train: workers read {paths[1]} when they start: ")
