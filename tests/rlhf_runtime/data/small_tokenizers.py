@@ -78,9 +78,11 @@ END = 65
 
 
 def write_base_tokenizer(folder: Path, template: str = TURNS) -> None:
-    """Write the character tokenizer with the special tokens `<begin>` and `<end>`."""
+    """Write the character tokenizer with the special tokens `<begin>` and `<end>`, and the ordinary
+    one `<word>`."""
     write_tokenizer(folder)
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.add_tokens(["<word>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(template)

@@ -216,6 +216,7 @@ ANSWERED = "{% for m in messages %}{{ m.content }}BEHIND{% endfor %}"
         ("", None),
         (";<end>", None),
         ("7", None),
+        ("<word>", None),
         ("{{ raise_exception('no') }}<end>", None),
         ("{{ messages[2].content }}<end>", None),
     ],
