@@ -47,11 +47,14 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
         f"  data.train: 32 rows of {place}/rows.jsonl; the longest prompt is row 7 with 10 tokens "
         "(rollout.maxPromptTokens = 16)"
     )
-    assert others[1].startswith("  data.train: row 0, prompt, ")
-    assert others[2] == (
+    assert others[1:3] == [
+        "  data.train: row 0, prompt, 4 tokens: '0+1='",
+        "  data.train: row 0, prompt, ids of tokens: 3 41 4 40",
+    ]
+    assert others[3] == (
         "  data.train: row 0, the reward right: 1 for the answer '1', 0 for an empty response"
     )
-    assert len(others) == 6 and "a step makes 3 updates of 3 or 2 prompts" in others[5]
+    assert len(others) == 7 and "a step makes 3 updates of 3 or 2 prompts" in others[6]
 
 
 def test_what_is_trained_on_of_a_conversation_is_shown(place: Path, model: Path) -> None:
