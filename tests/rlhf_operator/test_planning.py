@@ -157,11 +157,13 @@ OTHERWISE: dict[str, dict[str, Any]] = {
         "every_steps": 0,
         "keep_last": 9,
         "keep_best": "None",
+        "model_format": "float32",
         "on_error": "Fail",
         "storage": CheckpointStorage(uri="s3://bucket/x"),
     },
     "telemetry": {
         "tensorboard": False,
+        "samples_every_steps": 0,
         "wandb": WandbSpec(project="p"),
         "mlflow": MlflowSpec(tracking_uri="http://m", experiment="e"),
     },

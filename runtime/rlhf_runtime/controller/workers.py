@@ -126,11 +126,13 @@ class Workers:
         built = [rank.build.remote(folders) for rank in self.ranks]
         data = self.data.load.remote(folders)
         verifiers = [host.start.remote() for host in self.rewards.values()]
+        prepared = [store for of_pool in stores.values() for store in of_pool]
         phases = {
-            "libraries": [store for of_pool in stores.values() for store in of_pool],
+            "libraries": prepared,
             "data": [data],
             "verifiers": verifiers,
-            "models and engines": [*joined, *built],
+            # With the first phase's references: the driver may hear of models first.
+            "models and engines": [*prepared, *joined, *built],
         }
         self._watch = self._make_watch(wait_for(addresses, self._start_deadline()))
         libraries = self._begin

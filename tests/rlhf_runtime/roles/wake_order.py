@@ -78,6 +78,7 @@ class Engine(VllmEngine):
     def __init__(self, core: Core) -> None:
         self._core, self._running = core, {}
         self._memory = DeviceMemory(core)
+        self._packed = None
         self._version = None
 
     def views(self) -> Views:
