@@ -13,12 +13,12 @@ from rlhf_flow.jobs.job_graphs import job_roles, policy_role
 from rlhf_flow.jobs.registry import needs_old_log_probs, resolve_precision
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.step.checks import suggest
+from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.columns import (
     ENOUGH,
     RESPONSE_MASK,
     RESPONSE_TOKENS,
     ROLLOUT_LOG_PROBS,
-    columns_read_by,
     log_probs_column,
 )
 from rlhf_flow.step.losses import ClippedLoss, Loss

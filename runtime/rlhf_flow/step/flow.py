@@ -27,7 +27,8 @@ from rlhf_flow.step.calls import (
     TrainOptions,
 )
 from rlhf_flow.step.checks import checked_call, is_count, suggest
-from rlhf_flow.step.columns import ALLOWED_NAMES, ENOUGH, LINES, columns_read_by, is_name
+from rlhf_flow.step.column_settings import columns_read_by
+from rlhf_flow.step.columns import ALLOWED_NAMES, ENOUGH, LINES, is_name
 from rlhf_flow.step.missing_column import missing_column_message
 from rlhf_flow.step.operations import BothValid, Operation, Scope, WeightedSum
 from rlhf_flow.step.reward_terms import RewardTerms

@@ -17,7 +17,7 @@ from rlhf_api.spec.policy_loss import (
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
-from rlhf_flow.step.columns import (
+from rlhf_flow.step.column_settings import (
     ColumnSettings,
     Credits,
     LogProbs,

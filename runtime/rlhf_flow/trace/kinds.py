@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from rlhf_api.calls import CallKind
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.step.columns import (
-    RESPONSE_TOKENS,
-    ColumnInput,
-    ColumnSettings,
-    Kind,
-    column_inputs,
-    column_spec,
-    fixed_input,
-)
+from rlhf_flow.step.column_settings import ColumnInput, ColumnSettings, column_inputs, fixed_input
+from rlhf_flow.step.columns import RESPONSE_TOKENS, Kind, column_spec
 from rlhf_flow.step.missing_column import column_sources
 from rlhf_flow.step.operations import Operation
 from rlhf_flow.step.roles import Roles

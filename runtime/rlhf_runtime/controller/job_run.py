@@ -292,8 +292,10 @@ class JobRun:
         assert policy is not None and policy.precision is not None
         self._journal.require_folder()
         source = self._workers.folders[policy.role]
-        model_format = saved_format(self._spec.checkpoint.model_format, source)
-        if model_format == ModelFormat.BFLOAT16 and policy.precision is Precision.FLOAT32:
+        requested = self._spec.checkpoint.model_format
+        model_format = saved_format(requested, source)
+        is_rounded = (policy.precision, model_format) == (Precision.FLOAT32, ModelFormat.BFLOAT16)
+        if is_rounded and requested is ModelFormat.SOURCE:
             self._journal.notice(
                 "the model is saved in bfloat16, as its source, and was trained in float32; "
                 "checkpoint.modelFormat: float32 keeps all digits"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlhf_runtime.controller.steps import PassResult
+from rlhf_runtime.controller.steps_in_a_row import StepsInARow
 from rlhf_runtime.rewards.errors import NothingScored
 
 ABSTAINED = "score/abstained/"
 """Before a reward's name."""
 
 
-@dataclass
 class UnscoredSteps:
-    """Counts consecutive steps in which no response has a score that counts."""
+    """Ends a job after too many consecutive steps in which no response has a score that counts."""
 
-    limit: int
-    _in_a_row: int = 0
+    def __init__(self, limit: int) -> None:
+        self._steps = StepsInARow(limit)
 
     def record_step(self, step: int, done: PassResult) -> str:
         """Record the end of a step.
@@ -27,21 +25,20 @@ class UnscoredSteps:
         Raises:
             NothingScored: too many consecutive steps had no score.
         """
-        self._in_a_row = self._in_a_row + 1 if done.is_unscored else 0
-        if self._in_a_row >= self.limit:
+        self._steps.record(done.is_unscored)
+        if self._steps.are_too_many:
             raise NothingScored(
-                f"no response has a score that counts: got none in the {self._in_a_row} steps up "
-                f"to {step}, allowed fewer than {self.limit} in a row "
+                f"no response has a score that counts: got none in the {self._steps.count} steps "
+                f"up to {step}, allowed fewer than {self._steps.limit} in a row "
                 "(failurePolicy.maxUnscoredSteps); see why verifiers abstain or fail, or why "
                 f"responses are cut off; checkpoints are intact. {_causes(step, done)}"
             )
-        # One notice per series of such steps.
-        if self._in_a_row != 1:
+        if not self._steps.begin_here:
             return ""
         return (
             f"nothing is left to train on from step {step} on: no response has a score that "
             "counts (verifiers abstained or failed, or responses were cut off); updates are left "
-            f"out, and the job ends after {self.limit} such steps in a row"
+            f"out, and the job ends after {self._steps.limit} such steps in a row"
         )
 
 

@@ -13,15 +13,14 @@ import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set, Sized
+from contextlib import ExitStack
 from itertools import islice
 from multiprocessing.connection import Connection
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_runtime.end_with_parent import end_with
-from rlhf_runtime.rewards import awaited_results
-from rlhf_runtime.rewards.awaited_results import ResultLoop
 from rlhf_runtime.rewards.messages import (
     BatchScores,
     Fault,
@@ -32,6 +31,9 @@ from rlhf_runtime.rewards.messages import (
     wrong_count,
 )
 from rlhf_runtime.rewards.sample import Sample, declared_metric
+
+if TYPE_CHECKING:
+    import asyncio
 
 Verifier = Callable[..., Iterable[Any] | Awaitable[Iterable[Any]]]
 
@@ -121,6 +123,39 @@ def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:
     return loaded
 
 
+class ResultLoop:
+    """Runs all coroutines of a process on one event loop. Use it as a context manager."""
+
+    # One loop: clients and locks that a function keeps between batches belong to the loop that
+    # they were made on.
+
+    def __init__(self) -> None:
+        self._resources = ExitStack()
+        self._runner: asyncio.Runner | None = None
+
+    def __enter__(self) -> ResultLoop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def wait_for(self, result: Awaitable[Any]) -> Any:
+        """Return what an awaitable results in, or raise its error."""
+        return self._start().run(_result_of(result))
+
+    def _start(self) -> asyncio.Runner:
+        if self._runner is None:
+            # Imported here: most verifiers need none, and their processes start faster without.
+            import asyncio
+
+            self._runner = self._resources.enter_context(asyncio.Runner())
+        return self._runner
+
+
+async def _result_of(result: Awaitable[Any]) -> Any:
+    return await result
+
+
 def score_batch(
     verifier: Verifier,
     samples: Sequence[Sample],
@@ -196,7 +231,7 @@ def _is_own(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return (
-        filename in (__file__, awaited_results.__file__, importlib.__file__)
+        filename in (__file__, importlib.__file__)
         or "importlib._" in filename
         or package == "asyncio"
     )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, ColumnOutput, Kind
+from rlhf_flow.step.column_settings import ColumnOutput
+from rlhf_flow.step.columns import ENOUGH, PER_ROW, PER_TOKEN, Kind
 from rlhf_flow.step.operations import Custom
 from rlhf_flow.step.operations.custom import STATE
 from rlhf_runtime import user_code

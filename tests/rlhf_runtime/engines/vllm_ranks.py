@@ -385,7 +385,7 @@ def weights_without_a_kernel_are_not_packed(_: Pair) -> None:
     layers: Any = [torch.nn.Linear(8, 4, dtype=dtype) for dtype in (torch.float32, torch.float64)]
     for layer in layers:
         layer.cpu_linear = torch.nn.functional.linear
-    PackedWeights(torch.nn.Sequential(*layers)).pack()
+    PackedWeights(layers).pack()
     assert all(layer.cpu_linear is torch.nn.functional.linear for layer in layers)
 
 

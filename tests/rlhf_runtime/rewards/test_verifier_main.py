@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from rlhf_runtime.rewards import Sample
-from rlhf_runtime.rewards.awaited_results import ResultLoop
 from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.verifier_main import CannotLoad, load_verifier, score_batch
+from rlhf_runtime.rewards.verifier_main import CannotLoad, ResultLoop, load_verifier, score_batch
 
 SAMPLES = [Sample("p", response, {}, True) for response in ("a", "b", "c")]
 
@@ -190,4 +189,4 @@ def test_a_traceback_of_an_async_function_shows_the_users_code_only(verifiers: P
     batch = score(load_verifier("my_verifiers:later_raises", {}))
     assert batch.batch_fault is Fault.RAISED and batch.retry_alone
     assert "in later_raises" in batch.detail and "in deeper" in batch.detail
-    assert "asyncio" not in batch.detail and "awaited_results" not in batch.detail
+    assert "asyncio" not in batch.detail and "verifier_main" not in batch.detail

@@ -13,7 +13,7 @@ import torch
 from rlhf_api.calls import CallKind
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.calls import ModelCall, TrainOptions
-from rlhf_flow.step.columns import columns_read_by
+from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.context import Result

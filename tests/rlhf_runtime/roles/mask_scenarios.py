@@ -12,7 +12,8 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
-from rlhf_flow.step.columns import Kind, columns_read_by
+from rlhf_flow.step.column_settings import columns_read_by
+from rlhf_flow.step.columns import Kind
 from rlhf_flow.step.operations import (
     AboveBaseline,
     Custom,

@@ -20,7 +20,7 @@ from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator, LossAggregation, PolicyObjective
 from rlhf_flow.step.calls import ModelCall, TrainOptions
-from rlhf_flow.step.columns import columns_read_by
+from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.engines.parallel import ParallelContext

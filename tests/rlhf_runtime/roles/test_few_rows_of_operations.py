@@ -22,7 +22,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_flow.step.calls import ComputeOptions, ModelCall
-from rlhf_flow.step.columns import Kind, columns_read_by
+from rlhf_flow.step.column_settings import columns_read_by
+from rlhf_flow.step.columns import Kind
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,

@@ -15,7 +15,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.policy_loss import LossAggregation
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
-from rlhf_flow.step.columns import columns_read_by
+from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.step.operations import BothValid, GroupAdvantages, GroupBaseline, Operation
 from rlhf_runtime.dataplane.columns import Column

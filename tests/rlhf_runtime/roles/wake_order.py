@@ -18,6 +18,7 @@ from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
 from rlhf_runtime.engines.vllm.engine import VllmEngine
 from rlhf_runtime.engines.vllm.memory import DeviceMemory
+from rlhf_runtime.engines.vllm.packed_weights import PackedWeights
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice
@@ -78,7 +79,7 @@ class Engine(VllmEngine):
     def __init__(self, core: Core) -> None:
         self._core, self._running = core, {}
         self._memory = DeviceMemory(core)
-        self._packed = None
+        self._packed = PackedWeights(())
         self._version = None
 
     def views(self) -> Views:

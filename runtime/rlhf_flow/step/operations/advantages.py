@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, checked_settings, is_number
-from rlhf_flow.step.columns import (
+from rlhf_flow.step.column_settings import (
     ChangedCredits,
     ColumnSettings,
     Credits,

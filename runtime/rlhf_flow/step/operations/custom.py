@@ -9,11 +9,8 @@ from math import inf
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_number, suggest
-from rlhf_flow.step.columns import (
-    ColumnInput,
-    ColumnOutput,
-    Kind,
-)
+from rlhf_flow.step.column_settings import ColumnInput, ColumnOutput
+from rlhf_flow.step.columns import Kind
 from rlhf_flow.step.operations.scope import Scope
 
 # Name of the argument with the numbers that a function keeps.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_count
-from rlhf_flow.step.columns import (
+from rlhf_flow.step.column_settings import (
     ColumnSettings,
     NewAdvantages,
     NewPreference,

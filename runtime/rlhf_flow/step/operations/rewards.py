@@ -11,10 +11,9 @@ from rlhf_api.spec.policy_loss import KlEstimator
 from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
-from rlhf_flow.step.columns import (
+from rlhf_flow.step.column_settings import (
     ColumnInput,
     ColumnSettings,
-    Kind,
     LogProbs,
     MaybeLogProbs,
     MaybeMultiplier,
@@ -25,8 +24,8 @@ from rlhf_flow.step.columns import (
     NewTruth,
     Reads,
     Scores,
-    is_name,
 )
+from rlhf_flow.step.columns import Kind, is_name
 from rlhf_flow.step.operations.scope import Scope
 
 

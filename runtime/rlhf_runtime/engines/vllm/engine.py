@@ -27,7 +27,7 @@ from rlhf_runtime.engines.vllm.arguments import engine_arguments
 from rlhf_runtime.engines.vllm.layout import vllm_views
 from rlhf_runtime.engines.vllm.libraries import import_vllm
 from rlhf_runtime.engines.vllm.memory import DeviceMemory, EngineMemory, HostMemory
-from rlhf_runtime.engines.vllm.packed_weights import PackedWeights
+from rlhf_runtime.engines.vllm.packed_weights import PackedWeights, linear_layers
 from rlhf_runtime.engines.vllm.patches import engine_groups, leave_groups
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import GenerationFailed, StaleWeights, UnsupportedModel
@@ -74,7 +74,8 @@ class VllmEngine:
         self._memory: EngineMemory = (
             HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)
         )
-        self._packed = PackedWeights(self._runner.get_model()) if settings.packs_weights else None
+        model = self._runner.get_model()
+        self._packed = PackedWeights(linear_layers(model) if settings.packs_weights else ())
         self._version: int | None = None
 
     @property
@@ -135,15 +136,13 @@ class VllmEngine:
 
     def publish(self, version: int) -> None:
         """Declare that the storage of `views` holds the weights of this version."""
-        if self._packed is not None:
-            self._packed.pack()
+        self._packed.pack()
         self._version = version
 
     def release(self) -> None:
         """Free the memory of weights and cache."""
         self._version = None
-        if self._packed is not None:
-            self._packed.drop()
+        self._packed.drop()
         self._memory.release()
 
     def restore(self) -> None:

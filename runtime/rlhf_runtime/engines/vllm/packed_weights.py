@@ -7,7 +7,7 @@ originals, so copies are packed beside them whenever weights are published.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -23,14 +23,14 @@ PRIMITIVES_PER_LAYER = 32
 
 
 class PackedWeights:
-    """Packed copies of a model's linear weights.
+    """Packed copies of the weights of linear layers.
 
     If the CPU has no kernel for their format, there are none.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        layers = _linear_layers(model)
-        self._layers = layers if all(map(_has_kernel, {_weight(x).dtype for x in layers})) else []
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        dtypes = {_weight(layer).dtype for layer in layers}
+        self._layers = layers if all(map(_has_kernel, dtypes)) else ()
 
     def pack(self) -> None:
         """Pack the current weights. Copies of older weights are freed, layer by layer."""
@@ -44,8 +44,8 @@ class PackedWeights:
             _use(layer, nn.functional.linear)
 
 
-def _linear_layers(model: nn.Module) -> list[nn.Module]:
-    """Layers that vLLM's CPU backend computes as linear ones."""
+def linear_layers(model: nn.Module) -> list[nn.Module]:
+    """Layers of a model that vLLM's CPU backend computes as linear ones."""
     from vllm.model_executor.layers.vocab_parallel_embedding import (
         ParallelLMHead,
         VocabParallelEmbedding,

@@ -1,0 +1,94 @@
+"""Checks the answers that built-in verifiers read in the rows of a source."""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rewards import FunctionReward
+from rlhf_runtime import reasoning_gym_datasets
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.rewards import exact_match, math
+from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.row_values import answer_texts, field_value
+
+# Built-in verifiers that read a field of the row, with its default name. The fields that a user's
+# verifier reads are unknown before it is called.
+READERS = {
+    f"{exact_match.__name__}:score": "answer",
+    f"{math.__name__}:verify": "answer",
+    reasoning_gym_datasets.VERIFIER: reasoning_gym_datasets.DATASET_FIELD,
+}
+
+
+def check_answers(
+    spec: RLHFJobSpec, table: PromptTable, setting: SourceSetting, findings: Findings
+) -> None:
+    """Check the answers that built-in verifiers read in the rows of a source.
+
+    Args:
+        spec: of the job.
+        table: of the source.
+        setting: the manifest's field of the source.
+        findings: collects errors, and warnings of rows that are not scored.
+    """
+    if not table.records:
+        return
+    for number, reward in enumerate(spec.rewards):
+        function = reward.function
+        if function is None or function.entrypoint not in READERS:
+            continue
+        with findings.about("spec", "rewards", number, "function"):
+            findings.warnings += _check_answers_of_reward(function, table, setting)
+
+
+def _check_answers_of_reward(
+    function: FunctionReward, table: PromptTable, source: SourceSetting
+) -> list[str]:
+    """Check the answers that one verifier reads.
+
+    Returns:
+        A warning if it can use the answers of some rows only.
+
+    Raises:
+        InvalidReward: it can use no answer of the source.
+    """
+    field = str(function.parameters.get("field", READERS[function.entrypoint]))
+    first, num_missing = json.loads(table.records[0]), 0
+    problems: list[str] = []
+    for index, text in enumerate(table.records):
+        try:
+            answer_texts(field_value(json.loads(text), field))
+        except KeyError:
+            num_missing += 1
+            problems.append(f"{table.row_name(index)}: no {field}")
+        except ValueError as error:
+            problems.append(f"{table.row_name(index)}: {error}")
+    if num_missing == len(table):
+        near = get_close_matches(field, list(first), n=1)
+        raise InvalidReward(
+            f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
+            f"allowed {', '.join(first)}; "
+            + (f"did you mean {near[0]}? " if near else "")
+            + _other_field(function)
+        )
+    if len(problems) == len(table):
+        raise InvalidReward(
+            f"{function.entrypoint} cannot use {field} in any row of {source}: got {problems[0]}"
+        )
+    if not problems:
+        return []
+    return [
+        f"{function.entrypoint} cannot score {len(problems):,} of {len(table):,} rows of {source}, "
+        f"for their {field}: got {problems[0]}"
+    ]
+
+
+def _other_field(function: FunctionReward) -> str:
+    """What to do about a verifier whose field no row has."""
+    if function.entrypoint == reasoning_gym_datasets.VERIFIER:
+        return "take rows of reasoningGym, or another verifier"
+    return "write parameters: {field: NAME}, or add it to the data"
