@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Any
 
+from rlhf_runtime.telemetry.appended_file import AppendedFile
 from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
@@ -29,27 +29,14 @@ from rlhf_runtime.telemetry.records import (
 )
 
 
-class FileLost(OSError):
-    """The file to append to was deleted or replaced."""
-
-
-class JsonLinesWriter:
-    """Appends objects, each on disk at once; removes the cut-off last line of an earlier writer."""
-
-    # Every write opens the file: data written through an open handle of a deleted or replaced file
-    # would be lost without an error.
+class JsonLinesWriter(AppendedFile):
+    """Appends objects; removes the cut-off last line of an earlier writer."""
 
     def __init__(self, path: Path) -> None:
         _drop_partial_line(path)
-        self.path = path
-        self._lock = threading.RLock()  # one thread may check while another writes
-        with path.open("ab") as file:
-            # Size of the file after the last complete line.
-            self._end = file.tell()
-        # False while a write is in progress.
-        self._knows_size = True
+        super().__init__(path)
 
-    def write(self, line: Mapping[str, Any]) -> None:
+    def write_line(self, line: Mapping[str, Any]) -> None:
         """Append an object completely or not at all.
 
         Raises:
@@ -57,46 +44,7 @@ class JsonLinesWriter:
             OSError: the disk is full.
         """
         text = json.dumps(line, allow_nan=False, separators=(", ", ": "))
-        rest = memoryview(text.encode() + b"\n")
-        with self._lock:
-            self._append(rest)
-
-    def _append(self, rest: memoryview) -> None:
-        self.require_unchanged()
-        self._knows_size = False  # until the complete line is on the disk, or nothing of it
-        with self.path.open("r+b", buffering=0) as file:
-            file.seek(self._end)
-            try:
-                while rest:  # a nearly full disk may write a part
-                    rest = rest[file.write(rest) :]
-            except OSError:
-                file.truncate(self._end)
-                self._knows_size = True
-                raise
-            end = file.tell()
-        self._end, self._knows_size = end, True
-
-    def require_unchanged(self) -> None:
-        """Check that the file is unchanged since the last write.
-
-        Raises:
-            FileLost: it was deleted, or replaced by one of another size.
-        """
-        with self._lock:
-            self._compare_size()
-
-    def _compare_size(self) -> None:
-        try:
-            size = self.path.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            missing = self.path if self.path.parent.is_dir() else self.path.parent
-            raise FileLost(f"no {missing.absolute()} any more") from None
-        except OSError:
-            return  # a network error may pass; if not, the next write fails
-        if self._knows_size and size != self._end:
-            raise FileLost(
-                f"another {self.path.absolute()}, of {size} bytes instead of {self._end}"
-            )
+        self.write(text.encode() + b"\n")
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.plan import Plan
+from rlhf_runtime.telemetry.appended_file import FileLost
 from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
 from rlhf_runtime.telemetry.record_lines import (
-    FileLost,
     JsonLinesWriter,
     from_json,
     parse_line,
@@ -90,8 +90,8 @@ class RunFolder:
                 self._metrics_writer = JsonLinesWriter(self.metrics)
                 self._timeline_writer = JsonLinesWriter(self.timeline)
             if isinstance(record, StepRecord) and record.spans:
-                self._timeline_writer.write(spans_to_json(record.step, record.spans))
-            self._metrics_writer.write(to_json(record))
+                self._timeline_writer.write_line(spans_to_json(record.step, record.spans))
+            self._metrics_writer.write_line(to_json(record))
 
     def write_manifest(self, text: str) -> None:
         """Write the current manifest."""

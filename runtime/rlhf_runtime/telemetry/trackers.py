@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
+from rlhf_runtime.telemetry.appended_file import AppendedFile
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
 from rlhf_runtime.telemetry.samples import ResponseSample, SampleTable, sample_table
 
@@ -47,14 +49,18 @@ class TensorBoardTracker:
 
     def __init__(self, folder: Path) -> None:
         # torch's SummaryWriter, or TensorFlow, would cost the driver hundreds of megabytes.
-        writer = _import("tensorboard.summary.writer.event_file_writer", "runtime")
+        # TensorBoard's EventFileWriter writes in a thread that prints its own errors.
+        records = _import("tensorboard.summary.writer.record_writer", "runtime")
         self._proto = _import("tensorboard.compat.proto.event_pb2", "runtime")
         self._summary = _import("tensorboard.compat.proto.summary_pb2", "runtime")
         self._tensor = _import("tensorboard.compat.proto.tensor_pb2", "runtime")
         self._shape = _import("tensorboard.compat.proto.tensor_shape_pb2", "runtime")
         self._types = _import("tensorboard.compat.proto.types_pb2", "runtime")
         self._text = _import("tensorboard.plugins.text.metadata", "runtime")
-        self._writer = writer.EventFileWriter(str(folder), flush_secs=30)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = records.RecordWriter(AppendedFile(folder / name))
+        self._write(file_version="brain.Event:2")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one event with a scalar for each metric."""
@@ -62,7 +68,7 @@ class TensorBoardTracker:
             self._summary.Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
         ]
-        self._write(step, values)
+        self._write(step=step, summary=self._summary.Summary(value=values))
 
     def log_samples(self, step: int, table: SampleTable) -> None:
         """Write one event with a table of texts, the names of columns first."""
@@ -76,19 +82,15 @@ class TensorBoardTracker:
             ),
         )
         metadata = self._text.create_summary_metadata(SAMPLES, "")
-        self._write(
-            step, [self._summary.Summary.Value(tag=SAMPLES, metadata=metadata, tensor=tensor)]
-        )
+        value = self._summary.Summary.Value(tag=SAMPLES, metadata=metadata, tensor=tensor)
+        self._write(step=step, summary=self._summary.Summary(value=[value]))
 
-    def _write(self, step: int, values: Sequence[Any]) -> None:
-        event = self._proto.Event(
-            wall_time=time.time(), step=step, summary=self._summary.Summary(value=values)
-        )
-        self._writer.add_event(event)
+    def _write(self, **fields: Any) -> None:
+        event = self._proto.Event(wall_time=time.time(), **fields)
+        self._writer.write(event.SerializeToString())
 
     def close(self) -> None:
-        """Flush and close the event file."""
-        self._writer.close()
+        """Do nothing: every event is on the disk at once."""
 
 
 class WandbTracker:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +54,37 @@ def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     assert cells[8:12] == ["    402991=", r"    *0* | <b>\x1b" + "\n    1", "0.12346", ""]
     assert cells[16:20] == ["    402991=", "    012499", "", "-1"]
     assert trackers.failures == {"tensorboard": 0}
+
+
+def test_tensorboard_goes_on_after_a_full_disk_without_a_damaged_event(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
+    trackers.log(1, {"reward/mean": 1.0})
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    with file_size_limit(events.stat().st_size + 10):
+        trackers.log(2, {"reward/mean": 2.0})
+    trackers.log(3, {"reward/mean": 3.0})
+    # A killed process closes nothing.
+    read = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert [(event.step, event.value) for event in read.Scalars("reward/mean")] == [(1, 1), (3, 3)]
+    assert trackers.failures == {"tensorboard": 1}
+    assert "tracker tensorboard could not log step 2: OSError" in caplog.text
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let the kernel refuse what goes beyond `size` bytes of a file, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
