@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,12 @@ from runs import median_of, quiet, rlhf_run, step_seconds
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TRL_ENVIRONMENT = ROOT / ".venv-trl"
-TRL_PACKAGES = ("trl==1.16.0", "torch==2.13.0")
+TRL_PACKAGES = (
+    "trl==1.16.0",
+    "torch==2.13.0",
+    # Both sides score with our verifier of mathematics.
+    f"math-verify[antlr4_13_2]=={version('math-verify')}",
+)
 WARMUP_STEPS = 10
 """Steps in which the learning rate rises."""
 # The first steps allocate memory.
@@ -90,13 +96,13 @@ class Measured:
 
 
 def make_trl_environment() -> Path:
-    """Create TRL's environment if it is missing; returns its interpreter."""
+    """Create TRL's environment, or bring it up to date; returns its interpreter."""
     python = TRL_ENVIRONMENT / "bin" / "python"
     if not python.exists():
         # Apart from ours: its packages need other versions.
         note(f"making {TRL_ENVIRONMENT.name} with {' '.join(TRL_PACKAGES)}")
         quiet(["uv", "venv", "--python", "3.11", str(TRL_ENVIRONMENT)])
-        quiet(["uv", "pip", "install", "--python", str(python), *TRL_PACKAGES])
+    quiet(["uv", "pip", "install", "--python", str(python), *TRL_PACKAGES])
     return python
 
 

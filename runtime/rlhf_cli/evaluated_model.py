@@ -19,7 +19,7 @@ class EvaluatedModel:
 
     source: ModelSource
     step: int = 0
-    """Last step of the run that wrote it; 0: no run did."""
+    """Step of the run whose weights it has; 0: no run wrote it."""
 
 
 def find_model(text: str) -> EvaluatedModel:
@@ -38,7 +38,7 @@ def find_model(text: str) -> EvaluatedModel:
     if path.is_dir():
         folder = _model_folder(path, text)
         require_complete(folder, f"the model at {text}")
-        return EvaluatedModel(ModelSource(path=str(folder.resolve())), _last_step(folder.resolve()))
+        return EvaluatedModel(ModelSource(path=str(folder.resolve())), _step_of(folder.resolve()))
     if text in set(BuiltinModel):
         return EvaluatedModel(ModelSource(builtin=BuiltinModel(text)))
     name, _, revision = text.partition("@")
@@ -72,9 +72,10 @@ def _model_folder(path: Path, text: str) -> Path:
     return path
 
 
-def _last_step(folder: Path) -> int:
-    """The last step of the run that wrote a model; 0 if no run did."""
+def _step_of(folder: Path) -> int:
+    """The step whose weights a run wrote to a folder; 0 if no run did."""
     run = RunFolder(folder.parent)
     if folder != run.model or not run.metrics.exists():
         return 0
-    return run.read().reached_step
+    records = run.read()
+    return records.model_step or records.reached_step

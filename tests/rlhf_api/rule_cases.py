@@ -69,6 +69,9 @@ UNMEASURED = "spec.rewards=[{name: judge, http: {url: 'http://judge/score'}}]"
 """Nothing that may measure exact match."""
 EARLY_STOP = "spec.schedule={steps: 10, promptsPerStep: 4, earlyStop: {patience: 2}"
 """What other fields of the schedule follow, and a closing brace."""
+HEADERS = "spec.rewards=[{http: {url: 'http://judge/score', headers: "
+"""A list of headers and }}] follow."""
+BEST_MODEL = "spec.checkpoint.finalModel=Best"
 HELD_OUT = "spec.data.evaluation.path=/e.jsonl"
 
 
@@ -478,10 +481,13 @@ CREATED: dict[str, Case] = {
         (f"{TEXTS}{{path: /t, maxRows: 8, rowsPerStep: 9}}",),
         *("spec.data.pretraining.rowsPerStep", "more rows per step than there are"),
     ),
-    "one sample": Case(
-        ("spec.algorithm.type=GRPO",),
-        *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
-    ),
+    **{
+        f"one sample of {algorithm}": Case(
+            (f"spec.algorithm.type={algorithm}",),
+            *("spec.rollout.samplesPerPrompt", "write samplesPerPrompt: 8"),
+        )
+        for algorithm in ("GRPO", "DAPO", "RLOO", "OPO", "OnlineDPO")
+    },
     "one sample and its own mean": Case(
         ("spec.algorithm={type: REINFORCEPlusPlus, reinforcePlusPlus: {groupBaseline: true}}",),
         *("spec.rollout.samplesPerPrompt", "or remove groupBaseline"),
@@ -577,6 +583,32 @@ CREATED: dict[str, Case] = {
             "spec.data.train={path: /d, answerField: answer}",
         ),
         *("spec.checkpoint.keepBest", "add a reward, choose another metric"),
+    ),
+    "the best model without held-out prompts": Case(
+        (BEST_MODEL,), "spec.checkpoint.finalModel", "add data.evaluation"
+    ),
+    "the best model by no metric": Case(
+        (BEST_MODEL, HELD_OUT, "spec.checkpoint.keepBest=None"),
+        *("spec.checkpoint.keepBest", "RewardMean, LengthMean or ExactMatch; choose one"),
+    ),
+    "the best model by rewards that do not exist": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT, BEST_MODEL),
+            "spec.data.train={path: /d, answerField: answer}",
+        ),
+        *("spec.checkpoint.keepBest", "add a reward, choose another metric"),
+    ),
+    "a header that a request sets itself": Case(
+        (f"{HEADERS}[{{name: Content-type, value: a}}]}}}}]",),
+        *("spec.rewards[0].http.headers[0].name", "got Content-type, allowed any other"),
+    ),
+    "two headers of one name": Case(
+        (f"{HEADERS}[{{name: X-a, value: a}}, {{name: x-A, value: b}}]}}}}]",),
+        *("spec.rewards[0].http.headers", "every name once"),
+    ),
+    "a header of two values": Case(
+        (f"{HEADERS}[{{name: X-a, value: a, valueFromEnv: A}}]}}}}]",),
+        *("spec.rewards[0].http.headers[0]", "valueFromEnv"),
     ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
@@ -800,6 +832,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.rollout.expectedResponseTokens=1024",
     ),
     "an early stop": (f"{EARLY_STOP}}}", HELD_OUT),
+    "headers": (
+        f"{HEADERS}[{{name: Authorization, valueFromEnv: TOKEN, prefix: 'Bearer '}}, "
+        "{name: X-a, value: ''}]}}]",
+    ),
+    "the best model": (BEST_MODEL, HELD_OUT),
     "an early stop of a builtin task": (
         f"{EARLY_STOP}}}",
         "spec.data.train={builtin: SortDigits}",

@@ -276,13 +276,13 @@ def test_a_penalty_by_two_engines_is_told_where_they_round(lint: Lint, device: D
     assert not any("of two engines" in each for each in found[own])
 
 
-def test_a_comparison_of_one_response_is_told(lint: Lint) -> None:
-    line = "batch |= flow.compute(batch, MixedGroups('reward_scores', 'reward_valid'))"
-    loss = "ClippedLoss('mixed')"
-    assert lint(line, loss=loss) == ()
+@pytest.mark.parametrize("operation", ["MixedGroups", "GroupAdvantages", "BestAgainstWorst"])
+def test_a_comparison_of_one_response_is_told(lint: Lint, operation: str) -> None:
+    line = f"batch |= flow.compute(batch, {operation}('reward_scores', 'reward_valid'))"
+    text = f"compares the responses to a prompt, and there is one: got {operation}"
+    assert not any(text in told for told in lint(line))
     rollout = {"samplesPerPrompt": 1, "maxPromptTokens": 32, "maxResponseTokens": 32}
-    (told,) = lint(line, loss=loss, rollout=rollout)
-    assert "compares the responses to a prompt, and there is one: got MixedGroups" in told
+    assert sum(text in told for told in lint(line, rollout=rollout)) == 1
 
 
 def test_an_early_stop_that_cannot_come_is_told(job: MakeJob) -> None:
@@ -294,6 +294,20 @@ def test_an_early_stop_that_cannot_come_is_told(job: MakeJob) -> None:
         assert [f"earlyStop.patience: {patience} has no effect" in text for text in told] == (
             [True] if is_told else []
         )
+
+
+def test_a_best_model_that_is_always_the_last_is_told(job: MakeJob) -> None:
+    data = {"train": {"path": "a.jsonl"}, "evaluation": {"path": "b.jsonl"}}
+    warm = {"warmStart": {"maxSteps": 1, "learningRate": 0.001}}
+    for saved, evaluated, more, is_told in (
+        *((2, 3, {}, False), (4, 3, {}, True), (3, 12, {}, True), (0, 3, {}, True)),
+        *((3, 0, {}, True), (0, 3, warm, False)),
+    ):
+        schedule = {"steps": 12, "promptsPerStep": 8, "evaluateEverySteps": evaluated} | more
+        checkpoint = {"finalModel": "Best", "everySteps": saved}
+        made = job(data=data, schedule=schedule, checkpoint=checkpoint)
+        told = lint_job(made, trace_job(made), Device.CPU)
+        assert any("checkpoint.finalModel: Best has no effect" in text for text in told) is is_told
 
 
 def test_evaluations_without_held_out_prompts_are_told(job: MakeJob) -> None:

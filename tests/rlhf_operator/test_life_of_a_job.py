@@ -13,6 +13,13 @@ from rlhf_operator.decide.observed import PlanResult, Refusal
 
 from .world import NAMESPACE, World, claim, manifest
 
+JUDGE = {
+    "http": {
+        "url": "http://judge/score",
+        "headers": [{"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN"}],
+    }
+}
+
 
 def test_a_job_trains_and_succeeds(world: World) -> None:
     world.submit(manifest())
@@ -162,6 +169,11 @@ def test_a_claim_that_is_made_later_is_noticed_without_an_event(world: World) ->
         ({"checkpoint": {}}, "NoCheckpointStorage", "name a persistentVolumeClaim"),
         ({"code": {"local": "src"}}, "CodeNotReachable", "configMap"),
         ({"code": {"configMap": {"name": "mine"}}}, "CodeNotFound", "ConfigMap mine"),
+        (
+            {"rewards": [JUDGE], "env": [{"name": "OTHER", "value": "1"}]},
+            "VariableNotSet",
+            "got JUDGE_TOKEN, allowed a name in spec.env",
+        ),
         (
             {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}},
             "ClaimNotFound",

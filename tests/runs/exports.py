@@ -19,6 +19,11 @@ def assert_exports_own_model(run: Path, out: Path) -> None:
     finally:
         command.end()
     assert "the newest complete checkpoint is of step" in command.output
+    assert_own_model(run, out)
+
+
+def assert_own_model(run: Path, out: Path) -> None:
+    """Check that a folder has the run's own model, bit by bit."""
     ours, left = (load_file(folder / "model.safetensors") for folder in (out, run / "model"))
     assert ours.keys() == left.keys()
     for name, tensor in left.items():

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..heavy_starts import Heavy, count_start
 from .cli import Finished, run
 from .records import end, records, reproducible, step_metrics
 
@@ -100,39 +96,3 @@ def test_a_finished_run_is_not_repeated_without_fresh(scratch: Path, grpo: Finis
     assert (aside / "metrics.jsonl").read_bytes() == before
     assert reproducible(moved) != reproducible(aside), "another seed gives other numbers"
     aside.rename(grpo.folder)
-
-
-LOADS = """
-import sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, prompt = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder).eval()
-tokens = tokenizer(prompt, return_tensors="pt")
-answer = model.generate(**tokens, do_sample=False, max_new_tokens=8)[0, tokens.input_ids.shape[1]:]
-from vllm import LLM, SamplingParams
-engine = LLM(folder, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=16 << 20,
-             max_model_len=64, max_num_seqs=4)
-(output,) = engine.generate([prompt], SamplingParams(temperature=0, max_tokens=8))
-print("ANSWERS", answer.tolist() == list(output.outputs[0].token_ids), repr(output.outputs[0].text))
-"""
-
-
-def test_the_model_loads_in_transformers_and_in_vllm(grpo_on_two: Finished) -> None:
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "TORCH_COMPILE_DISABLE": "1",
-    }
-    count_start(Heavy.ENGINE)
-    loaded = subprocess.run(
-        [sys.executable, "-c", LOADS, str(grpo_on_two.folder / "model"), "402991="],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert "ANSWERS True" in loaded.stdout, loaded.stdout[-2000:] + loaded.stderr[-4000:]

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH
+from rlhf_cli.evaluated_model import find_model
+from rlhf_cli.export import ExportRequest, export_checkpoint
 from rlhf_runtime.checkpoint.store import CheckpointStore
 
 from ..object_store import s3_bucket
 from .cli import Command, Finished, run, start
-from .exports import assert_exports_own_model
+from .exports import assert_exports_own_model, assert_own_model
 from .long_jobs import STEPS, manifest_of
 from .records import records, without_pace
 
@@ -295,10 +298,13 @@ def frugal(scratch: Path, ppo: Finished) -> Finished:
     training = {"microBatchTokens": 64, "activationRecompute": True}
     # Steps 0, 3 and 6 are evaluated; the evaluation after the fifth ends training.
     early = {"evaluateEverySteps": 1, "earlyStop": {"patience": 4, "minDelta": 100.0}}
+    # The longest responses are not those of the last step.
+    kept = {"everySteps": 1, "keepBest": "LengthMean", "finalModel": "Best"}
     changes = {
         "models": {"actor": {"training": training}},
         "rollout": {"kvCacheMemory": "16Mi", "maxConcurrentSequences": 8},
         "schedule": early,
+        "checkpoint": kept,
     }
     manifest = manifest_of(1, scratch / "frugal.yaml", changes)
     return run(manifest, folder, "--devices", 1, "--steps", STEPS + 9)
@@ -322,7 +328,7 @@ def test_a_job_that_no_longer_improves_ends_early_and_is_finished(
     scratch: Path, frugal: Finished
 ) -> None:
     folder, last = frugal.folder, STEPS + 1
-    why = f"training ended early, after step {last} of {{}}: evaluation/reward_mean"
+    why = f"training ended early, after step {last} of {{}}: {EVALUATION_LENGTH}"
     this_run, more = why.format(STEPS + 9), why.format(STEPS + 19)
     assert f"notice {this_run}" in frugal.output
     totals = summary(folder)
@@ -336,3 +342,15 @@ def test_a_job_that_no_longer_improves_ends_early_and_is_finished(
     again = run(manifest, folder, "--devices", 1, "--steps", STEPS + 19)
     assert again.code == 0 and "already finished" in again.output and more in again.output
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_model_is_that_of_the_best_checkpoint(scratch: Path, frugal: Finished) -> None:
+    kept = CheckpointStore(str(frugal.folder / "checkpoints")).records()
+    lengths = {one.step: one.metrics.get(EVALUATION_LENGTH, 0.0) for one in kept}
+    best = max(lengths, key=lambda step: (lengths[step], step))
+    assert best != STEPS + 1, f"choose another metric: got {lengths}"
+    assert f"the model is that of step {best}: its {EVALUATION_LENGTH}" in frugal.output
+    assert find_model(str(frugal.folder)).step == best
+    exported = scratch / "frugal-best"
+    export_checkpoint(ExportRequest(str(frugal.folder), str(exported), best=True))
+    assert_own_model(frugal.folder, exported)

@@ -76,6 +76,15 @@ class KeepBest(StrEnum):
         return names.get(self)
 
 
+class FinalModel(StrEnum):
+    """The step whose weights become the model that the job leaves."""
+
+    LAST = "Last"
+    """The last step."""
+    BEST = "Best"
+    """The step of the best checkpoint by keepBest."""
+
+
 class ModelFormat(StrEnum):
     """Number format of the weights in a saved model."""
 
@@ -98,6 +107,9 @@ class CheckpointSpec(Contract):
     keep_best: KeepBest = KeepBest.REWARD_MEAN
     """Also keep the checkpoint with the largest value of this evaluation metric: RewardMean,
     LengthMean, ExactMatch or None. Only checkpoints of evaluated steps count."""
+    final_model: FinalModel = FinalModel.LAST
+    """The model that the job leaves: Last, that of the last step, or Best, that of the best
+    checkpoint by keepBest."""
     model_format: ModelFormat = ModelFormat.SOURCE
     """Number format of the model that the job leaves, and of `rlhf export`'s: Source, float32 or
     bfloat16. Checkpoints always have all digits."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_api.cel_literals import member, text
 from rlhf_api.rules import Rule, Violation, violation_if
-from rlhf_api.spec.checkpoint import KeepBest
+from rlhf_api.spec.checkpoint import FinalModel, KeepBest
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -17,7 +19,6 @@ _MEASURES = f"self.rewards.exists(reward, has({member('reward', 'function')}))"
 _STOPS_AT_EXACT_MATCH = (
     "has(self.schedule.warmStart) && has(self.schedule.warmStart.stopAtExactMatch)"
 )
-_STOPS_EARLY = "has(self.schedule.earlyStop)"
 
 
 def _exact_match_goal(spec: RLHFJobSpec) -> float | None:
@@ -46,25 +47,81 @@ def _unmeasured(spec: RLHFJobSpec) -> list[Violation]:
     )
 
 
-def _early_stop_has_evaluation_data(spec: RLHFJobSpec) -> list[Violation]:
-    # A builtin task brings its own evaluation data, which only rewards can score.
-    has_data = spec.data.evaluation is not None or (
-        spec.data.train.builtin is not None and bool(spec.rewards)
+@dataclass(frozen=True)
+class _Comparison:
+    """A setting that compares evaluations by the metric of checkpoint.keepBest."""
+
+    name: str
+    field: str
+    cel: str
+    """CEL: the setting is made."""
+    is_set: Callable[[RLHFJobSpec], bool]
+
+    def has_data(self, spec: RLHFJobSpec) -> list[Violation]:
+        """Find missing evaluation data."""
+        # A builtin task brings its own evaluation data, which only rewards can score.
+        has_data = spec.data.evaluation is not None or (
+            spec.data.train.builtin is not None and bool(spec.rewards)
+        )
+        return violation_if(
+            self.is_set(spec) and not has_data, f"{self.name} without data.evaluation"
+        )
+
+    def has_metric(self, spec: RLHFJobSpec) -> list[Violation]:
+        """Find a missing metric."""
+        is_wrong = self.is_set(spec) and spec.checkpoint.keep_best is KeepBest.NONE
+        return violation_if(is_wrong, KeepBest.NONE.value)
+
+    def has_rewards(self, spec: RLHFJobSpec) -> list[Violation]:
+        """Find missing rewards."""
+        needs_rewards = spec.checkpoint.keep_best is KeepBest.REWARD_MEAN
+        is_wrong = self.is_set(spec) and needs_rewards and not spec.rewards
+        return violation_if(is_wrong, f"{KeepBest.REWARD_MEAN.value} and no rewards")
+
+
+_COMPARISONS = (
+    _Comparison(
+        "earlyStop",
+        ".schedule.earlyStop",
+        "has(self.schedule.earlyStop)",
+        lambda spec: spec.schedule.early_stop is not None,
+    ),
+    _Comparison(
+        f"finalModel: {FinalModel.BEST}",
+        ".checkpoint.finalModel",
+        f"self.checkpoint.finalModel == {text(FinalModel.BEST)}",
+        lambda spec: spec.checkpoint.final_model is FinalModel.BEST,
+    ),
+)
+
+
+def _comparison_rules(comparison: _Comparison) -> Iterator[Rule]:
+    name = comparison.name
+    yield Rule(
+        holds=f"!({comparison.cel}) || has(self.data.evaluation) || "
+        "(has(self.data.train.builtin) && self.rewards.size() > 0)",
+        what=f"{name} compares evaluations, and there are none",
+        do=f"add data.evaluation, or remove {name}",
+        field=comparison.field,
+        check=comparison.has_data,
     )
-    return violation_if(
-        spec.schedule.early_stop is not None and not has_data, "earlyStop without data.evaluation"
+    yield Rule(
+        holds=f"!({comparison.cel}) || self.checkpoint.keepBest != {text(KeepBest.NONE)}",
+        what=f"{name} compares the metric of checkpoint.keepBest, and there is none",
+        allowed="RewardMean, LengthMean or ExactMatch",
+        do=f"choose one, or remove {name}",
+        field=".checkpoint.keepBest",
+        check=comparison.has_metric,
     )
-
-
-def _early_stop_has_metric(spec: RLHFJobSpec) -> list[Violation]:
-    is_wrong = spec.schedule.early_stop is not None and spec.checkpoint.keep_best is KeepBest.NONE
-    return violation_if(is_wrong, KeepBest.NONE.value)
-
-
-def _early_stop_has_rewards(spec: RLHFJobSpec) -> list[Violation]:
-    needs_rewards = spec.checkpoint.keep_best is KeepBest.REWARD_MEAN
-    is_wrong = spec.schedule.early_stop is not None and needs_rewards and not spec.rewards
-    return violation_if(is_wrong, f"{KeepBest.REWARD_MEAN.value} and no rewards")
+    yield Rule(
+        holds=f"!({comparison.cel}) || "
+        f"self.checkpoint.keepBest != {text(KeepBest.REWARD_MEAN)} || self.rewards.size() > 0",
+        what=f"{name} compares the mean reward, and nothing is rewarded",
+        allowed="RewardMean with rewards",
+        do=f"add a reward, choose another metric, or remove {name}",
+        field=".checkpoint.keepBest",
+        check=comparison.has_rewards,
+    )
 
 
 EVALUATION_RULES: tuple[Rule, ...] = (
@@ -93,29 +150,5 @@ EVALUATION_RULES: tuple[Rule, ...] = (
         field=".checkpoint.keepBest",
         check=_best_checkpoint_is_measured,
     ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || has(self.data.evaluation) || "
-        "(has(self.data.train.builtin) && self.rewards.size() > 0)",
-        what="earlyStop compares evaluations, and there are none",
-        do="add data.evaluation, or remove earlyStop",
-        field=".schedule.earlyStop",
-        check=_early_stop_has_evaluation_data,
-    ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.NONE)}",
-        what="earlyStop compares the metric of checkpoint.keepBest, and there is none",
-        allowed="RewardMean, LengthMean or ExactMatch",
-        do="choose one, or remove earlyStop",
-        field=".checkpoint.keepBest",
-        check=_early_stop_has_metric,
-    ),
-    Rule(
-        holds=f"!{_STOPS_EARLY} || self.checkpoint.keepBest != {text(KeepBest.REWARD_MEAN)} || "
-        "self.rewards.size() > 0",
-        what="earlyStop compares the mean reward, and nothing is rewarded",
-        allowed="RewardMean with rewards",
-        do="add a reward, choose another metric, or remove earlyStop",
-        field=".checkpoint.keepBest",
-        check=_early_stop_has_rewards,
-    ),
+    *(rule for comparison in _COMPARISONS for rule in _comparison_rules(comparison)),
 )

@@ -42,7 +42,7 @@ class KlPlacement(StrEnum):
 
 class LossAggregation(StrEnum):
     """Aggregation of token losses to one number. Every divisor is counted over the complete
-    mini-batch."""
+    mini-batch, with responses of advantage 0, such as those of equal scores to a prompt."""
 
     TOKEN_MEAN = "TokenMean"
     """Sum over tokens / number of tokens."""

@@ -7,7 +7,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import HTTP_URL_PATTERN, Contract, Count, Entrypoint, Identifier, Text
+from rlhf_api.base import (
+    HEADER_PATTERN,
+    HEADER_VALUE_PATTERN,
+    HTTP_URL_PATTERN,
+    IDENTIFIER_PATTERN,
+    Contract,
+    Count,
+    Entrypoint,
+    Identifier,
+    Text,
+)
 from rlhf_api.cel_literals import texts
 from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
@@ -60,6 +70,40 @@ class FunctionReward(Contract):
     """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
 
 
+# Headers that a request sets itself, in lower case.
+_OWN_HEADERS = ("connection", "content-encoding", "content-length", "content-type", "host")
+
+HeaderValue = Annotated[str, Field(max_length=4096, pattern=HEADER_VALUE_PATTERN)]
+
+
+class HTTPHeader(Alternatives):
+    """A header of every request: exactly one of value, valueFromEnv is set."""
+
+    alternatives: ClassVar = ("value", "value_from_env")
+
+    name: Annotated[str, Field(min_length=1, max_length=256, pattern=HEADER_PATTERN)]
+    """Its name, such as Authorization."""
+    value: HeaderValue | None = None
+    """Its value. Everyone who can read the job can read it."""
+    value_from_env: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)] | None = None
+    """An environment variable with its value; on a cluster one of spec.env, such as from a Secret.
+    Spaces and line ends around the value are removed."""
+    prefix: HeaderValue = ""
+    """Text before the value, such as "Bearer "."""
+
+    validations: ClassVar = (
+        Rule(
+            holds=f"!(self.name.lowerAscii() in {texts(_OWN_HEADERS)})",
+            what="a header that a request sets itself",
+            got="self.name",
+            allowed="any other header",
+            do="remove it",
+            field=".name",
+            check=lambda self: violation_if(self.name.lower() in _OWN_HEADERS, self.name),
+        ),
+    )
+
+
 class HTTPReward(Contract):
     """A service that scores batches of samples, sent as JSON."""
 
@@ -69,6 +113,12 @@ class HTTPReward(Contract):
     service abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Sent with every batch."""
+    headers: Annotated[tuple[HTTPHeader, ...], Field(max_length=16)] = ()
+    """Headers of every request, such as credentials."""
+    use_proxy: bool = False
+    """If true, requests use the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name."""
+    compress: bool = False
+    """If true, requests are compressed by gzip. Compressed answers are always accepted."""
     timeout_seconds: Count = 10
     """Longest time for one request, from connecting to the end of the answer."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 64
@@ -81,6 +131,27 @@ class HTTPReward(Contract):
     then its samples count as errors."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
     """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="self.headers.all(one, self.headers.exists_one(other, "
+            "one.name.lowerAscii() == other.name.lowerAscii()))",
+            what="two headers of one name",
+            allowed="every name once, whether in upper or in lower case",
+            do="remove one",
+            field=".headers",
+            check=lambda self: violation_if(
+                len({header.name.lower() for header in self.headers}) < len(self.headers)
+            ),
+        ),
+    )
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables with values of headers."""
+        return tuple(
+            header.value_from_env for header in self.headers if header.value_from_env is not None
+        )
 
 
 class RewardTokenizer(StrEnum):

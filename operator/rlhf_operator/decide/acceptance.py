@@ -25,6 +25,7 @@ def find_refusal(observed: Observed) -> Refusal | None:
     refusal = (
         _check_defaults(job)
         or _check_code(job, observed.lacks_code)
+        or _check_variables(job)
         or _check_storage(run, observed.claim)
     )
     return refusal or result.refusal or _check_objective(job, result)
@@ -81,6 +82,22 @@ def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
             f"the ConfigMap {code_config_map(job)} of spec.code does not exist in this namespace: "
             "create it (kubectl create configmap NAME --from-file=FOLDER), or name another one",
         )
+    return None
+
+
+def _check_variables(job: RLHFJob) -> Refusal | None:
+    spec = job.spec
+    environments = [spec.env, *(pool.env for pool in spec.resources.node_pools)]
+    known = {variable.name for environment in environments for variable in environment}
+    for index, reward in enumerate(spec.rewards):
+        for name in reward.http.variables if reward.http is not None else ():
+            if name not in known:
+                return Refusal(
+                    "VariableNotSet",
+                    f"spec.rewards[{index}].http.headers takes a value from a variable that pods "
+                    f"do not have: got {name}, allowed a name in spec.env; add it there, with "
+                    "valueFrom.secretKeyRef if it is secret",
+                )
     return None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
+from rlhf_api.spec.checkpoint import FinalModel
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
@@ -67,6 +69,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_uneven_batches(job, step),
         *_missing_evaluation(job, graphs),
         *_late_early_stop(job),
+        *_lone_best(job),
         *_small_micro_batches(job, graphs),
         *_partial_masks(step),
     )
@@ -306,6 +309,22 @@ def _late_early_stop(job: RLHFJob) -> Iterator[str]:
             f"schedule.earlyStop.patience: {patience} has no effect, since only {evaluations} "
             f"evaluations lie between the first and the last of {schedule.steps} steps; lower it "
             f"or evaluateEverySteps: {every}"
+        )
+
+
+def _lone_best(job: RLHFJob) -> Iterator[str]:
+    """Warn of a best checkpoint that is always the last one."""
+    checkpoint, schedule = job.spec.checkpoint, job.spec.schedule
+    # The checkpoint after a warm start is evaluated, too.
+    if checkpoint.final_model is not FinalModel.BEST or schedule.warm_start is not None:
+        return
+    intervals = (checkpoint.every_steps, schedule.evaluate_every_steps)
+    if 0 in intervals or lcm(*intervals) >= schedule.steps:
+        yield (
+            f"checkpoint.finalModel: {FinalModel.BEST} has no effect, since no checkpoint before "
+            f"the last of {schedule.steps} steps is of an evaluated step: got checkpoint.everySteps"
+            f": {intervals[0]} and schedule.evaluateEverySteps: {intervals[1]}; make one a divisor "
+            "of the other, and smaller than the number of steps"
         )
 
 

@@ -6,6 +6,7 @@ build -> (first token -> warm start) or checkpoint -> [ step -> (evaluate) -> (s
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from rlhf_api.spec.checkpoint import (
     EVALUATION_LENGTH,
     EVALUATION_REWARD,
     EXACT_MATCH,
+    FinalModel,
     ModelFormat,
 )
 from rlhf_api.spec.job import RLHFJob
@@ -129,7 +131,11 @@ class JobRun:
             self._stop.has_state_to_save = False
         if self._step < self._spec.schedule.steps and self._early_stop is None:
             return False
+        step = self._step
+        if self._spec.checkpoint.final_model is FinalModel.BEST:
+            step = self._restore_best()
         self._save_model(model_folder)
+        self._journal.model_saved(step)
         return True
 
     def close(self) -> None:
@@ -287,6 +293,24 @@ class JobRun:
             self._has_generated = True
             self._journal.started("first generation", done.phases["generate"])
 
+    def _restore_best(self) -> int:
+        """Give the workers the weights of the best checkpoint; returns its step."""
+        metric, best = self._spec.checkpoint.keep_best.metric, self._checkpoints.best()
+        if best is None or metric is None:
+            self._journal.notice(
+                f"the model is that of the last step, {self._step}: no checkpoint of an evaluated "
+                f"step has {metric} (checkpoint.finalModel)"
+            )
+            return self._step
+        step = best.record.step
+        if step != self._step:
+            self._workers.call_ranks("restore", best.address)
+        self._journal.notice(
+            f"the model is that of step {step}: its {metric} of {best.record.metrics[metric]:.5g} "
+            "is the largest of all checkpoints (checkpoint.finalModel)"
+        )
+        return step
+
     def _save_model(self, folder: Path) -> None:
         policy = self._plan.role(self._plan.policy)
         assert policy is not None and policy.precision is not None
@@ -359,8 +383,12 @@ def evaluation_metrics(
     if headline := _headline(roles):
         optional[EVALUATION_REWARD] = headline
         own = headline.removesuffix("mean")
-        passing = (name for name in done.metrics if name.startswith(f"{own}pass_at_"))
-        optional |= {f"evaluation/{name.removeprefix(own)}": name for name in passing}
+        # Those of a source have its name before.
+        passing = re.compile(rf"{re.escape(own)}((?:[^/]+/)?pass_at_\d+)").fullmatch
+        found = filter(None, map(passing, done.metrics))
+        optional |= {f"evaluation/{match[1]}": match[0] for match in found}
+    for source in sources:
+        optional[f"evaluation/{source}/length_mean"] = f"response/{source}/length_mean"
     for part in ("", *(f"{source}/" for source in sources)):
         for reward in rewards:
             if reward.name in measured:

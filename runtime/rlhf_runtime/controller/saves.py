@@ -76,6 +76,23 @@ class CheckpointManager:
             self._kept = {self.newest_step}
         return checkpoint
 
+    def best(self) -> Checkpoint | None:
+        """Return the checkpoint with the largest metric of checkpoint.keepBest; report damaged
+        ones. None: no intact one has the metric.
+
+        Raises:
+            StorageFailed: they cannot be read now.
+        """
+        metric = self.settings.keep_best.metric
+        records = [one for one in self.store.records() if one.step not in self._damaged]
+        while metric is not None and (record := best_record(records, metric)) is not None:
+            try:
+                return self.store.read(record.step)
+            except CheckpointDamaged as error:
+                self._report_damaged(record.step, error)
+                records.remove(record)
+        return None
+
     def _report_damaged(self, step: int, error: CheckpointDamaged) -> None:
         self._damaged.add(step)
         self.journal.notice_once(damaged_text(step, error))

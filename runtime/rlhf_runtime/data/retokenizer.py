@@ -16,6 +16,7 @@ from rlhf_api.spec.row_sources import DataSource
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.load import evaluation_source, source_names
 from rlhf_runtime.data.row_checks import RowProblem
+from rlhf_runtime.data.row_record import rows_by_source
 from rlhf_runtime.data.row_responses import prompt_and_answer
 from rlhf_runtime.data.row_text import PromptWriter
 from rlhf_runtime.data.rows import single_sources
@@ -136,11 +137,9 @@ class SplitRetokenizer:
         """Tokenize each prompt with its response; see `Retokenizer`."""
         if None in self._by_source:
             return self._by_source[None].sequences(records, responses, finished, groups)
-        rows_by_source: dict[str | None, list[int]] = {}
-        for row, record in enumerate(records):
-            rows_by_source.setdefault(json.loads(record).get("source"), []).append(row)
+        by_source = rows_by_source(records)
         prompts, answers = [], []
-        for name, rows in rows_by_source.items():
+        for name, rows in by_source.items():
             own = self._by_source[name].sequences(
                 [records[row] for row in rows],
                 [responses[row] for row in rows],
@@ -149,7 +148,7 @@ class SplitRetokenizer:
             )
             prompts.append(own.prompts)
             answers.append(own.responses)
-        order = np.argsort(np.concatenate(list(rows_by_source.values())))
+        order = np.argsort(np.concatenate(list(by_source.values())))
         return Sequences(concatenate(prompts).take(order), concatenate(answers).take(order))
 
 

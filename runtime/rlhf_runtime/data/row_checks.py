@@ -79,7 +79,22 @@ def parse_messages(value: Sequence[Any], field: str) -> list[Message]:
             if not isinstance(message.get(part), str):
                 calls = " (it calls tools)" if message.get("tool_calls") else ""
                 raise RowProblem(f"{field} has a message whose {part} is not a text{calls}")
+            if not _is_unicode(message[part]):
+                raise RowProblem(f"{field} has a message whose {part} is not valid Unicode")
         messages.append(message)
+    return messages
+
+
+def prompt_messages(value: Sequence[Any], field: str) -> list[Message]:
+    """Return the messages of a prompt; see `parse_messages`.
+
+    Raises:
+        RowProblem: the value is no list of messages, or there is nothing to answer.
+    """
+    messages = parse_messages(value, field)
+    # Data sets have empty system messages, which do no harm.
+    if not messages[-1]["content"].strip():
+        raise RowProblem(f"{field} ends with an empty message of {messages[-1]['role']}")
     return messages
 
 

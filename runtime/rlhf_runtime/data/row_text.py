@@ -24,7 +24,7 @@ from rlhf_runtime.data.row_checks import (
     checked_text,
     describe,
     is_trained_on,
-    parse_messages,
+    prompt_messages,
 )
 from rlhf_runtime.data.row_responses import ASSISTANT, Response, answer_message
 from rlhf_runtime.data.source_setting import SourceSetting
@@ -134,7 +134,7 @@ class PromptWriter:
             ChatTemplateUnusable: the prompt has messages, and there is no template.
         """
         if isinstance(prompt, list) and self._accepts_messages:
-            return self._from_messages(parse_messages(prompt, self._field), arguments)
+            return self._from_messages(prompt_messages(prompt, self._field), arguments)
         if self._template is None:
             return checked_text(prompt, self._field)
         text = checked_prompt(prompt, self._field)
@@ -148,7 +148,7 @@ class PromptWriter:
             ChatTemplateUnusable: there is no template.
         """
         if isinstance(prompt, list):
-            return self._from_messages(parse_messages(prompt, self._field), arguments, answer)
+            return self._from_messages(prompt_messages(prompt, self._field), arguments, answer)
         text = checked_prompt(prompt, self._field)
         return self._from_messages([{"role": "user", "content": text}], arguments, answer)
 

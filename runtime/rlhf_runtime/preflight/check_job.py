@@ -16,7 +16,7 @@ from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
 from rlhf_runtime.preflight.reward_trial import try_rewards
-from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
+from rlhf_runtime.preflight.rewards import check_services, check_verifiers, start_verifiers
 from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
@@ -60,6 +60,7 @@ def check_job(
         check_reward_tokenizers(spec, folders, findings)
         if one_machine:
             check_records(spec, findings)
+            check_services(spec, findings)
         verifiers = check_verifiers(spec, started, one_machine, findings) if imports else []
         if limits.tries_rewards:
             try_rewards(spec, verifiers, rows, one_machine, findings)

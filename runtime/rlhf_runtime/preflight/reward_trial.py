@@ -20,6 +20,7 @@ from rlhf_api.spec.rewards import OnRewardError, RewardSpec
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
@@ -124,7 +125,7 @@ def try_rewards(
         one_machine: True if verifiers will score on this machine.
         findings: collects errors, what each reward said, and warnings.
     """
-    services = [reward for reward in spec.rewards if reward.http is not None]
+    services = list(_usable_services(spec, findings))
     if not verifiers and not services:
         return
     if not rows:
@@ -150,6 +151,19 @@ def try_rewards(
             "scores of right answers: the rows that were tried have none (answerField names it)"
         )
     findings.warnings += _worthless_answers(spec, trials, rows)
+
+
+def _usable_services(spec: RLHFJobSpec, findings: Findings) -> Iterator[RewardSpec]:
+    """Yield the rewards by services whose headers have their values in this environment."""
+    for reward in spec.rewards:
+        if reward.http is None:
+            continue
+        try:
+            request_headers(reward)
+        except RewardError as error:
+            findings.unchecked.append(f"the reward {reward.name}: {error}")
+        else:
+            yield reward
 
 
 def collecting_errors(reward: RewardSpec) -> RewardSpec:

@@ -11,6 +11,7 @@ from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
+from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_sizing.machine import machine_memory_bytes
 
@@ -73,6 +74,20 @@ def check_verifiers(
         with findings.about("spec", "rewards"):
             check_metrics(spec, declared)
     return [(reward, pool) for reward, pool in started if reward.name in metrics]
+
+
+def check_services(spec: RLHFJobSpec, findings: Findings) -> None:
+    """Check that the environment has the values of headers.
+
+    Args:
+        spec: of a job that asks services from this machine.
+        findings: collects errors.
+    """
+    for reward in spec.rewards:
+        if reward.http is not None:
+            path = (*field_of(spec, reward)[:-1], "headers")
+            with findings.about(*path):
+                request_headers(reward)
 
 
 def _failure_text(error: LoadCrashed | LoadRaised) -> str:

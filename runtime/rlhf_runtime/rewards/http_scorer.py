@@ -20,6 +20,7 @@ import aiohttp
 
 from rlhf_api.spec.rewards import HTTPReward, OnRewardError, RewardSpec
 from rlhf_runtime.rewards.errors import RewardError
+from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.messages import BatchScores, Fault, check_scores
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
@@ -61,6 +62,9 @@ class HTTPScorer:
         """Start the thread; sends no request yet.
 
         sleep: waits before a retry, in seconds.
+
+        Raises:
+            RewardError: a variable with a header's value is not set, or has no such value.
         """
         assert spec.http is not None
         self._spec = spec
@@ -69,6 +73,7 @@ class HTTPScorer:
         self._lock = threading.Lock()
         self._closed = False
         self._loop = asyncio.new_event_loop()
+        self._headers = request_headers(spec)
         self._slots = asyncio.Semaphore(spec.http.max_concurrency)
         name = f"http-{spec.name}"
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
@@ -113,7 +118,9 @@ class HTTPScorer:
 
     def _session(self) -> aiohttp.ClientSession:
         limit = aiohttp.ClientTimeout(total=self._http.timeout_seconds)
-        return aiohttp.ClientSession(timeout=limit)
+        return aiohttp.ClientSession(
+            timeout=limit, headers=self._headers, trust_env=self._http.use_proxy
+        )
 
     async def _send_batches(
         self, session: aiohttp.ClientSession, request: Request, progress: asyncio.Condition
@@ -160,7 +167,9 @@ class HTTPScorer:
         body = {"samples": samples, "parameters": self._http.parameters}
         try:
             # A redirected POST would become a GET without the samples.
-            async with session.post(self._http.url, json=body, allow_redirects=False) as response:
+            async with session.post(
+                self._http.url, json=body, allow_redirects=False, compress=self._http.compress
+            ) as response:
                 content = await _body(response)
         except TimeoutError as error:
             seconds = self._http.timeout_seconds

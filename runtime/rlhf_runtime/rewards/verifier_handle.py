@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from multiprocessing import Pipe
 from typing import IO
@@ -28,6 +29,8 @@ LOGGER = logging.getLogger(__name__)
 LAST_LINES = 20
 # A longer line is logged in pieces.
 MAX_LINE_BYTES = 2000
+# Limit of the logged lines of a process; an error message has its last lines all the same.
+MAX_LINES_PER_MINUTE = 1000
 # Maximum wait for the rest of a killed process's output.
 DRAIN_SECONDS = 1.0
 _PROGRAM = (
@@ -145,11 +148,22 @@ class VerifierProcess:
 
     def _log_output(self, stream: IO[bytes]) -> None:
         """Copy its output to the log, line by line, until it closes it."""
+        minute_end, num_lines = 0.0, 0
         with stream:
             while line := stream.readline(MAX_LINE_BYTES):
                 text = line.decode(errors="replace").rstrip()
                 self._last_lines.append(text)
-                LOGGER.info("%s[%d]: %s", self._name, self.pid, text)
+                if time.monotonic() >= minute_end:
+                    minute_end, num_lines = time.monotonic() + 60, 0
+                num_lines += 1
+                if num_lines <= MAX_LINES_PER_MINUTE:
+                    LOGGER.info("%s[%d]: %s", self._name, self.pid, text)
+                elif num_lines == MAX_LINES_PER_MINUTE + 1:
+                    LOGGER.warning(
+                        "%s[%d] printed %d lines in a minute; its further lines of this minute are "
+                        "left out",
+                        *(self._name, self.pid, MAX_LINES_PER_MINUTE),
+                    )
 
 
 def _limit_memory(pid: int, num_bytes: int) -> None:

@@ -9,14 +9,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
 from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.calls import GenerateOptions
+from rlhf_flow.step.columns import RECORD
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.calls.reports import Statistics
+from rlhf_runtime.data.row_record import rows_by_source
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -234,6 +237,7 @@ class Generation:
             "response/length_mean": (float(lengths.sum()), count),
             "response/empty": (float(num_empty(texts)), float(len(texts))),
             "response/truncated": (num_cut_off, count),
+            **self._lengths_by_source(prompts, lengths),
         }
         tokens = float(index.lengths.sum()) if is_first else 0.0
         maxima = {"response/length_max": float(lengths.max(initial=0))}
@@ -255,6 +259,20 @@ class Generation:
             ),
             index=index,
         )
+
+    def _lengths_by_source(
+        self, prompts: Prompts, lengths: NDArray[np.int32]
+    ) -> dict[str, tuple[float, float]]:
+        """Return the mean lengths of responses to prompts of each of several data sources."""
+        data = self._context.job.spec.data
+        if not data.train.source_names and not data.evaluation_names:
+            return {}
+        by_source = rows_by_source(prompts.columns[RECORD].texts())
+        return {
+            f"response/{source}/length_mean": (float(lengths[rows].sum()), float(len(rows)))
+            for source, rows in by_source.items()
+            if source is not None
+        }
 
     def _cut_off(self, graph: GraphName, count: float) -> dict[str, float]:
         """Return the metric of responses that are masked or left out as they were cut off."""

@@ -37,6 +37,7 @@ from rlhf_flow.step.operations import (
     Whiten,
 )
 from rlhf_runtime.calls.inputs import CallInputs
+from rlhf_runtime.data.row_record import rows_by_source
 from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.advantages import (
@@ -334,10 +335,17 @@ def _pair_lines(work: Workspace, operation: PairLines) -> None:
 def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
     passed = work.rows(operation.scores) >= operation.threshold
     valid = work.rows(operation.valid).bool()
-    for k in operation.ks:
-        estimates = pass_at_k(passed, work.groups, valid, k)
-        name = f"{column_role(operation.scores)}/pass_at_{k}"
-        work.metrics.record_mean(name, float(estimates.sum()), float(len(estimates)))
+    role = column_role(operation.scores)
+    parts = {role: list(range(len(passed)))}
+    for source, numbers in rows_by_source(work.columns[RECORD].texts()).items():
+        if source is not None:
+            parts[f"{role}/{source}"] = numbers
+    for name, rows in parts.items():
+        for k in operation.ks:
+            estimates = pass_at_k(passed[rows], work.groups[rows], valid[rows], k)
+            work.metrics.record_mean(
+                f"{name}/pass_at_{k}", float(estimates.sum()), float(len(estimates))
+            )
     work.put_rows(operation.passed, passed & valid)
 
 

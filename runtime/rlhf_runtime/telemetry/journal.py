@@ -50,6 +50,8 @@ class Journal:
         self._ending = threading.Lock()
         # Why training ended before its last step. Empty: it did not.
         self.early_stop = ""
+        # Step whose weights are the final model. 0: no model was saved.
+        self._model_step = 0
         # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
         self._trains = True
@@ -172,6 +174,10 @@ class Journal:
         self.early_stop = text
         self._progress.notice(text)
 
+    def model_saved(self, step: int) -> None:
+        """The final model has the weights of a step."""
+        self._model_step = step
+
     def end(self, outcome: Outcome, reason: str = "", message: str = "") -> None:
         """The run is over: write summary and report of a training. Later calls do nothing."""
         # Another thread than the driver's may call this, while the driver hangs in it.
@@ -183,7 +189,7 @@ class Journal:
             self._trackers.close()
             if outcome is Outcome.SUCCEEDED and self.early_stop:
                 reason, message = EARLY_STOP, self.early_stop
-            self.folder.append(EndRecord(outcome, time.time(), reason, message))
+            self.folder.append(EndRecord(outcome, time.time(), reason, message, self._model_step))
             self.outcome = outcome
             if not self._trains:
                 return

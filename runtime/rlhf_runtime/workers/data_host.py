@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from rlhf_runtime.calls.reports import CallReport, Statistics
 from rlhf_runtime.data.load import DataUse, JobPrompts, load_prompts
 from rlhf_runtime.data.mixture import Mixture, mixed_rows
 from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.row_record import row_record
 from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
@@ -185,6 +185,10 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
     return Shard(index, {field: make[field]() for field in fields})
 
 
+def _record(table: PromptTable, row: int) -> str:
+    return row_record(table.texts[row], table.records[row], table.source_name(row))
+
+
 def _responses(answers: Column, rejected: Column | None, rows: NDArray[np.int64]) -> Column:
     """Return a column of the responses to some prompts, those of a pair one after the other."""
     chosen = answers.take(rows)
@@ -192,10 +196,3 @@ def _responses(answers: Column, rejected: Column | None, rows: NDArray[np.int64]
         return chosen
     both = concatenate([chosen, rejected.take(rows)])
     return both.take(np.arange(2 * len(rows)).reshape(2, -1).T.reshape(-1))
-
-
-def _record(table: PromptTable, row: int) -> str:
-    """Return the JSON record of a row for verifiers."""
-    name = table.source_name(row)
-    source = "" if name is None else f', "source": {json.dumps(name)}'
-    return f'{{"prompt": {json.dumps(table.texts[row])}, "record": {table.records[row]}{source}}}'

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlhf_runtime.end_with_parent import end_with_raylet
 from rlhf_runtime.workers.libraries import prepare_environment
+from rlhf_runtime.workers.log_limit import limit_log
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -31,6 +32,7 @@ def configure_process(log_file: Path, num_threads: int, python_path: Sequence[st
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    limit_log(log_file)
     logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr, force=True)
     faulthandler.enable()
     os.environ["OMP_NUM_THREADS"] = str(num_threads)

@@ -59,7 +59,9 @@ def test_every_source_of_held_out_prompts_has_metrics_of_its_own() -> None:
     (reward,) = job.spec.rewards
     measured = {"reward/mean": 0.5, "reward/a/mean": 0.25, "reward/b/mean": 0.75}
     exact = {f"reward/{part}{reward.name}": 0.125 for part in ("", "a/")}
-    done = PassResult({**measured, **exact, "response/length_mean": 6.0}, {}, (), 1.0, 1, {})
+    passing = {"reward/pass_at_2": 1.0, "reward/b/pass_at_2": 0.5, "other/b/pass_at_2": 0.0}
+    lengths = {"response/length_mean": 6.0, "response/a/length_mean": 3.0}
+    done = PassResult({**measured, **exact, **passing, **lengths}, {}, (), 1.0, 1, {})
     declared = {reward.name: "exact_match"}
     assert evaluation_metrics(done, ("reward",), job.spec.rewards, declared, ("a", "b")) == {
         EVALUATION_REWARD: 0.5,
@@ -68,6 +70,9 @@ def test_every_source_of_held_out_prompts_has_metrics_of_its_own() -> None:
         "evaluation/a/reward_mean": 0.25,
         "evaluation/a/exact_match": 0.125,
         "evaluation/b/reward_mean": 0.75,
+        "evaluation/a/length_mean": 3.0,
+        "evaluation/pass_at_2": 1.0,
+        "evaluation/b/pass_at_2": 0.5,
     }
 
 

@@ -72,6 +72,29 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     assert newest is not None and newest.record.metrics == {EVALUATION_REWARD: 0.3}
 
 
+def test_the_best_is_the_intact_one_with_the_largest_metric(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path, keepLast=9)
+    assert saves.best() is None
+    for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.5)]:
+        saves.record_evaluation(step, {EVALUATION_REWARD: reward})
+        saves.commit(write(saves, step))
+    saves.commit(write(saves, 5))
+    assert best_step(saves) == 2 and told.notices == []
+    (tmp_path / "step-00000002" / "__0_0.distcp").write_bytes(b"")
+    assert best_step(saves) == 4, "of equal ones the later"
+    (text,) = told.notices
+    assert "step 2" in text and "__0_0.distcp has 0 bytes instead of 2" in text
+    for step in (1, 3, 4):
+        (tmp_path / f"step-{step:08d}" / "__0_0.distcp").unlink()
+    assert saves.best() is None, "the last one was not evaluated"
+
+
+def best_step(saves: CheckpointManager) -> int:
+    best = saves.best()
+    assert best is not None
+    return best.record.step
+
+
 def test_a_checkpoint_has_all_evaluations_until_its_step(tmp_path: Path) -> None:
     saves, _ = saves_of(tmp_path, keepLast=9)
     rewards = [(step, {EVALUATION_REWARD: step / 8}) for step in range(4)]

@@ -127,6 +127,12 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": 3}, "prompt is of type int"),
         ({"prompt": "\ud800"}, "prompt is not valid Unicode"),
         ({"prompt": []}, "empty list of messages"),
+        (
+            {"prompt": [{"role": "user", "content": "1"}, {"role": "user", "content": " "}]},
+            "prompt ends with an empty message of user",
+        ),
+        ({"prompt": [{"role": "user", "content": []}]}, "prompt ends with an empty message"),
+        ({"prompt": [{"role": "user", "content": "\ud800"}]}, "content is not valid Unicode"),
         ({"prompt": ["hello"]}, "prompt holds a text instead of a message"),
         ({"prompt": ["\ud800"]}, "prompt holds not valid Unicode instead of a message"),
         ({"prompt": [{"role": "user", "content": 3}]}, "content is not a text"),

@@ -20,7 +20,7 @@ from rlhf_runtime.data.load import PROMPTS_ONLY
 from rlhf_runtime.preflight.data import check_data
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.reward_trial import DETAIL_CHARACTERS, try_rewards
-from rlhf_runtime.preflight.rewards import check_verifiers, start_verifiers
+from rlhf_runtime.preflight.rewards import check_services, check_verifiers, start_verifiers
 from rlhf_runtime.preflight.trial_rows import TrialRow
 
 VERIFIERS = """
@@ -308,6 +308,24 @@ def test_services_are_asked(serve: Callable[[str], str]) -> None:
     # It may start later than the job.
     (unchecked,) = findings.unchecked
     assert unchecked.startswith("the reward absent: here it gives no score (unreachable)")
+
+
+def test_a_service_whose_credentials_are_elsewhere_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JUDGE_TOKEN", raising=False)
+    header = {"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "}
+    http = {"url": "http://127.0.0.1:1/score", "headers": [header]}
+    spec = spec_of({"name": "judge", "http": http})
+    (unchecked,) = tried(spec).unchecked
+    assert "no value for the header Authorization of the reward judge: got nothing" in unchecked
+    findings = Findings()
+    check_services(spec, findings)
+    (error,) = findings.gathered.errors
+    assert error.location == ("spec", "rewards", 0, "http", "headers")
+    monkeypatch.setenv("JUDGE_TOKEN", "abc")
+    check_services(spec, findings)
+    assert len(findings.gathered.errors) == 1
 
 
 def rows_of(spec: RLHFJobSpec, tokenizer: Path) -> Sequence[TrialRow]:

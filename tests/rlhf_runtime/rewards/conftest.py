@@ -13,7 +13,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 
 VERIFIERS = '''
-    import asyncio, os, signal, subprocess, sys, time
+    import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
+    from concurrent.futures import ThreadPoolExecutor
 
     from rlhf_runtime.rewards import measures
 
@@ -89,6 +90,45 @@ VERIFIERS = '''
         print("and a complaint", file=sys.stderr)
         os.write(1, b"raw output")
         return [1.0] * len(samples)
+
+    def flooding(samples):
+        """Print 100 MB, and die if asked to."""
+        for number in range(100_000):
+            print(number, "x" * 1000)
+        if samples[0].response == "die":
+            os._exit(7)
+        return [1.0] * len(samples)
+
+    def alarming(samples):
+        """Limit its own time, as math-verify does."""
+        def ring(number, frame):
+            raise TimeoutError
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        try:
+            time.sleep(3600)
+        except TimeoutError:
+            return [0.5] * len(samples)
+
+    def forking(samples):
+        child = os.fork()
+        if child == 0:
+            print("from the child")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with multiprocessing.get_context("fork").Pool(2) as workers:
+            return workers.map(float, [len(sample.response) for sample in samples])
+
+    def moving(samples):
+        os.chdir("/")
+        os.environ["HOME"] = "/nowhere"
+        return [1.0] * len(samples)
+
+    def threading_(samples):
+        """Leave a thread behind that never ends."""
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+        with ThreadPoolExecutor(4) as threads:
+            return list(threads.map(lambda sample: float(len(sample.response)), samples))
 
     def with_child(samples):
         child = subprocess.Popen(["sleep", "3600"])

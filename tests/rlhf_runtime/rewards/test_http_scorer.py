@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
@@ -44,6 +45,7 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[Any] = []
         self.bodies: list[Any] = []
+        self.headers: list[dict[str, str]] = []
         self.asked = threading.Event()
         self.released = threading.Event()
         self.together: threading.Barrier | None = None
@@ -59,9 +61,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         service = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.read_body())
         with service.lock:
             service.bodies.append(body)
+            service.headers.append(dict(self.headers))
             answer = service.answers.pop(0) if service.answers else LENGTHS
         service.asked.set()
         if service.together is not None:
@@ -79,6 +82,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        content = b""
+        while size := int(self.rfile.readline(), 16):
+            content += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return gzip.decompress(content)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -130,6 +143,41 @@ def test_what_is_sent_and_that_scores_keep_their_order(
     first = {"prompt": "p", "response": "", "record": {"answer": "1"}, "finished": True}
     sent = [body for body in service.bodies if body["samples"][0] == first]
     assert sent[0]["parameters"] == {"strict": True}
+
+
+def test_headers_have_their_values_from_the_environment(
+    service: Service, samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = [
+        {"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "},
+        {"name": "X-Team", "value": "a"},
+    ]
+    spec = http(service.url, headers=headers)
+    # Keys of Secrets often end with the line end of the file that they were made from.
+    monkeypatch.setenv("JUDGE_TOKEN", "s3cret\n")
+    scored(spec, samples("a"))
+    (sent,) = service.headers
+    assert (sent["Authorization"], sent["X-Team"]) == ("Bearer s3cret", "a")
+    for value, kind in (("two\nlines", "other characters"), (" ", "nothing")):
+        monkeypatch.setenv("JUDGE_TOKEN", value)
+        with pytest.raises(RewardError, match=f"{kind} in JUDGE_TOKEN.*spec.env") as caught:
+            HTTPScorer(spec)
+        assert value not in str(caught.value) or not value.strip()
+
+
+def test_requests_are_compressed_and_take_a_proxy_by_choice(
+    service: Service, samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The service stands in for a proxy, which gets the complete address.
+    monkeypatch.setenv("http_proxy", service.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    spec = http("http://nowhere.invalid/score", useProxy=True, compress=True, maxRetries=0)
+    found, _ = scored(spec, samples("abc"))
+    assert found.values.tolist() == [3.0]
+    assert service.headers[0]["Content-Encoding"] == "gzip"
+    assert service.headers[0]["Host"] == "nowhere.invalid"
+    found, _ = scored(http("http://nowhere.invalid/score", maxRetries=0), samples("abc"))
+    assert dict(found.errors) == {"unreachable": 1}, "no proxy unless asked for"
 
 
 def test_no_more_requests_at_once_than_allowed(

@@ -22,6 +22,7 @@ from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, name_by_number
+from rlhf_runtime.rewards.verifier_handle import MAX_LINES_PER_MINUTE
 
 MakeReward = Callable[..., RewardSpec]
 MakeSamples = Callable[..., list[Sample]]
@@ -285,6 +286,32 @@ def test_what_a_verifier_prints_goes_to_the_log(
     for text in ("hello from the verifier", "and a complaint", "raw output"):
         assert any(line.startswith("chatty[") and line.endswith(text) for line in lines)
     assert capfd.readouterr().out == ""
+
+
+def test_a_verifier_that_prints_much_fills_no_log_and_is_not_slowed_down(
+    reward: MakeReward, samples: MakeSamples, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="rlhf_runtime.rewards")
+    with VerifierPool(reward("flooding", name="flood", timeoutSeconds=60)) as pool:
+        assert pool.score(samples("a")).values.tolist() == [1.0]
+        scores = pool.score(samples("die"))
+    (failure,) = named(scores.failures)
+    assert "exit code 7; it last printed:" in failure.detail and "99999 xxx" in failure.detail
+    lines = [text for text in map(logging.LogRecord.getMessage, caplog.records) if " xxx" in text]
+    assert MAX_LINES_PER_MINUTE <= len(lines) <= 2 * MAX_LINES_PER_MINUTE, "a minute may end"
+    assert "flood[" in caplog.text and "further lines of this minute are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [("alarming", 0.5), ("forking", 2.0), ("moving", 1.0), ("threading_", 2.0)],
+)
+def test_a_verifier_may_do_with_its_process_as_it_likes(
+    reward: MakeReward, samples: MakeSamples, function: str, expected: float
+) -> None:
+    with VerifierPool(reward(function)) as pool:
+        for _ in range(2):
+            assert pool.score(samples("ab", "cd")).values.tolist() == [expected] * 2
 
 
 def test_what_a_verifier_has_started_ends_with_it(reward: MakeReward, tmp_path: Path) -> None:

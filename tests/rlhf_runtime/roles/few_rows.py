@@ -13,6 +13,7 @@ from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
+from rlhf_runtime.data.row_record import row_record
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -85,7 +86,10 @@ class FewRows:
         scores, costs = (draw.choice([0.0, 0.25, 1.0, 3.0], count) for _ in range(2))
         prompts = [draw.integers(1, VOCABULARY, size=3) for _ in range(self.shape.num_groups)]
         preference = [PREFERENCES[row % self.shape.rows_per_group] for row in range(count)]
-        records = [json.dumps({"prompt": "?", "record": {"prompt": f"{n}?"}}) for n in groups]
+        records = [
+            row_record("?", json.dumps({"prompt": f"{n}?"}), "odd" if n % 2 else "even")
+            for n in groups
+        ]
         columns = {
             "prompt_tokens": pack([prompts[group] for group in groups], np.int32),
             "prompt_id": Column(groups * 7),

@@ -283,13 +283,21 @@ def pass_at_k(batch: PlainBatch, operation: PassAtK) -> None:
     for row in batch.rows:
         passes = row[operation.scores] >= operation.threshold
         row.values[operation.passed] = bool(row[operation.valid]) and passes
-    for k in operation.ks:
-        batch.note(f"{role}/pass_at_{k}", list(_shares_that_pass(batch, operation, k)))
+    groups = {role: batch.groups()}
+    for source in ("even", "odd"):
+        groups[f"{role}/{source}"] = [
+            group for group in batch.groups() if source in bytes(group[0]["record"]).decode()
+        ]
+    for name, own in groups.items():
+        for k in operation.ks:
+            batch.note(f"{name}/pass_at_{k}", list(_shares_that_pass(own, operation, k)))
 
 
-def _shares_that_pass(batch: PlainBatch, operation: PassAtK, k: int) -> Iterator[float]:
+def _shares_that_pass(
+    groups: Sequence[list[PlainRow]], operation: PassAtK, k: int
+) -> Iterator[float]:
     """Of the subsets of k valid responses to a prompt those in which one passes."""
-    for group in batch.groups():
+    for group in groups:
         passed = [row[operation.passed] for row in group if row[operation.valid]]
         subsets = list(combinations(passed, k))
         if subsets:

@@ -15,7 +15,8 @@ from rlhf_api.spec.failure import FailurePolicy
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller.restarts import Restarts
-from rlhf_runtime.dataplane.columns import Column, pack
+from rlhf_runtime.data.row_record import row_record
+from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.generation import EngineSettings
@@ -221,25 +222,36 @@ class CountingTokenizer:
 
 
 @pytest.mark.parametrize(("tensor", "rows"), [(0, 4), (1, 0)])
-def test_responses_become_texts_and_are_counted_once(tensor: int, rows: int) -> None:
+@pytest.mark.parametrize("has_sources", [False, True])
+def test_responses_become_texts_and_are_counted_once(
+    tensor: int, rows: int, has_sources: bool
+) -> None:
     """On the rank of a replica whose shard counts; verifiers get these very texts."""
     rollout = {"samplesPerPrompt": 2, "onStop": {"TokenLimit": "Mask"}}
     generation = Generation.__new__(Generation)
     tokenizer = CountingTokenizer()
     generation._tokenizer = tokenizer  # type: ignore[assignment]
-    context: Any = SimpleNamespace(job=make_job(Path("model"), rollout=rollout))
+    named = [{"name": name, "path": f"{name}.jsonl"} for name in ("a", "b")]
+    train = {"sources": named} if has_sources else {"path": "a.jsonl"}
+    job = make_job(Path("model"), rollout=rollout, data={"train": train})
+    context: Any = SimpleNamespace(job=job)
     generation._context = context
     at = Coordinates(data=0, data_size=1, tensor=tensor, tensor_size=2)
     answered = ShardIndex(np.arange(4), np.arange(4) // 2, np.ones(4, dtype=np.int32))
     tokens = pack([[1, 2], [], [3], [4, 5]], np.int32)
     generated = Generated(tokens, tokens, np.array([1, 0, 1, 1], dtype=np.int8))
-    prompts = Prompts(answered, {"prompt_tokens": pack([[9]] * 4, np.int32)})
+    sources = ("a", "a", "b", "b") if has_sources else (None,) * 4
+    records = pack_texts([row_record("?", "{}", source) for source in sources])
+    prompts = Prompts(answered, {"prompt_tokens": pack([[9]] * 4, np.int32), "record": records})
     inputs: Any = SimpleNamespace(at=at, graph=GraphName.STEP)
     made = generation._result(inputs, prompts, generated)
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
     assert made.statistics.means["response/empty"] == (rows / 4, rows)
     assert made.statistics.sums["response/masked"] == rows / 4
+    lengths = {name: mean for name, mean in made.statistics.means.items() if "length" in name}
+    of_sources = {"response/a/length_mean": (2.0, 2.0), "response/b/length_mean": (3.0, 2.0)}
+    assert lengths == {"response/length_mean": (5.0, 4.0), **(of_sources if has_sources else {})}
 
 
 def test_samples_are_numbered_over_all_rows_of_a_prompt() -> None:

@@ -98,6 +98,26 @@ def test_masked_tokens_are_in_no_numerator_and_no_denominator_of_a_policys_loss(
     assert loss_fn.split_by_gradient()[0].tolist() == [row for row in range(4) if kept[row]]
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # Tokens of row 0: (1 + 3) / 3 tokens of rows 0 and 2; row 2 has advantage 0.
+        (LossAggregation.TOKEN_MEAN, -4 / 3),
+        (LossAggregation.SEQUENCE_MEAN_TOKEN_MEAN, -2 / 2),
+    ],
+)
+def test_a_group_of_equal_scores_beside_another_counts_in_the_denominator(
+    aggregation: LossAggregation, expected: float
+) -> None:
+    loss = ClippedLoss("reward_valid", aggregation=aggregation, finished="finished")
+    silent = [*ADVANTAGES[:5], 0.0, *ADVANTAGES[6:]]
+    batch = batch_of(loss, COLUMNS | {"advantages": per_token(silent)})
+    assert batch.denominators == Denominators(3, 2, 4)
+    loss_fn = PolicyLossFn(batch, loss, "actor", MetricAccumulator())
+    outputs = TokenOutputs(torch.full((10,), LOG_PROB), torch.zeros(10))
+    assert loss_fn(outputs, whole(batch)).item() == pytest.approx(expected)
+
+
 def test_a_critic_learns_nothing_from_masked_tokens() -> None:
     loss = ValueLoss("reward_valid", "critic_values", finished="finished")
     batch = batch_of(loss)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -15,13 +17,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ...benchmarks.programs import run_smallest
-from ...heavy_starts import Heavy
+from ...heavy_starts import Heavy, count_start
 from ..cli import EXAMPLES, ROOT, USER_CODE, run
 from ..manifests import write_rows
 from ..records import records, reproducible, step_metrics
 from .conversations import answer_log_probs, conversations, write_job
 
 pytestmark = pytest.mark.ray
+LOAD_MODEL = Path(__file__).with_name("load_model.py")
 ROWS = 8
 SCHEDULE = {"promptsPerStep": ROWS, "evaluateEverySteps": 0}
 
@@ -51,7 +54,7 @@ def test_the_demo_trains_the_whole_model_and_shows_its_answers(demo: Path, scrat
     assert f"{scores[0]:.2f} after step 0, {scores[1]:.2f} after step 1" in shown
 
 
-def test_grpo_resumes_exactly_and_saves_what_transformers_loads(
+def test_grpo_resumes_exactly_and_saves_what_transformers_and_vllm_load(
     demo: Path, cut_model: Path, scratch: Path
 ) -> None:
     data = {"path": str(demo / "train.jsonl"), "promptField": "question", "maxRows": 32}
@@ -92,6 +95,33 @@ def test_grpo_resumes_exactly_and_saves_what_transformers_loads(
         AutoTokenizer.from_pretrained(f) for f in (undisturbed.folder / "model", cut_model)
     ]
     assert tokenizers[0].chat_template == tokenizers[1].chat_template
+    answers = load_in_both(undisturbed.folder / "model", "What is 8 + 11?")
+    ours, theirs = answers["transformers"], answers["vllm"]
+    assert ours["tokens"] == theirs["tokens"] and len(ours["tokens"]) > 1
+    assert ours["log_probs"] == pytest.approx(theirs["log_probs"], abs=1e-4)
+
+
+def load_in_both(model: Path, prompt: str) -> dict[str, Any]:
+    """What transformers and vLLM answer, in a process without our package."""
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "TORCH_COMPILE_DISABLE": "1",
+    }
+    count_start(Heavy.ENGINE)
+    loaded = subprocess.run(
+        [sys.executable, LOAD_MODEL, model, prompt],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr[-4000:]
+    answers: dict[str, Any] = json.loads(loaded.stdout.splitlines()[-1])
+    return answers
 
 
 def test_the_loss_on_conversations_is_that_of_transformers(cut_model: Path, scratch: Path) -> None:
@@ -137,7 +167,7 @@ def test_pairs_of_conversations(algorithm: str, cut_model: Path, scratch: Path) 
         data={"train": data},
         schedule=SCHEDULE | {"steps": 3},
     )
-    finished = run(manifest, scratch / f"cut-{algorithm}")
+    finished = run(manifest, scratch / f"cut-{algorithm}", "--devices=2")
     assert finished.code == 0, finished.output
     first, *_, last = step_metrics(finished.folder)
     assert first[f"{role}/loss"] == pytest.approx(math.log(2), abs=0.01)

@@ -163,7 +163,8 @@ class EnoughGroups(ColumnSettings):
 @checked_settings
 @dataclass(frozen=True)
 class PassAtK(ColumnSettings):
-    """Pass rate of valid responses, and of the best of k to the same prompt, as metrics.
+    """Pass rate of valid responses, and of the best of k to the same prompt, as metrics: of all
+    prompts, and of each of several data sources.
 
     Source: Chen et al., Evaluating large language models trained on code (arXiv 2107.03374),
     equation 1.
@@ -173,6 +174,7 @@ class PassAtK(ColumnSettings):
     """
 
     scope: ClassVar[Scope] = Scope.GROUP
+    always: ClassVar[tuple[str, ...]] = (columns.RECORD,)
 
     scores: Scores
     """The column of scores, such as reward_scores."""

@@ -1,0 +1,29 @@
+"""The record of a row, which travels with its prompt.
+
+A JSON object of `prompt`, `record` and, where the data has several sources, `source`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+
+def row_record(prompt: str, row: str, source: str | None) -> str:
+    """Write a record.
+
+    Args:
+        prompt: the prompt's text.
+        row: JSON of the data's row.
+        source: name of the row's source; None: the data has a single one.
+    """
+    named = "" if source is None else f', "source": {json.dumps(source)}'
+    return f'{{"prompt": {json.dumps(prompt)}, "record": {row}{named}}}'
+
+
+def rows_by_source(records: Iterable[str]) -> dict[str | None, list[int]]:
+    """Number the records of each source; those of a single source are of None."""
+    rows: dict[str | None, list[int]] = {}
+    for row, record in enumerate(records):
+        rows.setdefault(json.loads(record).get("source"), []).append(row)
+    return rows
