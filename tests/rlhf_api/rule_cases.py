@@ -71,6 +71,8 @@ EARLY_STOP = "spec.schedule={steps: 10, promptsPerStep: 4, earlyStop: {patience:
 """What other fields of the schedule follow, and a closing brace."""
 HEADERS = "spec.rewards=[{http: {url: 'http://judge/score', headers: "
 """A list of headers and }}] follow."""
+JUDGE = "spec.rewards=[{judge: {url: 'http://judge/v1', model: m, "
+"""A prompt and }}] follow."""
 BEST_MODEL = "spec.checkpoint.finalModel=Best"
 HELD_OUT = "spec.data.evaluation.path=/e.jsonl"
 
@@ -610,6 +612,14 @@ CREATED: dict[str, Case] = {
         (f"{HEADERS}[{{name: X-a, value: a, valueFromEnv: A}}]}}}}]",),
         *("spec.rewards[0].http.headers[0]", "valueFromEnv"),
     ),
+    "a judge who does not see the response": Case(
+        (f"{JUDGE}prompt: 'Grade it.'}}}}]",),
+        *("spec.rewards[0].judge.prompt", "allowed a text with {response}"),
+    ),
+    "a judge without grades": Case(
+        (f"{JUDGE}prompt: '{{response}}', scale: {{lowest: 10}}}}}}]",),
+        *("spec.rewards[0].judge.scale.highest", "lowest below highest"),
+    ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
         "spec.data.train.maxRows",
@@ -836,6 +846,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         f"{HEADERS}[{{name: Authorization, valueFromEnv: TOKEN, prefix: 'Bearer '}}, "
         "{name: X-a, value: ''}]}}]",
     ),
+    "a judge": (f"{JUDGE}prompt: '{{record.question}} {{response}}'}}}}]",),
     "the best model": (BEST_MODEL, HELD_OUT),
     "an early stop of a builtin task": (
         f"{EARLY_STOP}}}",

@@ -1,23 +1,13 @@
-"""Rewards of responses: a weighted sum of verifiers, services and reward models."""
+"""Rewards of responses: a weighted sum of verifiers, services, judges and reward models."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import (
-    HEADER_PATTERN,
-    HEADER_VALUE_PATTERN,
-    HTTP_URL_PATTERN,
-    IDENTIFIER_PATTERN,
-    Contract,
-    Count,
-    Entrypoint,
-    Identifier,
-    Text,
-)
+from rlhf_api.base import Contract, Count, Entrypoint, Identifier, Text
 from rlhf_api.cel_literals import texts
 from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
@@ -30,24 +20,13 @@ from rlhf_api.spec.models import (
     Precision,
     TrainingSpec,
 )
+from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
 
 # Suffix of the role of a reward's model, after the reward's name.
 MODEL_ROLE = "_model"
 
 # Names of other metrics of a reward's role.
 RESERVED_REWARDS = ("mean", "std", "kl", "multiplier")
-
-
-class OnRewardError(StrEnum):
-    """Reaction to a sample whose verifier raised an error, timed out or returned an invalid
-    answer."""
-
-    EXCLUDE = "Exclude"
-    """The sample is marked, counted and excluded from training."""
-    ZERO = "Zero"
-    """The sample is marked, counted and scored 0."""
-    FAIL = "Fail"
-    """The job stops."""
 
 
 class FunctionReward(Contract):
@@ -68,90 +47,6 @@ class FunctionReward(Contract):
     """Number of parallel processes on each node of the policy's pool."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
     """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
-
-
-# Headers that a request sets itself, in lower case.
-_OWN_HEADERS = ("connection", "content-encoding", "content-length", "content-type", "host")
-
-HeaderValue = Annotated[str, Field(max_length=4096, pattern=HEADER_VALUE_PATTERN)]
-
-
-class HTTPHeader(Alternatives):
-    """A header of every request: exactly one of value, valueFromEnv is set."""
-
-    alternatives: ClassVar = ("value", "value_from_env")
-
-    name: Annotated[str, Field(min_length=1, max_length=256, pattern=HEADER_PATTERN)]
-    """Its name, such as Authorization."""
-    value: HeaderValue | None = None
-    """Its value. Everyone who can read the job can read it."""
-    value_from_env: Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)] | None = None
-    """An environment variable with its value; on a cluster one of spec.env, such as from a Secret.
-    Spaces and line ends around the value are removed."""
-    prefix: HeaderValue = ""
-    """Text before the value, such as "Bearer "."""
-
-    validations: ClassVar = (
-        Rule(
-            holds=f"!(self.name.lowerAscii() in {texts(_OWN_HEADERS)})",
-            what="a header that a request sets itself",
-            got="self.name",
-            allowed="any other header",
-            do="remove it",
-            field=".name",
-            check=lambda self: violation_if(self.name.lower() in _OWN_HEADERS, self.name),
-        ),
-    )
-
-
-class HTTPReward(Contract):
-    """A service that scores batches of samples, sent as JSON."""
-
-    url: Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
-    """Address for POST requests with {"samples": [{"prompt", "response", "record", "finished"}],
-    "parameters": {}}. The answer is {"scores": []}: one number for each sample, or null where the
-    service abstains."""
-    parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
-    """Sent with every batch."""
-    headers: Annotated[tuple[HTTPHeader, ...], Field(max_length=16)] = ()
-    """Headers of every request, such as credentials."""
-    use_proxy: bool = False
-    """If true, requests use the proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name."""
-    compress: bool = False
-    """If true, requests are compressed by gzip. Compressed answers are always accepted."""
-    timeout_seconds: Count = 10
-    """Longest time for one request, from connecting to the end of the answer."""
-    batch_size: Annotated[int, Field(ge=1, le=65536)] = 64
-    """Samples per request."""
-    max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Largest number of concurrent requests of the job. The nodes of the policy's pool divide it;
-    each has at least one."""
-    max_retries: Annotated[int, Field(ge=0, le=32)] = 3
-    """Number of retries of a request that found no server, timed out, or got status 429 or 5xx;
-    then its samples count as errors."""
-    on_error: OnRewardError = OnRewardError.EXCLUDE
-    """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
-
-    validations: ClassVar = (
-        Rule(
-            holds="self.headers.all(one, self.headers.exists_one(other, "
-            "one.name.lowerAscii() == other.name.lowerAscii()))",
-            what="two headers of one name",
-            allowed="every name once, whether in upper or in lower case",
-            do="remove one",
-            field=".headers",
-            check=lambda self: violation_if(
-                len({header.name.lower() for header in self.headers}) < len(self.headers)
-            ),
-        ),
-    )
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Environment variables with values of headers."""
-        return tuple(
-            header.value_from_env for header in self.headers if header.value_from_env is not None
-        )
 
 
 class RewardTokenizer(StrEnum):
@@ -206,7 +101,7 @@ class ModelReward(Alternatives):
 class RewardSpec(Alternatives):
     """One term of the reward."""
 
-    alternatives: ClassVar = ("function", "http", "model")
+    alternatives: ClassVar = ("function", "http", "judge", "model")
 
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
@@ -219,6 +114,8 @@ class RewardSpec(Alternatives):
     """A Python verifier that computes it."""
     http: HTTPReward | None = None
     """A service that computes it."""
+    judge: JudgeReward | None = None
+    """A language model that grades the response."""
     model: ModelReward | None = None
     """A reward model that computes it."""
 
@@ -237,9 +134,23 @@ class RewardSpec(Alternatives):
     @property
     def on_error(self) -> OnRewardError:
         """Reaction to samples that a function or a service could not score."""
-        source = self.function or self.http
-        assert source is not None, "a model scores all samples"
-        return source.on_error
+        assert self.scorer is not None, "a model scores all samples"
+        return self.scorer.on_error
+
+    @property
+    def service(self) -> HTTPReward | JudgeReward | None:
+        """The service that computes it; None for a function and a reward model."""
+        return self.http or self.judge
+
+    @property
+    def scorer(self) -> FunctionReward | HTTPReward | JudgeReward | None:
+        """The function or the service that computes it; None for a reward model."""
+        return self.function or self.service
+
+    def with_settings(self, **settings: Any) -> RewardSpec:
+        """Return a copy with other settings of its function or service, by their Python names."""
+        assert self.scorer is not None, "a model has no such settings"
+        return self.model_copy(update={self.chosen: self.scorer.model_copy(update=settings)})
 
     @property
     def model_role(self) -> str:

@@ -90,13 +90,13 @@ def _check_variables(job: RLHFJob) -> Refusal | None:
     environments = [spec.env, *(pool.env for pool in spec.resources.node_pools)]
     known = {variable.name for environment in environments for variable in environment}
     for index, reward in enumerate(spec.rewards):
-        for name in reward.http.variables if reward.http is not None else ():
+        for name in reward.service.variables if reward.service is not None else ():
             if name not in known:
                 return Refusal(
                     "VariableNotSet",
-                    f"spec.rewards[{index}].http.headers takes a value from a variable that pods "
-                    f"do not have: got {name}, allowed a name in spec.env; add it there, with "
-                    "valueFrom.secretKeyRef if it is secret",
+                    f"spec.rewards[{index}].{reward.chosen}.headers takes a value from a variable "
+                    f"that pods do not have: got {name}, allowed a name in spec.env; add it there, "
+                    "with valueFrom.secretKeyRef if it is secret",
                 )
     return None
 

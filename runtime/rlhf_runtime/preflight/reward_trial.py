@@ -16,16 +16,17 @@ import numpy as np
 from rlhf_api.problems import FieldPath
 from rlhf_api.report import REWARD_MEAN
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
-from rlhf_runtime.rewards.scorer import combine_scores
+from rlhf_runtime.rewards.scorer import combine_scores, service_scorer
 from rlhf_runtime.rewards.scores import FailedSamples, Scores
+from rlhf_runtime.rewards.service_scorer import ServiceScorer
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text
 
@@ -75,7 +76,7 @@ class Trial:
     """The trial of one reward."""
 
     reward: RewardSpec
-    scorer: VerifierPool | HTTPScorer
+    scorer: VerifierPool | ServiceScorer
     scores: dict[str, Scores] = field(default_factory=dict)
     """By row: of the reference answer, if there is one, and of an empty response."""
     responses: list[TriedResponse] = field(default_factory=list)
@@ -133,7 +134,7 @@ def try_rewards(
         return
     with ExitStack() as stack:
         trials = [Trial(reward, pool) for reward, pool in verifiers] + [
-            Trial(reward, stack.enter_context(closing(HTTPScorer(collecting_errors(reward)))))
+            Trial(reward, stack.enter_context(closing(service_scorer(collecting_errors(reward)))))
             for reward in services
         ]
         trials.sort(key=lambda trial: spec.rewards.index(trial.reward))
@@ -156,7 +157,7 @@ def try_rewards(
 def _usable_services(spec: RLHFJobSpec, findings: Findings) -> Iterator[RewardSpec]:
     """Yield the rewards by services whose headers have their values in this environment."""
     for reward in spec.rewards:
-        if reward.http is None:
+        if reward.service is None:
             continue
         try:
             request_headers(reward)
@@ -168,15 +169,13 @@ def _usable_services(spec: RLHFJobSpec, findings: Findings) -> Iterator[RewardSp
 
 def collecting_errors(reward: RewardSpec) -> RewardSpec:
     """Return a reward that scores all samples, also after one that failed."""
-    kind = "function" if reward.function is not None else "http"
-    scorer = getattr(reward, kind).model_copy(update={"on_error": OnRewardError.EXCLUDE})
-    return reward.model_copy(update={kind: scorer})
+    return reward.with_settings(on_error=OnRewardError.EXCLUDE)
 
 
 def field_of(spec: RLHFJobSpec, reward: RewardSpec) -> FieldPath:
     """Return the field of the manifest that names a reward's function or service."""
-    source = ("http", "url") if reward.http is not None else ("function", "entrypoint")
-    return "spec", "rewards", spec.rewards.index(reward), *source
+    name = "entrypoint" if reward.function is not None else "url"
+    return "spec", "rewards", spec.rewards.index(reward), reward.chosen, name
 
 
 def _failure_of(scores: Scores, index: int) -> FailedSamples | None:
@@ -228,7 +227,7 @@ def _facts(trial: Trial) -> Iterator[str]:
 
 def _problem(trial: Trial, response: TriedResponse, failure: FailedSamples) -> str:
     """Describe a failure, with the verifier's own message as the last lines."""
-    source = "service or its url" if trial.reward.http is not None else "function or the row"
+    source = "service or its url" if trial.reward.service is not None else "function or the row"
     slow = ", or raise timeoutSeconds" if failure.fault is Fault.TIMED_OUT else ""
     return visible_text(
         f"{trial.scorer.title} gives no score: got {failure.fault.value} for "

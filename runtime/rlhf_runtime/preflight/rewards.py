@@ -12,6 +12,7 @@ from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
 from rlhf_runtime.rewards.http_headers import request_headers
+from rlhf_runtime.rewards.judge_scorer import require_known_places
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_sizing.machine import machine_memory_bytes
 
@@ -77,16 +78,19 @@ def check_verifiers(
 
 
 def check_services(spec: RLHFJobSpec, findings: Findings) -> None:
-    """Check that the environment has the values of headers.
+    """Check that judges' questions can be filled, and that the environment has headers' values.
 
     Args:
         spec: of a job that asks services from this machine.
         findings: collects errors.
     """
     for reward in spec.rewards:
-        if reward.http is not None:
-            path = (*field_of(spec, reward)[:-1], "headers")
-            with findings.about(*path):
+        section = (*field_of(spec, reward)[:-1],)
+        if reward.judge is not None:
+            with findings.about(*section, "prompt"):
+                require_known_places(reward)
+        if reward.service is not None:
+            with findings.about(*section, "headers"):
                 request_headers(reward)
 
 
@@ -100,7 +104,5 @@ def _failure_text(error: LoadCrashed | LoadRaised) -> str:
 def _single(reward: RewardSpec) -> RewardSpec:
     """A reward with one process, which scores all samples."""
     reward = collecting_errors(reward)
-    assert reward.function is not None
     # One import proves as much as several.
-    function = reward.function.model_copy(update={"processes": 1})
-    return reward.model_copy(update={"function": function})
+    return reward.with_settings(processes=1)

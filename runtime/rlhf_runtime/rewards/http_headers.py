@@ -19,9 +19,9 @@ def request_headers(reward: RewardSpec) -> dict[str, str]:
     Raises:
         RewardError: a variable is not set, or its value cannot be a header's.
     """
-    assert reward.http is not None
+    assert reward.service is not None
     headers = {}
-    for header in reward.http.headers:
+    for header in reward.service.headers:
         value = header.value
         if header.value_from_env is not None:
             value = os.environ.get(header.value_from_env, "").strip()

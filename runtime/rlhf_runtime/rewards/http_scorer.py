@@ -1,275 +1,50 @@
-"""A verifier behind HTTP: batches are posted as JSON, with time limits and retries.
-
-One thread with an event loop makes all requests of a reward; it runs until close().
-"""
+"""A service of the user's own that scores batches of samples."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from email.utils import parsedate_to_datetime
-from time import time
 from typing import Any
 
-import aiohttp
-
-from rlhf_api.spec.rewards import HTTPReward, OnRewardError, RewardSpec
-from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.messages import BatchScores, Fault, check_scores
-from rlhf_runtime.rewards.request import Batch, Request
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_runtime.rewards.messages import BatchScores, check_scores
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores
-
-# Wait before the first retry; doubles with each further retry.
-FIRST_WAIT_SECONDS = 0.5
-# Maximum wait before a retry, even if Retry-After asks for more.
-MAX_WAIT_SECONDS = 30.0
-TOO_MANY_REQUESTS = 429
-# Statuses that one bad sample of a batch may cause: its samples are sent again one by one.
-SAMPLE_ERROR_STATUSES = (400, 413, 422, 500)
-# Maximum length of a response; the rest is not read.
-MAX_ANSWER_BYTES = 64 * 2**20
-
-Sleep = Callable[[float], Awaitable[None]]
+from rlhf_runtime.rewards.service_scorer import ServiceScorer, Sleep
 
 
-class RetryableError(Exception):
-    """A request that failed in a way that may be temporary."""
-
-    def __init__(
-        self,
-        fault: Fault,
-        why: str,
-        wait_seconds: float | None = None,
-        retry_alone: bool = False,
-    ) -> None:
-        super().__init__(why)
-        self.fault = fault
-        self.wait_seconds = wait_seconds
-        self.retry_alone = retry_alone
-
-
-class HTTPScorer:
-    """The service of one reward, with the same methods for a Scorer as VerifierPool."""
+class HTTPScorer(ServiceScorer):
+    """Sends batches of samples, and reads a list of scores."""
 
     def __init__(self, spec: RewardSpec, sleep: Sleep = asyncio.sleep) -> None:
-        """Start the thread; sends no request yet.
-
-        sleep: waits before a retry, in seconds.
-
-        Raises:
-            RewardError: a variable with a header's value is not set, or has no such value.
-        """
         assert spec.http is not None
-        self._spec = spec
-        self._http = spec.http
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._headers = request_headers(spec)
-        self._slots = asyncio.Semaphore(spec.http.max_concurrency)
-        name = f"http-{spec.name}"
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
+        super().__init__(spec, spec.http.url, spec.http.batch_size, sleep)
+        self._parameters = spec.http.parameters
 
-    def wait_until_ready(self) -> None:
-        """Return at once: a service may start later than the job, and declares no metric."""
-
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting. All calls together keep to maxConcurrency. With onError:
-        Fail no request starts after a sample has failed."""
-        with self._lock:
-            if self._closed:
-                failed: Future[Scores] = Future()
-                failed.set_exception(self._closed_error())
-                return failed
-            return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
-
-    def close(self) -> None:
-        """Cancel all requests; pending calls fail. Closing twice does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
-        # Only now: the loop must run until the cancelled tasks have ended.
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _score(self, samples: Sequence[Sample]) -> Scores:
-        request = Request(samples, self._http.batch_size, max_request_seconds(self._http))
-        try:
-            async with self._session() as session, asyncio.TaskGroup() as group:
-                progress = asyncio.Condition()
-                # One task per concurrent batch; the semaphore limits all calls together.
-                for _ in range(min(self._http.max_concurrency, len(samples))):
-                    group.create_task(self._send_batches(session, request, progress))
-        except asyncio.CancelledError:
-            raise self._closed_error() from None
-        return request.scores()
-
-    def _session(self) -> aiohttp.ClientSession:
-        limit = aiohttp.ClientTimeout(total=self._http.timeout_seconds)
-        return aiohttp.ClientSession(
-            timeout=limit, headers=self._headers, trust_env=self._http.use_proxy
-        )
-
-    async def _send_batches(
-        self, session: aiohttp.ClientSession, request: Request, progress: asyncio.Condition
-    ) -> None:
-        """Send one batch at a time until all are done; a failed batch may become several."""
-        while not request.is_done:
-            async with progress:
-                await progress.wait_for(lambda: request.pending or request.is_done)
-            async with self._slots:
-                if request.pending:
-                    batch = request.next_batch()
-                    request.record(batch, await self._score_batch(session, batch))
-            # With onError: Fail the job ends anyway.
-            if request.has_errors and self._stops_at_errors:
-                request.pending.clear()
-            async with progress:
-                progress.notify_all()
-
-    async def _score_batch(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
-        """Send a batch until it has scores or maxRetries is reached."""
-        retries = self._http.max_retries
-        for tries in range(retries + 1):
-            try:
-                return await self._post(session, batch.samples)
-            except RetryableError as error:
-                failure = error
-            # A sample of a failed batch is sent alone once: it is probably the cause itself.
-            if failure.retry_alone and batch.origin is not None:
-                break
-            if tries < retries:
-                await self._sleep(wait_seconds(tries, failure.wait_seconds))
-        times = f", {tries + 1} times" if tries else ""
-        detail = f"{self._http.url}: {failure}{times}; check the service or its url"
-        return BatchScores(
-            batch_fault=failure.fault, detail=detail, retry_alone=failure.retry_alone
-        )
-
-    async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
+    def body(self, batch: Sequence[Sample]) -> Any:
+        """Return the samples and the parameters."""
         samples = [asdict(sample) for sample in batch]
         for described in samples:
             # Data of a single source has no names of sources.
             if described["source"] is None:
                 del described["source"]
-        body = {"samples": samples, "parameters": self._http.parameters}
-        try:
-            # A redirected POST would become a GET without the samples.
-            async with session.post(
-                self._http.url, json=body, allow_redirects=False, compress=self._http.compress
-            ) as response:
-                content = await _body(response)
-        except TimeoutError as error:
-            seconds = self._http.timeout_seconds
-            why = f"longer than timeoutSeconds = {seconds} (raise it if that is not enough)"
-            raise RetryableError(Fault.TIMED_OUT, why) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise RetryableError(Fault.UNREACHABLE, f"no answer ({error})") from error
-        status, retry_alone = response.status, response.status in SAMPLE_ERROR_STATUSES
-        if status == TOO_MANY_REQUESTS or status >= 500:
-            requested = retry_after(response.headers.get("Retry-After", ""))
-            why = _describe(response, content)
-            raise RetryableError(Fault.REFUSED, why, requested, retry_alone)
-        if not 200 <= status < 300:
-            refusal = self._failed(Fault.REFUSED, _describe(response, content))
-            return replace(refusal, retry_alone=retry_alone)
-        if len(content) > MAX_ANSWER_BYTES:
-            why = f"got an answer of more than {MAX_ANSWER_BYTES} bytes, allowed at most as many"
-            return self._failed(Fault.UNREADABLE, why)
-        return self._read(content, len(batch))
+        return {"samples": samples, "parameters": self._parameters}
 
-    def _read(self, content: bytes, num_samples: int) -> BatchScores:
+    def read(self, content: bytes, num_samples: int) -> BatchScores:
+        """Read the list of scores."""
         try:
             body: Any = json.loads(content)
         except ValueError:
             body = None
         values = body.get("scores") if isinstance(body, dict) else None
         if not isinstance(values, list):
-            got = content[:200].decode(errors="replace")
-            return self._failed(Fault.UNREADABLE, f'got {got!r}, allowed {{"scores": [...]}}')
+            return self.unreadable(content, '{"scores": [...]}')
         scores = check_scores(values, num_samples)
         if scores.batch_fault is not None:
-            return replace(scores, detail=f"{self._http.url}: {scores.detail}")
+            return replace(scores, detail=f"{self.url}: {scores.detail}")
         faults = {
-            index: (fault, f"{self._http.url}: {detail}")
+            index: (fault, f"{self.url}: {detail}")
             for index, (fault, detail) in scores.faults.items()
         }
         return replace(scores, faults=faults)
-
-    def _failed(self, fault: Fault, why: str) -> BatchScores:
-        detail = f"{self._http.url}: {why}; correct the service or the url"
-        return BatchScores(batch_fault=fault, detail=detail)
-
-    def _closed_error(self) -> RewardError:
-        return RewardError(f"{self.title} was closed while it was in use")
-
-    @property
-    def _stops_at_errors(self) -> bool:
-        return self._http.on_error is OnRewardError.FAIL
-
-    @property
-    def title(self) -> str:
-        """Name of the service in messages."""
-        return f"the reward {self._spec.name} ({self._http.url})"
-
-
-def max_request_seconds(http: HTTPReward) -> float:
-    """Return the maximum duration of a batch, with all retries and the waits before them."""
-    return http.timeout_seconds * (http.max_retries + 1) + MAX_WAIT_SECONDS * http.max_retries
-
-
-def wait_seconds(tries: int, requested: float | None) -> float:
-    """Return the wait before a retry: requested by the service, or with exponential backoff.
-
-    tries: retries before this one.
-    requested: seconds of the service's Retry-After.
-    """
-    if requested is not None:
-        return min(max(requested, 0.0), MAX_WAIT_SECONDS)
-    limit = min(FIRST_WAIT_SECONDS * 2**tries, MAX_WAIT_SECONDS)
-    # Jitter, so that requests that failed together do not return together.
-    return random.uniform(limit / 2, limit)
-
-
-def retry_after(value: str) -> float | None:
-    """Parse a Retry-After header, a number of seconds or a date; None if it is neither."""
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        return parsedate_to_datetime(value).timestamp() - time()
-    except ValueError:
-        return None
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Read a response's body, at most one chunk beyond MAX_ANSWER_BYTES."""
-    content = bytearray()
-    async for chunk in response.content.iter_any():
-        content += chunk
-        if len(content) > MAX_ANSWER_BYTES:
-            break
-    return bytes(content)
-
-
-def _describe(response: aiohttp.ClientResponse, content: bytes) -> str:
-    beginning = content[:200].decode(errors="replace")
-    return f"status {response.status} {response.reason}: {beginning!r}"

@@ -16,7 +16,8 @@ from multiprocessing import Pipe, connection
 from types import TracebackType
 from typing import Self
 
-from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.rewards.errors import (
     InvalidReward,
     LoadCrashed,

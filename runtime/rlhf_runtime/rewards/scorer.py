@@ -13,13 +13,16 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.rewards import OnRewardError, RewardSpec
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
+from rlhf_runtime.rewards.judge_scorer import JudgeScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
+from rlhf_runtime.rewards.service_scorer import ServiceScorer
 from rlhf_runtime.telemetry.spread import Spread
 
 LOGGER = logging.getLogger(__name__)
@@ -110,7 +113,7 @@ class Scorer:
             if not result.errors:
                 continue
             if reward.on_error is OnRewardError.FAIL:
-                cause = "service or its url" if reward.http else "function or the row"
+                cause = "service or its url" if reward.service else "function or the row"
                 raise RewardError(
                     f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
                     f"correct the {cause}, or set onError to Exclude or Zero"
@@ -163,13 +166,12 @@ def start_scorers(rewards: Sequence[RewardSpec], host: Slice) -> dict[str, Score
 
 def for_host(reward: RewardSpec, host: Slice) -> RewardSpec:
     """Return a reward with this host's share of maxConcurrency, at least 1."""
-    if reward.http is None:
+    if reward.service is None:
         return reward
-    limit = reward.http.max_concurrency
+    limit = reward.service.max_concurrency
     # Shares differ by at most 1 and sum to the limit.
     share = limit * (host.index + 1) // host.count - limit * host.index // host.count
-    http = reward.http.model_copy(update={"max_concurrency": max(1, share)})
-    return reward.model_copy(update={"http": http})
+    return reward.with_settings(max_concurrency=max(1, share))
 
 
 def combine_scores(
@@ -306,11 +308,20 @@ def _name_failures(
     }
 
 
-def _start(reward: RewardSpec) -> VerifierPool | HTTPScorer:
-    return HTTPScorer(reward) if reward.http is not None else VerifierPool(reward)
+def _start(reward: RewardSpec) -> VerifierPool | ServiceScorer:
+    return VerifierPool(reward) if reward.function is not None else service_scorer(reward)
 
 
-def _wait_until_ready(pools: Sequence[VerifierPool | HTTPScorer]) -> list[str | None]:
+def service_scorer(reward: RewardSpec) -> ServiceScorer:
+    """Start the scorer of a reward by a service.
+
+    Raises:
+        InvalidReward, RewardError: its settings cannot be used here.
+    """
+    return JudgeScorer(reward) if reward.judge is not None else HTTPScorer(reward)
+
+
+def _wait_until_ready(pools: Sequence[VerifierPool | ServiceScorer]) -> list[str | None]:
     """Wait for all verifiers; returns the metric that each declares."""
     metrics, problems = [], []
     for pool in pools:

@@ -13,8 +13,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
 
 VERIFIERS = '''
-    import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
-    from concurrent.futures import ThreadPoolExecutor
+    import asyncio, multiprocessing, multiprocessing.pool, os, signal, subprocess, sys, threading
+    import time
 
     from rlhf_runtime.rewards import measures
 
@@ -127,8 +127,8 @@ VERIFIERS = '''
     def threading_(samples):
         """Leave a thread behind that never ends."""
         threading.Thread(target=time.sleep, args=(3600,)).start()
-        with ThreadPoolExecutor(4) as threads:
-            return list(threads.map(lambda sample: float(len(sample.response)), samples))
+        with multiprocessing.pool.ThreadPool(4) as threads:
+            return threads.map(lambda sample: float(len(sample.response)), samples)
 
     def with_child(samples):
         child = subprocess.Popen(["sleep", "3600"])

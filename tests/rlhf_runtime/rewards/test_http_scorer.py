@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.rewards import RewardSpec
-from rlhf_runtime.rewards import Sample, http_scorer
+from rlhf_runtime.rewards import Sample, service_scorer
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.http_scorer import (
-    HTTPScorer,
+from rlhf_runtime.rewards.http_scorer import HTTPScorer
+from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.request import Batch, Request
+from rlhf_runtime.rewards.scorer import Scorer
+from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.service_scorer import (
     RetryableError,
     max_request_seconds,
     retry_after,
     wait_seconds,
 )
-from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Batch, Request
-from rlhf_runtime.rewards.scorer import Scorer
-from rlhf_runtime.rewards.scores import Scores
 
 MakeReward = Callable[..., RewardSpec]
 MakeSamples = Callable[..., list[Sample]]
@@ -284,7 +284,7 @@ class Posts:
             return answer
 
         patch.setattr(HTTPScorer, "_post", post)
-        patch.setattr(http_scorer, "Request", partial(Request, clock=lambda: self.now))
+        patch.setattr(service_scorer, "Request", partial(Request, clock=lambda: self.now))
 
     def scores(self, spec: RewardSpec, samples: list[Sample]) -> Scores:
         async def sleep(seconds: float) -> None:
@@ -360,7 +360,7 @@ def test_samples_of_a_batch_are_under_way_at_once(
 def test_an_answer_without_end_is_not_read_to_it(
     service: Service, samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_scorer, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(service_scorer, "MAX_ANSWER_BYTES", 1000)
     service.answers = [(200, {}, "1" * 100_000)]
     found, _ = scored(http(service.url), samples(1))
     assert found.errors == {"unreadable": 1} and "more than 1000 bytes" in told(found)

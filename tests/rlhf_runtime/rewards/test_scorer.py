@@ -283,7 +283,7 @@ def test_every_entrypoint_that_cannot_be_loaded_is_named(
     text = str(caught.value)
     assert "first (nowhere:score)" in text
     assert "second (my_verifiers:lenght)" in text
-    assert "allowed Later, by_response" in text
+    assert "allowed Later, alarming" in text
     assert "ZeroDivisionError" in text
     assert "fine" not in text
     assert psutil.Process().children() == before

@@ -1,0 +1,210 @@
+"""A judge's grades become rewards, and whatever else it says costs one sample only."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rlhf_api.spec.rewards import RewardSpec
+from rlhf_runtime.rewards import Sample
+from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.grades import find_grade
+from rlhf_runtime.rewards.judge_scorer import JudgeScorer
+
+QUESTION = "Question: {record.question}\nAnswer: {response}\nGrade it from 0 to 10."
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("Score: 7", 7.0),
+        ("The answer is terse.\n\n**Score:** 7.5", 7.5),
+        ("Rating: [[7]]", 7.0),
+        ('{"score": 7, "reason": "3 of 4 steps are right"}', 7.0),
+        ('```json\n{"reason": "good", "Grade": "8"}\n```', 8.0),
+        ("A first score: 3. With the bonus, the score is 9.", 9.0),
+        ("<think>Score: 2? No.</think>\nScore: 6", 6.0),
+        ("<think>Score: 2, I guess", None),
+        ("7", 7.0),
+        (" **7.** ", 7.0),
+        ("Score: 7/10", 7.0),
+        ("7 / 10", 7.0),
+        ("Score: 7 out of 10", 7.0),
+        ("Score: 70/100", None),
+        ("Score: 3/5", None),
+        ("4/5", None),
+        ("Score: -1", -1.0),
+        ("Score: 1.2.3", None),
+        ("I would give it a 7 or so.", None),
+        ("The response has 3 sentences.", None),
+        ("<html><body>502</body></html>", None),
+        ("underscore: 7", None),
+        ("", None),
+    ],
+)
+def test_a_grade_is_labelled_or_alone_and_of_the_scale(text: str, grade: float | None) -> None:
+    assert find_grade(text, 10.0) == grade
+
+
+class Judge(ThreadingHTTPServer):
+    """Answers a request by `answer`, which takes its body."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], tuple[int, str]] = lambda _: said("Score: 5")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Judge
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append({"path": self.path, **body})
+        status, text = self.server.answer(body)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def said(text: str | None, reason: str = "stop") -> tuple[int, str]:
+    """An answer of OpenAI's API."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}}
+    return 200, json.dumps({"choices": [{**choice, "finish_reason": reason}]})
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    with Judge() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def spec(url: str, **settings: Any) -> RewardSpec:
+    fields = {"url": url, "model": "grader", "prompt": QUESTION, "maxRetries": 0}
+    return RewardSpec.model_validate({"name": "judge", "judge": {**fields, **settings}})
+
+
+def sample(response: str, **record: Any) -> Sample:
+    return Sample("user: 1+1", response, {"question": "1+1", **record}, True)
+
+
+def test_every_response_is_asked_about_and_grades_are_shares_of_the_scale(judge: Judge) -> None:
+    def answer(body: dict[str, Any]) -> tuple[int, str]:
+        response = body["messages"][-1]["content"].split("Answer: ")[1].split("\n")[0]
+        return said(f"Score: {response}")
+
+    judge.answer = answer
+    settings = {"scale": {"lowest": 1, "highest": 5}, "systemPrompt": "Be strict."}
+    scorer = JudgeScorer(spec(f"{judge.url}/", maxTokens=99, **settings))
+    try:
+        scored = scorer.submit([sample(text) for text in ("1", "2", "5", "6", "0.5")]).result(20)
+    finally:
+        scorer.close()
+    assert scored.values.tolist()[:3] == [0.0, 0.25, 1.0]
+    assert scored.valid.tolist() == [True, True, True, False, False]
+    first = min(judge.asked, key=lambda body: body["messages"][-1]["content"])
+    assert first == {
+        "path": "/v1/chat/completions",
+        "model": "grader",
+        "messages": [
+            {"role": "system", "content": "Be strict."},
+            {
+                "role": "user",
+                "content": "Question: 1+1\nAnswer: 0.5\nGrade it from 0 to 10.",
+            },
+        ],
+        "temperature": 0.0,
+        "max_tokens": 99,
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault", "detail"),
+    [
+        (said("I like it."), "unreadable", "got 'I like it.', allowed a grade from 0 to 10"),
+        (said("Score: 11"), "unreadable", "got 'Score: 11'"),
+        (said("Score: 7", reason="length"), "unreadable", "finish_reason"),
+        (said(None), "unreadable", 'got \'{"choices"'),
+        ((200, "<html>hello</html>"), "unreadable", "got '<html>"),
+        ((200, '{"choices": []}'), "unreadable", "got '{\"choices\": []}'"),
+        ((200, "[1]"), "unreadable", "got '[1]'"),
+        ((404, "no such model"), "refused", "status 404 Not Found: 'no such model'"),
+        ((302, ""), "refused", "status 302"),
+        ((503, "busy"), "refused", "status 503"),
+        ((200, '"' + "x" * 10_000_000 + '"'), "unreadable", "got '\"xxx"),
+    ],
+)
+def test_what_is_no_grade_costs_its_own_sample(
+    judge: Judge, answer: tuple[int, str], fault: str, detail: str
+) -> None:
+    judge.answer = lambda body: answer if "bad" in str(body["messages"]) else said("Score: 10")
+    scorer = JudgeScorer(spec(judge.url))
+    try:
+        scores = scorer.submit([sample("good"), sample("bad"), sample("good")]).result(20)
+    finally:
+        scorer.close()
+    assert scores.values.tolist() == [1.0, 0.0, 1.0]
+    assert dict(scores.errors) == {fault: 1}
+    (failure,) = scores.failures
+    assert failure.start == 1 and detail in failure.detail and len(failure.detail) < 500
+
+
+def test_a_busy_judge_is_asked_again(judge: Judge) -> None:
+    answers = [(429, "later"), (500, "oops"), said("Score: 10")]
+    judge.answer = lambda _: answers.pop(0)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    scorer = JudgeScorer(spec(judge.url, maxRetries=2), sleep)
+    try:
+        assert scorer.submit([sample("a")]).result(20).values.tolist() == [1.0]
+    finally:
+        scorer.close()
+    assert len(waits) == 2
+
+
+def test_a_question_takes_entries_of_the_row(judge: Judge) -> None:
+    prompt = '{prompt}|{record.meta.level}|{record.tags}|{"score": 0}|{response}'
+    scorer = JudgeScorer(spec(judge.url, prompt=prompt))
+    rows = [sample("{prompt}", meta={"level": "é"}, tags=[1, "b"]), sample("b", tags=[])]
+    try:
+        scores = scorer.submit(rows).result(20)
+    finally:
+        scorer.close()
+    (asked,) = judge.asked
+    assert asked["messages"][0]["content"] == 'user: 1+1|é|[1, "b"]|{"score": 0}|{prompt}'
+    (failure,) = scores.failures
+    assert failure.start == 1
+    assert "no entry for {record.meta.level}: allowed question, tags" in failure.detail
+
+
+def test_an_unknown_place_and_missing_credentials_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidReward, match=r"got \{respnse\}, allowed \{prompt\}, \{response\}"):
+        JudgeScorer(spec("http://judge/v1", prompt="{respnse} or {response}?"))
+    monkeypatch.delenv("JUDGE_TOKEN", raising=False)
+    headers = [{"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "}]
+    with pytest.raises(RewardError, match="got nothing in JUDGE_TOKEN"):
+        JudgeScorer(spec("http://judge/v1", headers=headers))
