@@ -341,7 +341,7 @@ CREATED: dict[str, Case] = {
     ),
     "a reward from nowhere": Case(
         ("spec.rewards=[{name: a}]",),
-        *("spec.rewards[0]", "exactly one of function, http, model is needed: got none"),
+        *("spec.rewards[0]", "exactly one of function, http, judge, model is needed: got none"),
     ),
     "a reward model from nowhere": Case(
         ("spec.rewards=[{model: {}}]",),

@@ -49,6 +49,20 @@ def test_the_file_is_the_object_and_small_enough_for_an_annotation() -> None:
     assert len(json.dumps(crd(), separators=(",", ":")).encode()) < 230 * 1024
 
 
+def test_a_description_is_complete_where_it_comes_first() -> None:
+    (version,) = crd()["spec"]["versions"]
+    algorithm = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][
+        "algorithm"
+    ]
+    described = [
+        settings["properties"]["lossAggregation"]["description"]
+        for settings in algorithm["properties"].values()
+        if "lossAggregation" in settings.get("properties", {})
+    ]
+    assert len(described) > 2 and "Default: TokenMean" in described[0]
+    assert set(described[1:]) == {"Aggregation of token losses to one number."}
+
+
 def test_the_file_has_no_anchors() -> None:
     text = crd_yaml()
     tokens = [*yaml.scan(text)]

@@ -106,6 +106,7 @@ def _version() -> dict[str, Any]:
 
 def _schema() -> Schema:
     spec = structural_schema(RLHFJobSpec)
+    _shorten_repeated(spec, set())
     changes = [rule.document() for rule in change_rules(spec)]
     spec["x-kubernetes-validations"] = spec.get("x-kubernetes-validations", []) + changes
     docs = {name: str(field.description) for name, field in RLHFJob.model_fields.items()}
@@ -122,6 +123,27 @@ def _schema() -> Schema:
         },
         "x-kubernetes-validations": [_name_rule().document()],
     }
+
+
+def _shorten_repeated(schema: Any, seen: set[str]) -> None:
+    """Keep the first sentence of descriptions that the schema has before, in full.
+
+    Args:
+        schema: changed in place.
+        seen: the descriptions so far; changed, too.
+    """
+    # An object's annotations have a limit, and `kubectl apply` keeps the schema in one of them.
+    if isinstance(schema, list):
+        for item in schema:
+            _shorten_repeated(item, seen)
+    elif isinstance(schema, dict):
+        text = schema.get("description")
+        if isinstance(text, str):
+            if text in seen:
+                schema["description"] = text.split(". ")[0].rstrip(".") + "."
+            seen.add(text)
+        for item in schema.values():
+            _shorten_repeated(item, seen)
 
 
 def _name_rule() -> Rule:

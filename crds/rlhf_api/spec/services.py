@@ -17,7 +17,7 @@ from rlhf_api.base import (
     Identifier,
     Text,
 )
-from rlhf_api.cel_literals import texts
+from rlhf_api.cel_literals import text
 from rlhf_api.exclusive_fields import Alternatives
 from rlhf_api.rules import Rule, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
@@ -38,6 +38,8 @@ class OnRewardError(StrEnum):
 # Headers that a request sets itself, in lower case.
 _OWN_HEADERS = ("connection", "content-encoding", "content-length", "content-type", "host")
 
+_OWN_HEADER_PATTERN = f"(?i)^({'|'.join(_OWN_HEADERS)})$"
+
 HeaderValue = Annotated[str, Field(max_length=4096, pattern=HEADER_VALUE_PATTERN)]
 Url = Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
 
@@ -47,7 +49,7 @@ class HTTPHeader(Alternatives):
 
     alternatives: ClassVar = ("value", "value_from_env")
 
-    name: Annotated[str, Field(min_length=1, max_length=256, pattern=HEADER_PATTERN)]
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=HEADER_PATTERN)]
     """Its name, such as Authorization."""
     value: HeaderValue | None = None
     """Its value. Everyone who can read the job can read it."""
@@ -59,7 +61,7 @@ class HTTPHeader(Alternatives):
 
     validations: ClassVar = (
         Rule(
-            holds=f"!(self.name.lowerAscii() in {texts(_OWN_HEADERS)})",
+            holds=f"!self.name.matches({text(_OWN_HEADER_PATTERN)})",
             what="a header that a request sets itself",
             got="self.name",
             allowed="any other header",
@@ -91,7 +93,7 @@ class Service(Contract):
     validations: ClassVar[tuple[Rule, ...]] = (
         Rule(
             holds="self.headers.all(one, self.headers.exists_one(other, "
-            "one.name.lowerAscii() == other.name.lowerAscii()))",
+            "one.name.matches('(?i)^' + other.name + '$')))",
             what="two headers of one name",
             allowed="every name once, whether in upper or in lower case",
             do="remove one",
@@ -135,7 +137,7 @@ class JudgeScale(Contract):
 
     validations: ClassVar = (
         Rule(
-            holds="self.lowest < self.highest",
+            holds="!has(self.lowest) || !has(self.highest) || self.lowest < self.highest",
             what="a scale without grades",
             allowed="lowest below highest",
             do="correct one of them",
