@@ -78,4 +78,4 @@ def _step_of(folder: Path) -> int:
     if folder != run.model or not run.metrics.exists():
         return 0
     records = run.read()
-    return records.model_step or records.reached_step
+    return records.reached_step if records.model_step is None else records.model_step

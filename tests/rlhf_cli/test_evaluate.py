@@ -146,9 +146,10 @@ def test_a_model_is_a_folder_or_that_of_a_run_with_its_last_step(
     for text in (run.path, run.model):
         found = find_model(str(text))
         assert (found.source, found.step) == (ModelSource(path=str(run.model.resolve())), 4)
-    with RunFolder(tmp_path / "run") as best:
-        best.append(EndRecord(Outcome.SUCCEEDED, 1.0, model_step=3))
-    assert find_model(str(run.path)).step == 3
+    for step in (3, 0):  # step 0: the model of the warm start
+        with RunFolder(tmp_path / "run") as best:
+            best.append(EndRecord(Outcome.SUCCEEDED, 1.0, model_step=step))
+        assert find_model(str(run.path)).step == step
 
 
 def test_other_models_are_those_of_manifests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,19 @@ from rlhf_operator.decide.observed import PlanResult, Refusal
 
 from .world import NAMESPACE, World, claim, manifest
 
+
+def pools(*variables: list[str]) -> dict[str, Any]:
+    """A section with a pool for each list of names."""
+    made = [
+        {
+            **{"name": f"pool-{number}", "nodes": 1, "devicesPerNode": 1, "gpu": "A100-80G"},
+            "env": [{"name": name, "value": "a"} for name in names],
+        }
+        for number, names in enumerate(variables)
+    ]
+    return {"resources": {"nodePools": made}}
+
+
 JUDGE = {
     "http": {
         "url": "http://judge/score",
@@ -195,6 +208,28 @@ def test_what_cannot_be_run_is_refused_with_the_reason_and_holds_nothing(
     assert world.condition(ConditionType.STALLED) == ("True", reason)
     world.wait(300)
     assert world.clusters() == [] and world.events() == [reason]
+
+
+@pytest.mark.parametrize(
+    ("variable", "spec", "is_accepted"),
+    [
+        ("JUDGE_TOKEN", {"env": [{"name": "JUDGE_TOKEN", "value": "a"}]}, True),
+        ("HF_TOKEN", {"hub": {"tokenSecretName": "hub"}}, True),
+        ("WANDB_API_KEY", {"telemetry": {"wandb": {"project": "p", "secretName": "w"}}}, True),
+        ("HF_TOKEN", {"hub": {"cacheClaimName": "cache"}}, False),
+        ("JUDGE_TOKEN", pools(["JUDGE_TOKEN"], ["JUDGE_TOKEN", "OTHER"]), True),
+        ("JUDGE_TOKEN", pools(["JUDGE_TOKEN"], ["OTHER"]), False),
+    ],
+)
+def test_a_header_may_take_any_variable_that_all_workers_have(
+    world: World, variable: str, spec: dict[str, Any], is_accepted: bool
+) -> None:
+    header = {"name": "Authorization", "valueFromEnv": variable}
+    judge = {"url": "http://judge/v1", "model": "m", "prompt": "{response}", "headers": [header]}
+    world.submit(manifest(rewards=[{"judge": judge}], **spec))
+    world.settle()
+    reasons = ("True", "Accepted") if is_accepted else ("False", "VariableNotSet")
+    assert world.condition(ConditionType.ACCEPTED) == reasons
 
 
 def test_a_job_waits_for_a_shared_claim(world: World) -> None:

@@ -36,7 +36,10 @@ class OnRewardError(StrEnum):
 
 
 # Headers that a request sets itself, in lower case.
-_OWN_HEADERS = ("connection", "content-encoding", "content-length", "content-type", "host")
+_OWN_HEADERS = (
+    *("connection", "content-encoding", "content-length", "content-type", "expect", "host"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
+)
 
 _OWN_HEADER_PATTERN = f"(?i)^({'|'.join(_OWN_HEADERS)})$"
 
@@ -147,7 +150,7 @@ class JudgeScale(Contract):
     )
 
 
-RESPONSE_PLACE = "{response}"
+RESPONSE_PLACEHOLDER = "{response}"
 
 
 class JudgeReward(Service):
@@ -160,8 +163,8 @@ class JudgeReward(Service):
     """Name of the model there."""
     prompt: Annotated[str, Field(min_length=1, max_length=16384)]
     """The question about a response. {prompt}, {response} and {record.NAME} stand for the prompt,
-    the response and the entry NAME of the row. The answer must contain the grade as
-    `Score: NUMBER`, as JSON with `score`, or alone; of several the last one counts."""
+    the response and the entry NAME of the row; {{ and }} for braces. The answer must contain the
+    grade as `Score: NUMBER`, as JSON with `score`, or alone; of several the last one counts."""
     system_prompt: Annotated[str, Field(max_length=16384)] = ""
     """A message of the system before it. Default: none."""
     scale: JudgeScale = JudgeScale()
@@ -169,18 +172,24 @@ class JudgeReward(Service):
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Temperature of its sampling."""
     max_tokens: Count = 512
-    """Limit of its answer's tokens."""
+    """Limit of its answer's tokens, with those of its thoughts."""
+    parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Further fields of every request, such as top_p. They replace the others: with
+    max_completion_tokens a request has no max_tokens."""
+    chat_template_arguments: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
+    """Variables of the judge's chat template, such as {enable_thinking: false}, sent as
+    chat_template_kwargs. vLLM and SGLang know these. Default: none."""
     timeout_seconds: Count = 60
     """Longest time for one request, from connecting to the end of the answer."""
 
     validations: ClassVar = (
         *Service.validations,
         Rule(
-            holds=f"self.prompt.contains('{RESPONSE_PLACE}')",
+            holds=f"self.prompt.contains('{RESPONSE_PLACEHOLDER}')",
             what="a question without the response",
-            allowed=f"a text with {RESPONSE_PLACE}",
+            allowed=f"a text with {RESPONSE_PLACEHOLDER}",
             do="add it",
             field=".prompt",
-            check=lambda self: violation_if(RESPONSE_PLACE not in self.prompt),
+            check=lambda self: violation_if(RESPONSE_PLACEHOLDER not in self.prompt),
         ),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rlhf_api.base import Contract, NonNegativeCount, ObjectName, Text
 
+WANDB_KEY_VARIABLE = "WANDB_API_KEY"
+
 
 class WandbSpec(Contract):
     """Weights & Biases."""

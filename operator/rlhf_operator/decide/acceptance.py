@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rlhf_api.spec.cluster import HUB_TOKEN_VARIABLE
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.telemetry import WANDB_KEY_VARIABLE
 from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
 from rlhf_operator.decide.observed import Observed, ObservedClaim, PlanResult, Refusal
 from rlhf_operator.decide.predicates import Snapshot
@@ -86,19 +88,30 @@ def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
 
 
 def _check_variables(job: RLHFJob) -> Refusal | None:
-    spec = job.spec
-    environments = [spec.env, *(pool.env for pool in spec.resources.node_pools)]
-    known = {variable.name for environment in environments for variable in environment}
-    for index, reward in enumerate(spec.rewards):
+    known = _pod_variables(job)
+    for index, reward in enumerate(job.spec.rewards):
         for name in reward.service.variables if reward.service is not None else ():
             if name not in known:
                 return Refusal(
                     "VariableNotSet",
                     f"spec.rewards[{index}].{reward.chosen}.headers takes a value from a variable "
-                    f"that pods do not have: got {name}, allowed a name in spec.env; add it there, "
-                    "with valueFrom.secretKeyRef if it is secret",
+                    f"that not all pods have: got {name}, allowed a name in spec.env; add it "
+                    "there, with valueFrom.secretKeyRef if it is secret",
                 )
     return None
+
+
+def _pod_variables(job: RLHFJob) -> set[str]:
+    """Return the environment variables that workers of every pool have from the manifest."""
+    hub, wandb = job.spec.hub, job.spec.telemetry.wandb
+    names = {variable.name for variable in job.spec.env}
+    if hub is not None and hub.token_secret_name is not None:
+        names.add(HUB_TOKEN_VARIABLE)
+    if wandb is not None and wandb.secret_name is not None:
+        names.add(WANDB_KEY_VARIABLE)
+    # Where the policy will be, and so what asks services, is known only with the plan.
+    pools = [{variable.name for variable in pool.env} for pool in job.spec.resources.node_pools]
+    return names.union(set.intersection(*pools) if pools else ())
 
 
 def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:

@@ -34,7 +34,7 @@ def evaluate(
         typer.Option(
             min=0,
             help="Sample responses as the evaluation after this step of a run; no effect on greedy "
-            "ones. Default: the last step of the run that MODEL belongs to, else 0.",
+            "ones. Default: the step of MODEL in the run that it belongs to, else 0.",
         ),
     ] = None,
     overrides: Overrides = None,

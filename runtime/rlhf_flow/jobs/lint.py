@@ -69,7 +69,7 @@ def lint_job(job: RLHFJob, graphs: Mapping[GraphName, Graph], device: Device) ->
         *_uneven_batches(job, step),
         *_missing_evaluation(job, graphs),
         *_late_early_stop(job),
-        *_lone_best(job),
+        *_best_is_always_last(job),
         *_small_micro_batches(job, graphs),
         *_partial_masks(step),
     )
@@ -312,7 +312,7 @@ def _late_early_stop(job: RLHFJob) -> Iterator[str]:
         )
 
 
-def _lone_best(job: RLHFJob) -> Iterator[str]:
+def _best_is_always_last(job: RLHFJob) -> Iterator[str]:
     """Warn of a best checkpoint that is always the last one."""
     checkpoint, schedule = job.spec.checkpoint, job.spec.schedule
     # The checkpoint after a warm start is evaluated, too.
@@ -324,7 +324,7 @@ def _lone_best(job: RLHFJob) -> Iterator[str]:
             f"checkpoint.finalModel: {FinalModel.BEST} has no effect, since no checkpoint before "
             f"the last of {schedule.steps} steps is of an evaluated step: got checkpoint.everySteps"
             f": {intervals[0]} and schedule.evaluateEverySteps: {intervals[1]}; make one a divisor "
-            "of the other, and smaller than the number of steps"
+            "of the other, and both smaller than the number of steps"
         )
 
 

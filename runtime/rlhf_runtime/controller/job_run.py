@@ -123,7 +123,7 @@ class JobRun:
         if self._step >= self._spec.schedule.steps:
             self._journal.notice(
                 f"the checkpoint has {self._step} of {self._spec.schedule.steps} steps behind it: "
-                "nothing is left to train, and the model is made of it"
+                "nothing is left to train"
             )
         try:
             self._train(checkpoint)
@@ -294,20 +294,20 @@ class JobRun:
             self._journal.started("first generation", done.phases["generate"])
 
     def _restore_best(self) -> int:
-        """Give the workers the weights of the best checkpoint; returns its step."""
-        metric, best = self._spec.checkpoint.keep_best.metric, self._checkpoints.best()
-        if best is None or metric is None:
+        """Give the workers the weights of the best checkpoint; returns their step."""
+        metric = self._spec.checkpoint.keep_best.metric
+        best = self._checkpoints.better_than(self._step)
+        if best is None:
             self._journal.notice(
-                f"the model is that of the last step, {self._step}: no checkpoint of an evaluated "
-                f"step has {metric} (checkpoint.finalModel)"
+                f"the model is that of the last step, {self._step}: no checkpoint has a larger "
+                f"{metric} (checkpoint.finalModel)"
             )
             return self._step
+        self._workers.call_ranks("restore", best.address)
         step = best.record.step
-        if step != self._step:
-            self._workers.call_ranks("restore", best.address)
         self._journal.notice(
-            f"the model is that of step {step}: its {metric} of {best.record.metrics[metric]:.5g} "
-            "is the largest of all checkpoints (checkpoint.finalModel)"
+            f"the model is that of step {step}: no other checkpoint has a larger {metric} "
+            "(checkpoint.finalModel)"
         )
         return step
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import nan
 from types import MappingProxyType
 from typing import Any
 
@@ -76,16 +77,28 @@ class CheckpointManager:
             self._kept = {self.newest_step}
         return checkpoint
 
-    def best(self) -> Checkpoint | None:
+    def better_than(self, step: int) -> Checkpoint | None:
         """Return the checkpoint with the largest metric of checkpoint.keepBest; report damaged
-        ones. None: no intact one has the metric.
+        ones.
+
+        Args:
+            step: of the current weights.
+
+        Returns:
+            None: no intact checkpoint has a larger metric than the evaluation after this step.
 
         Raises:
-            StorageFailed: they cannot be read now.
+            StorageFailed: checkpoints cannot be read now.
         """
         metric = self.settings.keep_best.metric
+        if metric is None:
+            return None
+        current = dict(self.evaluations).get(step, {}).get(metric, nan)
         records = [one for one in self.store.records() if one.step not in self._damaged]
-        while metric is not None and (record := best_record(records, metric)) is not None:
+        while (record := best_record(records, metric)) is not None:
+            # The comparison is false if this step was not evaluated.
+            if record.step == step or record.metrics[metric] <= current:
+                return None
             try:
                 return self.store.read(record.step)
             except CheckpointDamaged as error:

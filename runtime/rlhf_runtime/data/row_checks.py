@@ -92,9 +92,9 @@ def prompt_messages(value: Sequence[Any], field: str) -> list[Message]:
         RowProblem: the value is no list of messages, or there is nothing to answer.
     """
     messages = parse_messages(value, field)
-    # Data sets have empty system messages, which do no harm.
-    if not messages[-1]["content"].strip():
-        raise RowProblem(f"{field} ends with an empty message of {messages[-1]['role']}")
+    # An empty answer of a tool says something, and empty messages of the system do no harm.
+    if messages[-1]["role"] == "user" and not messages[-1]["content"].strip():
+        raise RowProblem(f"{field} has an empty message of user before an answer")
     return messages
 
 

@@ -24,6 +24,10 @@ def row_record(prompt: str, row: str, source: str | None) -> str:
 def rows_by_source(records: Iterable[str]) -> dict[str | None, list[int]]:
     """Number the records of each source; those of a single source are of None."""
     rows: dict[str | None, list[int]] = {}
+    # All responses to a prompt have its record.
+    sources: dict[str, str | None] = {}
     for row, record in enumerate(records):
-        rows.setdefault(json.loads(record).get("source"), []).append(row)
+        if record not in sources:
+            sources[record] = json.loads(record).get("source")
+        rows.setdefault(sources[record], []).append(row)
     return rows

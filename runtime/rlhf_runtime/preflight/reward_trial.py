@@ -22,6 +22,7 @@ from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
+from rlhf_runtime.rewards.judge_question import require_known_placeholders
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.scorer import combine_scores, service_scorer
@@ -155,12 +156,16 @@ def try_rewards(
 
 
 def _usable_services(spec: RLHFJobSpec, findings: Findings) -> Iterator[RewardSpec]:
-    """Yield the rewards by services whose headers have their values in this environment."""
+    """Yield the rewards by services that can be asked from this environment."""
     for reward in spec.rewards:
         if reward.service is None:
             continue
         try:
+            if reward.judge is not None:
+                require_known_placeholders(reward)
             request_headers(reward)
+        except InvalidReward:
+            pass  # an error of its own
         except RewardError as error:
             findings.unchecked.append(f"the reward {reward.name}: {error}")
         else:

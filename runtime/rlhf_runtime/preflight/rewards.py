@@ -12,7 +12,7 @@ from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
 from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.judge_scorer import require_known_places
+from rlhf_runtime.rewards.judge_question import require_known_placeholders
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_sizing.machine import machine_memory_bytes
 
@@ -77,19 +77,20 @@ def check_verifiers(
     return [(reward, pool) for reward, pool in started if reward.name in metrics]
 
 
-def check_services(spec: RLHFJobSpec, findings: Findings) -> None:
-    """Check that judges' questions can be filled, and that the environment has headers' values.
+def check_services(spec: RLHFJobSpec, one_machine: bool, findings: Findings) -> None:
+    """Check judges' questions, and that the environment has the values of headers.
 
     Args:
-        spec: of a job that asks services from this machine.
+        spec: of the job.
+        one_machine: True if this machine asks the services.
         findings: collects errors.
     """
     for reward in spec.rewards:
-        section = (*field_of(spec, reward)[:-1],)
+        section = field_of(spec, reward)[:-1]
         if reward.judge is not None:
             with findings.about(*section, "prompt"):
-                require_known_places(reward)
-        if reward.service is not None:
+                require_known_placeholders(reward)
+        if reward.service is not None and one_machine:
             with findings.about(*section, "headers"):
                 request_headers(reward)
 

@@ -35,7 +35,7 @@ class HTTPScorer(ServiceScorer):
         """Read the list of scores."""
         try:
             body: Any = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         values = body.get("scores") if isinstance(body, dict) else None
         if not isinstance(values, list):

@@ -15,6 +15,8 @@ from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -136,9 +138,10 @@ class ServiceScorer(ABC):
 
     def _session(self) -> aiohttp.ClientSession:
         limit = aiohttp.ClientTimeout(total=self._service.timeout_seconds)
-        return aiohttp.ClientSession(
-            timeout=limit, headers=self._headers, trust_env=self._service.use_proxy
-        )
+        # The semaphore limits the connections. A connector's own limit would let requests wait for
+        # one while their time runs.
+        connector = aiohttp.TCPConnector(limit=0)
+        return aiohttp.ClientSession(timeout=limit, headers=self._headers, connector=connector)
 
     async def _send_batches(
         self, session: aiohttp.ClientSession, request: Request, progress: asyncio.Condition
@@ -188,6 +191,8 @@ class ServiceScorer(ABC):
                 json=body,
                 allow_redirects=False,
                 compress="gzip" if self._service.compress else None,
+                # Not by `trust_env`, which would also send credentials of ~/.netrc.
+                proxy=_proxy(self.url) if self._service.use_proxy else None,
             ) as response:
                 content = await _body(response)
         except TimeoutError as error:
@@ -258,6 +263,14 @@ def retry_after(value: str) -> float | None:
         return parsedate_to_datetime(value).timestamp() - time()
     except ValueError:
         return None
+
+
+def _proxy(url: str) -> str | None:
+    """Return the environment's proxy for an address; None without one."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 async def _cancel_all() -> None:

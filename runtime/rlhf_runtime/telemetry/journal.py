@@ -50,8 +50,8 @@ class Journal:
         self._ending = threading.Lock()
         # Why training ended before its last step. Empty: it did not.
         self.early_stop = ""
-        # Step whose weights are the final model. 0: no model was saved.
-        self._model_step = 0
+        # Step whose weights are the final model. None: no model was saved.
+        self._model_step: int | None = None
         # Outcome of the run. None: not ended.
         self.outcome: Outcome | None = None
         self._trains = True

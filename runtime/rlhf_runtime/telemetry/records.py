@@ -155,8 +155,8 @@ class EndRecord:
     """The error's stable reason; empty on success, or EARLY_STOP."""
     message: str = ""
     """The error's message; empty on success after all steps."""
-    model_step: int = 0
-    """Step whose weights the final model has; 0: no model was saved, or an earlier release saved
+    model_step: int | None = None
+    """Step whose weights the final model has. None: no model was saved, or an earlier release saved
     it."""
 
 
@@ -192,8 +192,9 @@ class RunRecords:
     evaluations: tuple[EvaluationRecord, ...] = ()
     end: EndRecord | None = None
     """None while the last start has not ended."""
-    model_step: int = 0
-    """Step whose weights the final model has; 0: there is none, or an earlier release saved it."""
+    model_step: int | None = None
+    """Step whose weights the final model has. None: there is none, or an earlier release saved
+    it."""
     steps_repeated: int = 0
     """Step records that a later record of the same step replaced."""
     damaged_lines: int = 0
@@ -221,7 +222,7 @@ class RecordLog:
         self._evaluations: dict[int, EvaluationRecord] = {}
         self._unscored: dict[UnscoredRecord, None] = {}
         self._end: EndRecord | None = None
-        self._model_step = 0
+        self._model_step: int | None = None
         # Time at which a command was last alive, by its start.
         self._ended: dict[float, float] = {}
         self._resumed_from = 0
@@ -258,7 +259,8 @@ class RecordLog:
                 self._unscored[record] = None  # once, though the step was repeated
             case EndRecord():
                 self._end = record
-                self._model_step = record.model_step or self._model_step
+                if record.model_step is not None:
+                    self._model_step = record.model_step
                 self._extend_command(record.finished)
 
     def _extend_command(self, time: float) -> None:

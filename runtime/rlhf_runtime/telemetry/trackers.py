@@ -57,10 +57,10 @@ class TensorBoardTracker:
         self._shape = _import("tensorboard.compat.proto.tensor_shape_pb2", "runtime")
         self._types = _import("tensorboard.compat.proto.types_pb2", "runtime")
         self._text = _import("tensorboard.plugins.text.metadata", "runtime")
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._writer = records.RecordWriter(AppendedFile(folder / name))
-        self._write(file_version="brain.Event:2")
+        self._make_writer = records.RecordWriter
+        self._folder = folder
+        # Created with the first event. None: there was none.
+        self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one event with a scalar for each metric."""
@@ -86,8 +86,17 @@ class TensorBoardTracker:
         self._write(step=step, summary=self._summary.Summary(value=[value]))
 
     def _write(self, **fields: Any) -> None:
-        event = self._proto.Event(wall_time=time.time(), **fields)
-        self._writer.write(event.SerializeToString())
+        if self._writer is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+            writer = self._make_writer(AppendedFile(self._folder / name))
+            writer.write(self._event(file_version="brain.Event:2"))
+            self._writer = writer
+        self._writer.write(self._event(**fields))
+
+    def _event(self, **fields: Any) -> bytes:
+        event: bytes = self._proto.Event(wall_time=time.time(), **fields).SerializeToString()
+        return event
 
     def close(self) -> None:
         """Do nothing: every event is on the disk at once."""

@@ -74,25 +74,36 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
 
 def test_the_best_is_the_intact_one_with_the_largest_metric(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path, keepLast=9)
-    assert saves.best() is None
+    assert saves.better_than(0) is None
     for step, reward in [(1, 0.5), (2, 0.9), (3, 0.1), (4, 0.5)]:
         saves.record_evaluation(step, {EVALUATION_REWARD: reward})
         saves.commit(write(saves, step))
     saves.commit(write(saves, 5))
-    assert best_step(saves) == 2 and told.notices == []
+    assert best_step(saves, 5) == 2 and told.notices == []
     (tmp_path / "step-00000002" / "__0_0.distcp").write_bytes(b"")
-    assert best_step(saves) == 4, "of equal ones the later"
+    assert best_step(saves, 5) == 4, "of equal ones the later"
     (text,) = told.notices
     assert "step 2" in text and "__0_0.distcp has 0 bytes instead of 2" in text
     for step in (1, 3, 4):
         (tmp_path / f"step-{step:08d}" / "__0_0.distcp").unlink()
-    assert saves.best() is None, "the last one was not evaluated"
+    assert best_step(saves, 5) is None, "the last one was not evaluated"
 
 
-def best_step(saves: CheckpointManager) -> int:
-    best = saves.best()
-    assert best is not None
-    return best.record.step
+def test_weights_without_a_checkpoint_may_be_the_best(tmp_path: Path) -> None:
+    saves, _ = saves_of(tmp_path)
+    saves.record_evaluation(1, {EVALUATION_REWARD: 0.5})
+    saves.commit(write(saves, 1))
+    for reward, best in ((0.6, None), (0.5, None), (0.4, 1)):
+        # The checkpoint of this step could not be written.
+        saves.record_evaluation(2, {EVALUATION_REWARD: reward})
+        assert best_step(saves, 2) == best
+    assert best_step(saves, 1) is None, "its own weights"
+    assert best_step(saves_of(tmp_path, keepBest="None")[0], 2) is None
+
+
+def best_step(saves: CheckpointManager, step: int) -> int | None:
+    best = saves.better_than(step)
+    return None if best is None else best.record.step
 
 
 def test_a_checkpoint_has_all_evaluations_until_its_step(tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": []}, "empty list of messages"),
         (
             {"prompt": [{"role": "user", "content": "1"}, {"role": "user", "content": " "}]},
-            "prompt ends with an empty message of user",
+            "prompt has an empty message of user before an answer",
         ),
-        ({"prompt": [{"role": "user", "content": []}]}, "prompt ends with an empty message"),
+        ({"prompt": [{"role": "user", "content": []}]}, "prompt has an empty message of user"),
         ({"prompt": [{"role": "user", "content": "\ud800"}]}, "content is not valid Unicode"),
         ({"prompt": ["hello"]}, "prompt holds a text instead of a message"),
         ({"prompt": ["\ud800"]}, "prompt holds not valid Unicode instead of a message"),

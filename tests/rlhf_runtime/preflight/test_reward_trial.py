@@ -320,12 +320,25 @@ def test_a_service_whose_credentials_are_elsewhere_is_not_asked(
     (unchecked,) = tried(spec).unchecked
     assert "no value for the header Authorization of the reward judge: got nothing" in unchecked
     findings = Findings()
-    check_services(spec, findings)
+    check_services(spec, True, findings)
     (error,) = findings.gathered.errors
     assert error.location == ("spec", "rewards", 0, "http", "headers")
     monkeypatch.setenv("JUDGE_TOKEN", "abc")
-    check_services(spec, findings)
+    check_services(spec, True, findings)
     assert len(findings.gathered.errors) == 1
+
+
+def test_a_judge_whose_question_cannot_be_filled_is_an_error_and_is_not_asked() -> None:
+    judge = {"url": "http://127.0.0.1:1/v1", "model": "m", "prompt": "{answer}? {response}"}
+    spec = spec_of({"name": "judge", "judge": judge}, function("zero"))
+    findings = tried(spec)
+    assert not findings.gathered.errors and not findings.unchecked
+    assert len(findings.facts) == len(ROWS), "of the function"
+    check_services(spec, False, findings)
+    (error,) = findings.gathered.errors
+    assert error.location == ("spec", "rewards", 0, "judge", "prompt")
+    assert "got {answer}, allowed {prompt}, {response} and {record.NAME}" in str(error)
+    assert "write {{answer}} for braces" in str(error)
 
 
 def rows_of(spec: RLHFJobSpec, tokenizer: Path) -> Sequence[TrialRow]:

@@ -23,9 +23,9 @@ QUESTION = "Question: {record.question}\nAnswer: {response}\nGrade it from 0 to 
     ("text", "grade"),
     [
         ("Score: 7", 7.0),
-        ("The answer is terse.\n\n**Score:** 7.5", 7.5),
+        ("**Score:** 7.5", 7.5),
         ("Rating: [[7]]", 7.0),
-        ('{"score": 7, "reason": "3 of 4 steps are right"}', 7.0),
+        ('{"score": 7, "reason": "3 of 4"}', 7.0),
         ('```json\n{"reason": "good", "Grade": "8"}\n```', 8.0),
         ("A first score: 3. With the bonus, the score is 9.", 9.0),
         ("<think>Score: 2? No.</think>\nScore: 6", 6.0),
@@ -42,9 +42,40 @@ QUESTION = "Question: {record.question}\nAnswer: {response}\nGrade it from 0 to 
         ("Score: 1.2.3", None),
         ("I would give it a 7 or so.", None),
         ("The response has 3 sentences.", None),
-        ("<html><body>502</body></html>", None),
+        ("<html>502</html>", None),
         ("underscore: 7", None),
         ("", None),
+        ("Score (0-10): 7", 7.0),
+        ("Score (1-10): 7", 7.0),
+        ("Score: 7\nMaximum score: 10", 7.0),
+        ("Score: 7 (highest score: 10)", 7.0),
+        ("Score: 7. The text fits grade 10 math.", 7.0),
+        ("Score: seven. A score 10 needs more", None),
+        ("Score:\n1. Correctness: 3\n", None),
+        ("Score: 7-8", None),
+        ("Score: 8,5", None),
+        ("Score: 5%", None),
+        ("Score: 1e1", None),
+        ("Score: 3 of 5", None),
+        ("4 (out of 5)", None),
+        ("4 stars out of 5", None),
+        ("first score: 2?\n</think>\n\n9", 9.0),
+        ("The response opens with <think> and never closes it. Score: 4", 4.0),
+        ("Score: **7**/10", 7.0),
+        ("Final Score: 10", 10.0),
+        ("Score = 7.", 7.0),
+        ("score: 7\n", 7.0),
+        ("Score:\n7", 7.0),
+        ("Score:\n7.\n", 7.0),
+        ("7.5", 7.5),
+        ("10", 10.0),
+        ("Score: 7 – 8", None),
+        ("**Score: 7**", 7.0),
+        ("Grade: 7 because 3 of 4 steps are right", 7.0),
+        ("Score: 7, as 3 out of 4 is right", 7.0),
+        ("Score: 7 of the 10", 7.0),
+        ("**Final score**: `7`", 7.0),
+        ("The score of this response is 7.", None),
     ],
 )
 def test_a_grade_is_labelled_or_alone_and_of_the_scale(text: str, grade: float | None) -> None:
@@ -142,6 +173,8 @@ def test_every_response_is_asked_about_and_grades_are_shares_of_the_scale(judge:
     [
         (said("I like it."), "unreadable", "got 'I like it.', allowed a grade from 0 to 10"),
         (said("Score: 11"), "unreadable", "got 'Score: 11'"),
+        (said("no grade \ud83d"), "unreadable", "got 'no grade ?'"),
+        ((200, "[" * 100_000), "unreadable", "got '[[["),
         (said("Score: 7", reason="length"), "unreadable", "finish_reason"),
         (said(None), "unreadable", 'got \'{"choices"'),
         ((200, "<html>hello</html>"), "unreadable", "got '<html>"),
@@ -184,22 +217,65 @@ def test_a_busy_judge_is_asked_again(judge: Judge) -> None:
     assert len(waits) == 2
 
 
+def test_as_many_responses_are_asked_about_at_once_as_allowed(judge: Judge) -> None:
+    # More than aiohttp's own limit, behind which requests would wait while their time runs.
+    together = threading.Barrier(120)
+
+    def answer(_: dict[str, Any]) -> tuple[int, str]:
+        together.wait(10)
+        return said("Score: 10")
+
+    judge.answer = answer
+    scorer = JudgeScorer(spec(judge.url, maxConcurrency=120))
+    try:
+        assert scorer.submit([sample("a")] * 120).result(20).valid.all()
+    finally:
+        scorer.close()
+
+
+def test_the_request_is_adapted_to_the_api(judge: Judge) -> None:
+    settings = {
+        "parameters": {"max_completion_tokens": 9, "temperature": 1.0, "top_p": 0.5},
+        "chatTemplateArguments": {"enable_thinking": False},
+    }
+    scorer = JudgeScorer(spec(f"{judge.url}/?api-version=1", **settings))
+    try:
+        assert scorer.submit([sample("a")]).result(20).valid.all()
+    finally:
+        scorer.close()
+    (asked,) = judge.asked
+    del asked["messages"]
+    assert asked == {
+        "path": "/v1/chat/completions?api-version=1",
+        "model": "grader",
+        "temperature": 1.0,
+        "max_completion_tokens": 9,
+        "top_p": 0.5,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
 def test_a_question_takes_entries_of_the_row(judge: Judge) -> None:
-    prompt = '{prompt}|{record.meta.level}|{record.tags}|{"score": 0}|{response}'
+    prompt = (
+        '{prompt}|{record.meta.level}|{record.tags}|{"score": 0}|\\boxed{{x}}|{response}'
+        "|{record.a column}"
+    )
     scorer = JudgeScorer(spec(judge.url, prompt=prompt))
-    rows = [sample("{prompt}", meta={"level": "é"}, tags=[1, "b"]), sample("b", tags=[])]
+    row = {"meta": {"level": "é"}, "tags": [1, "b"], "a column": 3}
+    rows = [sample("{prompt}", **row), sample("b", tags=[])]
     try:
         scores = scorer.submit(rows).result(20)
     finally:
         scorer.close()
     (asked,) = judge.asked
-    assert asked["messages"][0]["content"] == 'user: 1+1|é|[1, "b"]|{"score": 0}|{prompt}'
+    expected = 'user: 1+1|é|[1, "b"]|{"score": 0}|\\boxed{x}|{prompt}|3'
+    assert asked["messages"][0]["content"] == expected
     (failure,) = scores.failures
     assert failure.start == 1
     assert "no entry for {record.meta.level}: allowed question, tags" in failure.detail
 
 
-def test_an_unknown_place_and_missing_credentials_are_refused(
+def test_an_unknown_placeholder_and_missing_credentials_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(InvalidReward, match=r"got \{respnse\}, allowed \{prompt\}, \{response\}"):
