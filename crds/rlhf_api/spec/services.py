@@ -130,12 +130,15 @@ class HTTPReward(Service):
     """Samples per request."""
 
 
+GradeBound = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
 class JudgeScale(Contract):
     """The grades that a judge may give."""
 
-    lowest: float = 0.0
+    lowest: GradeBound = 0.0
     """The grade of reward 0."""
-    highest: float = 10.0
+    highest: GradeBound = 10.0
     """The grade of reward 1."""
 
     validations: ClassVar = (

@@ -45,7 +45,7 @@ def evaluate(
 
     MODEL takes the place of the model that the manifest trains. It answers the prompts of
     data.evaluation, and the manifest's rewards score the answers, as in an evaluation of `rlhf
-    run`; so the model of a run gets the numbers of the run's last evaluation. Only the roles of
+    run`; so the model of a run gets the numbers of the evaluation after its step. Only the roles of
     evaluation start: no optimizer, no critic, no reference.
 
     \b

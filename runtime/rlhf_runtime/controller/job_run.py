@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -296,19 +297,12 @@ class JobRun:
     def _restore_best(self) -> int:
         """Give the workers the weights of the best checkpoint; returns their step."""
         metric = self._spec.checkpoint.keep_best.metric
+        assert metric is not None, "a rule refuses the best model by no metric"
         best = self._checkpoints.better_than(self._step)
-        if best is None:
-            self._journal.notice(
-                f"the model is that of the last step, {self._step}: no checkpoint has a larger "
-                f"{metric} (checkpoint.finalModel)"
-            )
-            return self._step
-        self._workers.call_ranks("restore", best.address)
-        step = best.record.step
-        self._journal.notice(
-            f"the model is that of step {step}: no other checkpoint has a larger {metric} "
-            "(checkpoint.finalModel)"
-        )
+        if best is not None:
+            self._workers.call_ranks("restore", best.address)
+        step = self._step if best is None else best.record.step
+        self._journal.notice(best_model_text(metric, step, self._checkpoints.evaluations))
         return step
 
     def _save_model(self, folder: Path) -> None:
@@ -399,6 +393,27 @@ def evaluation_metrics(
     return metrics | {
         name: done.metrics[metric] for name, metric in optional.items() if metric in done.metrics
     }
+
+
+def best_model_text(
+    metric: str, step: int, evaluations: Sequence[tuple[int, Mapping[str, float]]]
+) -> str:
+    """Say which step's weights become the model, and if a better step has no checkpoint.
+
+    Args:
+        metric: of checkpoint.keepBest.
+        step: of the weights.
+        evaluations: step and metrics of all evaluations.
+    """
+    values = {at: metrics[metric] for at, metrics in evaluations if metric in metrics}
+    own = f", with {metric} {values[step]:.5g}" if step in values else ""
+    text = f"the model is that of step {step}{own} (checkpoint.finalModel)"
+    largest = max(values, key=lambda at: values[at], default=step)
+    if values.get(largest, -inf) > values.get(step, -inf):
+        text += (
+            f"; step {largest} had {values[largest]:.5g}, and has no checkpoint that can be used"
+        )
+    return text
 
 
 def _headline(rewards: Sequence[str]) -> str | None:

@@ -30,6 +30,7 @@ from rlhf_runtime.data.rows import (
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
+from rlhf_runtime.preflight.judge_questions import check_questions
 from rlhf_runtime.preflight.reference_answers import check_answers
 from rlhf_runtime.preflight.row_facts import describe_first_row, describe_rows, repeated_tokens
 from rlhf_runtime.preflight.tokenizer import check_tokenizer
@@ -122,6 +123,7 @@ def _check_source(
             findings.warnings += repeated_tokens(table, setting, tokenizer, use)
         if _is_scored(setting.split, spec, use):
             check_answers(spec, table, setting, findings)
+            check_questions(spec, table, setting, findings)
         return table, not limit.is_late
     except EmptyDataset:
         if not limit.is_late:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A number that neither a range, a decimal comma, a percentage nor an exponent continues.
-_NUMBER = r"([-+]?\d+(?:\.\d+)?)(?!\d|\.\d|,\d|%|e[-+]?\d|\s*[-\u2013\u2014]\s*\d)"
+_NUMBER = r"([-+]?(?:\d+(?:\.\d+)?|\.\d+))(?!\d|\.\d|,\d|%|e[-+]?\d|\s*[-\u2013\u2014]\s*\d)"
 # The highest grade of the judge's scale: 7/10, 7 of 10, 7 (out of 10), 4 stars out of 5.
 _HIGHEST = rf"(?:[\s*_`\])]*(?:\w+ )?\(?(?:/|out of\b|of\b)\s*{_NUMBER})?"
 _QUOTES = r"[\s*_\"'`]*"
@@ -13,7 +13,7 @@ _QUOTES = r"[\s*_\"'`]*"
 # `{"score": 7}`; not `maximum score: 10`.
 _LABELLED = re.compile(
     r"(?<!maximum )(?<!highest )(?<!max )(?<!best )"
-    rf"\b(?:score|grade|rating){_QUOTES}(?:\([^()]*\))?{_QUOTES}(?:\bis\b|=|:)"
+    rf"(?<![^\W_])(?:score|grade|rating){_QUOTES}(?:\([^()]*\))?{_QUOTES}(?:\bis\b|=|:)"
     rf"[\s*_\"'`\[(]*{_NUMBER}{_HIGHEST}",
     re.IGNORECASE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 from rlhf_api.base import HEADER_VALUE_PATTERN
 from rlhf_api.spec.rewards import RewardSpec
@@ -35,3 +36,17 @@ def request_headers(reward: RewardSpec) -> dict[str, str]:
                 )
         headers[header.name] = f"{header.prefix}{value}"
     return headers
+
+
+def secret_values(reward: RewardSpec) -> tuple[str, ...]:
+    """Return the values of headers that come from the environment, the longest first."""
+    assert reward.service is not None
+    values = {os.environ.get(name, "").strip() for name in reward.service.variables}
+    return tuple(sorted(filter(None, values), key=len, reverse=True))
+
+
+def hide(text: str, secrets: Sequence[str]) -> str:
+    """Replace secret values in a text."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

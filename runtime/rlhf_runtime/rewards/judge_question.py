@@ -32,6 +32,12 @@ def require_known_placeholders(reward: RewardSpec) -> None:
             )
 
 
+def named_entries(question: str) -> tuple[str, ...]:
+    """Return the entries of a row that a question names."""
+    entries = (match["entry"] for match in _PLACEHOLDER.finditer(question))
+    return tuple(dict.fromkeys(entry for entry in entries if entry is not None))
+
+
 def fill_question(question: str, sample: Sample) -> str:
     """Replace the placeholders of a question.
 

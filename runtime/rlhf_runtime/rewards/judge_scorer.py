@@ -6,7 +6,7 @@ import asyncio
 import json
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rlhf_api.spec.rewards import RewardSpec
@@ -57,13 +57,22 @@ class JudgeScorer(ServiceScorer):
 
     def read(self, content: bytes, num_samples: int) -> BatchScores:
         """Read the grade."""
-        text, scale = _message(content), self._judge.scale
-        grade = None if text is None else find_grade(text, scale.highest)
+        answer, scale = _answer(content), self._judge.scale
+        if answer is None:
+            return self.unreadable(content, "an answer of Chat Completions, with a text")
+        said = answer.text.encode(errors="replace")
+        if answer.is_cut:
+            return self.unreadable(said, f"an answer within maxTokens = {self._judge.max_tokens}")
+        grade = find_grade(answer.text, scale.highest)
         if grade is None or not scale.lowest <= grade <= scale.highest:
-            said = content if text is None else text.encode(errors="replace")
             allowed = f"a grade from {scale.lowest:g} to {scale.highest:g}, such as `Score: 3`"
             return self.unreadable(said, allowed)
         return BatchScores(array("f", [_normalized(grade, scale)]))
+
+    @property
+    def remedy(self) -> str:
+        """Advice about a refused request, or an answer that cannot be used."""
+        return "correct the judge's prompt, scale, maxTokens, model, headers or url"
 
 
 def _completions_url(base: str) -> str:
@@ -72,15 +81,24 @@ def _completions_url(base: str) -> str:
     return parts._replace(path=path).geturl()  # with the query, such as Azure's api-version
 
 
-def _message(content: bytes) -> str | None:
-    """Return the text of an answer of the API; None if it has none, or only a part of it."""
+class _Answer(NamedTuple):
+    """An answer of the API."""
+
+    text: str
+    is_cut: bool
+    """True if it was cut off at maxTokens."""
+
+
+def _answer(content: bytes) -> _Answer | None:
+    """Return the answer of the API; None if it has no text."""
     try:
         choice = json.loads(content)["choices"][0]
         text, is_cut = choice["message"]["content"], choice.get("finish_reason") == "length"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return text if isinstance(text, str) and not is_cut else None
+    # A model that only thought has no text.
+    return _Answer(text or "", is_cut) if isinstance(text, str) or is_cut else None
 
 
 def _normalized(grade: float, scale: JudgeScale) -> float:
-    return (grade - scale.lowest) / (scale.highest - scale.lowest)
+    return (grade - scale.lowest) / (scale.highest - scale.lowest) + 0.0  # never -0.0

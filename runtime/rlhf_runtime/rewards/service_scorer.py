@@ -6,6 +6,8 @@ One thread with an event loop makes all requests of a reward; it runs until clos
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import random
 import threading
 from abc import ABC, abstractmethod
@@ -23,7 +25,7 @@ import aiohttp
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.http_headers import request_headers
+from rlhf_runtime.rewards.http_headers import hide, request_headers, secret_values
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
@@ -76,7 +78,10 @@ class ServiceScorer(ABC):
             RewardError: a variable with a header's value is not set, or has no such value.
         """
         assert spec.service is not None
-        self._headers = request_headers(spec)
+        self._headers = request_headers(spec) | {"Content-Type": "application/json"}
+        if spec.service.compress:
+            self._headers["Content-Encoding"] = "gzip"
+        self._secrets = secret_values(spec)
         self._spec = spec
         self._service = spec.service
         self.url = url
@@ -89,6 +94,11 @@ class ServiceScorer(ABC):
         name = f"service-{spec.name}"
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def remedy(self) -> str:
+        """Advice about a refused request, or an answer that cannot be used."""
+        return "correct the service or the url"
 
     @abstractmethod
     def body(self, batch: Sequence[Sample]) -> Any:
@@ -165,7 +175,7 @@ class ServiceScorer(ABC):
         retries = self._service.max_retries
         for tries in range(retries + 1):
             try:
-                return await self._post(session, batch.samples)
+                return self._without_secrets(await self._post(session, batch.samples))
             except RetryableError as error:
                 failure = error
             # A sample of a failed batch is sent alone once: it is probably the cause itself.
@@ -175,9 +185,19 @@ class ServiceScorer(ABC):
                 await self._sleep(wait_seconds(tries, failure.wait_seconds))
         times = f", {tries + 1} times" if tries else ""
         detail = f"{self.url}: {failure}{times}; check the service or its url"
-        return BatchScores(
-            batch_fault=failure.fault, detail=detail, retry_alone=failure.retry_alone
+        return self._without_secrets(
+            BatchScores(batch_fault=failure.fault, detail=detail, retry_alone=failure.retry_alone)
         )
+
+    def _without_secrets(self, scores: BatchScores) -> BatchScores:
+        """Hide the values of headers in messages: a service may repeat what it was sent."""
+        if not self._secrets or scores.batch_fault is None and not scores.faults:
+            return scores
+        faults = {
+            index: (fault, hide(detail, self._secrets))
+            for index, (fault, detail) in scores.faults.items()
+        }
+        return replace(scores, faults=faults, detail=hide(scores.detail, self._secrets))
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Sample]) -> BatchScores:
         try:
@@ -188,9 +208,8 @@ class ServiceScorer(ABC):
             # A redirected POST would become a GET without the samples.
             async with session.post(
                 self.url,
-                json=body,
+                data=self._encoded(body),
                 allow_redirects=False,
-                compress="gzip" if self._service.compress else None,
                 # Not by `trust_env`, which would also send credentials of ~/.netrc.
                 proxy=_proxy(self.url) if self._service.use_proxy else None,
             ) as response:
@@ -214,8 +233,14 @@ class ServiceScorer(ABC):
             return self._failed(Fault.UNREADABLE, why)
         return self.read(content, len(batch))
 
+    def _encoded(self, body: Any) -> bytes:
+        content = json.dumps(body).encode()
+        # At once: a body that is compressed on its way has no Content-Length, which simple
+        # services need.
+        return gzip.compress(content, mtime=0) if self._service.compress else content
+
     def _failed(self, fault: Fault, why: str) -> BatchScores:
-        detail = f"{self.url}: {why}; correct the service or the url"
+        detail = f"{self.url}: {why}; {self.remedy}"
         return BatchScores(batch_fault=fault, detail=detail)
 
     def unreadable(self, content: bytes, allowed: str) -> BatchScores:

@@ -159,7 +159,7 @@ class VerifierProcess:
                 if num_lines <= MAX_LINES_PER_MINUTE:
                     LOGGER.info("%s[%d]: %s", self._name, self.pid, text)
                 elif num_lines == MAX_LINES_PER_MINUTE + 1:
-                    LOGGER.warning(
+                    LOGGER.info(
                         "%s[%d] printed %d lines in a minute; its further lines of this minute are "
                         "left out",
                         *(self._name, self.pid, MAX_LINES_PER_MINUTE),

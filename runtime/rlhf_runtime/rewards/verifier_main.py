@@ -75,9 +75,13 @@ def _serve(connection: Connection) -> None:
         connection.send(Unusable(str(error), has_raised=isinstance(error, ImportRaised)))
         return
     connection.send(Ready(declared_metric(verifier)))
+    own = os.getpid()
     with ResultLoop() as loop:
         while True:
-            connection.send(score_batch(verifier, connection.recv(), load.parameters, loop))
+            scores = score_batch(verifier, connection.recv(), load.parameters, loop)
+            if os.getpid() != own:
+                os._exit(0)  # a child that the verifier forked has returned, too
+            connection.send(scores)
 
 
 def load_verifier(entrypoint: str, parameters: Mapping[str, Any]) -> Verifier:

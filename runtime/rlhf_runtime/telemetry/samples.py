@@ -26,6 +26,10 @@ MAX_PROMPT_CHARACTERS = 2000
 MAX_RESPONSE_CHARACTERS = 6000
 
 
+SAMPLES = "evaluation/samples"
+"""Name of trackers' tables of samples."""
+
+
 class SampleKind(StrEnum):
     """The kind of pass that sampled a response."""
 

@@ -41,6 +41,8 @@ class Summary:
     """The last recorded training step, or the step of the checkpoint from which the run resumed."""
     total_steps: int
     """Steps of the schedule."""
+    model_step: int | None
+    """Step whose weights the final model has. None: there is none."""
     reward: Change | None
     """Mean training reward. None: no finite value was recorded."""
     exact_match: Change | None
@@ -93,6 +95,7 @@ def summarize(records: RunRecords) -> Summary:
         message=end.message if end else "",
         steps=records.reached_step,
         total_steps=run.total_steps if run else 0,
+        model_step=records.model_step,
         reward=_change(REWARD_MEAN, steps),
         exact_match=_change(EXACT_MATCH, records.evaluations),
         evaluation_reward=_change(EVALUATION_REWARD, records.evaluations),

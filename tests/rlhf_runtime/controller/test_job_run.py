@@ -14,7 +14,12 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller import job_run
-from rlhf_runtime.controller.job_run import JobRun, evaluation_metrics, step_record
+from rlhf_runtime.controller.job_run import (
+    JobRun,
+    best_model_text,
+    evaluation_metrics,
+    step_record,
+)
 from rlhf_runtime.controller.steps import PassResult, PassRunner, SubmittedPass
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
@@ -74,6 +79,21 @@ def test_every_source_of_held_out_prompts_has_metrics_of_its_own() -> None:
         "evaluation/pass_at_2": 1.0,
         "evaluation/b/pass_at_2": 0.5,
     }
+
+
+def test_a_better_step_without_a_checkpoint_is_told() -> None:
+    name = EVALUATION_REWARD
+    evaluations = [(0, {name: 0.5}), (3, {name: 0.02}), (6, {name: 0.01}), (9, {})]
+    best = "the model is that of step 0, with evaluation/reward_mean 0.5 (checkpoint.finalModel)"
+    assert best_model_text(name, 0, evaluations) == best
+    lost = "; step 0 had 0.5, and has no checkpoint that can be used"
+    assert best_model_text(name, 3, evaluations).endswith(f"0.02 (checkpoint.finalModel){lost}")
+    assert best_model_text(name, 9, evaluations) == (
+        f"the model is that of step 9 (checkpoint.finalModel){lost}"
+    )
+    assert best_model_text(name, 9, [(9, {})]) == (
+        "the model is that of step 9 (checkpoint.finalModel)"
+    )
 
 
 def test_where_nothing_scores_there_is_no_reward() -> None:

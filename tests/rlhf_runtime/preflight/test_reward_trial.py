@@ -341,6 +341,27 @@ def test_a_judge_whose_question_cannot_be_filled_is_an_error_and_is_not_asked() 
     assert "write {{answer}} for braces" in str(error)
 
 
+def test_entries_that_a_judges_question_names_are_looked_for_in_the_rows(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    rows = [{"prompt": "1", "answer": "2", "level": {"name": "a"}}, {"prompt": "1", "answer": "2"}]
+    data = {"train": write_rows(tmp_path / "rows.jsonl", *rows)}
+    judge = {"url": "http://127.0.0.1:1/v1", "model": "m"}
+    findings = []
+    for name in ("level.name", "nope"):
+        question = f"{{record.{name}}} {{record.answer}} {{response}}"
+        spec = spec_of({"name": "judge", "judge": {**judge, "prompt": question}}, data=data)
+        findings.append(Findings())
+        check_data(spec, PROMPTS_ONLY, tmp_path, None, findings[-1])
+    assert findings[0].warnings == [
+        "a judge cannot be asked about 1 of 2 rows of data.train: row 1 has no {record.level.name}"
+    ]
+    (error,) = findings[1].gathered.errors
+    assert error.location == ("spec", "rewards", 0, "judge", "prompt")
+    assert "no row of data.train has: got {record.nope}, allowed prompt, answer, level" in str(
+        error
+    )
+
+
 def rows_of(spec: RLHFJobSpec, tokenizer: Path) -> Sequence[TrialRow]:
     findings = Findings()
     rows = check_data(spec, PROMPTS_ONLY, tokenizer, None, findings)

@@ -119,6 +119,11 @@ VERIFIERS = '''
         with multiprocessing.get_context("fork").Pool(2) as workers:
             return workers.map(float, [len(sample.response) for sample in samples])
 
+    def forking_on(samples):
+        """Fork a child that returns as its parent does."""
+        child = os.fork()
+        return [2.0 if child else 3.0] * len(samples)
+
     def moving(samples):
         os.chdir("/")
         os.environ["HOME"] = "/nowhere"

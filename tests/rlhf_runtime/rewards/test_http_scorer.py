@@ -84,14 +84,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers["Content-Length"]))
-        content = b""
-        while size := int(self.rfile.readline(), 16):
-            content += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return gzip.decompress(content)
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        is_compressed = self.headers.get("Content-Encoding") == "gzip"
+        return gzip.decompress(content) if is_compressed else content
 
     def log_message(self, *_: Any) -> None:
         pass

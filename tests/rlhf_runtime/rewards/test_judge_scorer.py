@@ -44,6 +44,8 @@ QUESTION = "Question: {record.question}\nAnswer: {response}\nGrade it from 0 to 
         ("The response has 3 sentences.", None),
         ("<html>502</html>", None),
         ("underscore: 7", None),
+        ("final_score: 7", 7.0),
+        ("Score: .5", 0.5),
         ("", None),
         ("Score (0-10): 7", 7.0),
         ("Score (1-10): 7", 7.0),
@@ -175,7 +177,11 @@ def test_every_response_is_asked_about_and_grades_are_shares_of_the_scale(judge:
         (said("Score: 11"), "unreadable", "got 'Score: 11'"),
         (said("no grade \ud83d"), "unreadable", "got 'no grade ?'"),
         ((200, "[" * 100_000), "unreadable", "got '[[["),
-        (said("Score: 7", reason="length"), "unreadable", "finish_reason"),
+        (
+            said("Score: 7", reason="length"),
+            "unreadable",
+            "allowed an answer within maxTokens = 512",
+        ),
         (said(None), "unreadable", 'got \'{"choices"'),
         ((200, "<html>hello</html>"), "unreadable", "got '<html>"),
         ((200, '{"choices": []}'), "unreadable", "got '{\"choices\": []}'"),
@@ -273,6 +279,24 @@ def test_a_question_takes_entries_of_the_row(judge: Judge) -> None:
     (failure,) = scores.failures
     assert failure.start == 1
     assert "no entry for {record.meta.level}: allowed question, tags" in failure.detail
+
+
+def test_no_message_has_a_secret_that_the_judge_repeats(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_TOKEN", "s3cret")
+    headers = [{"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "}]
+    answers = [(401, "no: Bearer s3cret"), said("You sent s3cret."), (503, "s3cret is busy")]
+    judge.answer = lambda _: answers.pop(0)
+    scorer = JudgeScorer(spec(judge.url, headers=headers, maxConcurrency=1))
+    try:
+        scores = scorer.submit([sample(text) for text in "abc"]).result(20)
+    finally:
+        scorer.close()
+    details = "\n".join(failure.detail for failure in scores.failures)
+    assert "s3cret" not in details
+    for text in ("no: Bearer ***", "You sent ***.", "*** is busy"):
+        assert text in details
 
 
 def test_an_unknown_placeholder_and_missing_credentials_are_refused(

@@ -304,7 +304,13 @@ def test_a_verifier_that_prints_much_fills_no_log_and_is_not_slowed_down(
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [("alarming", 0.5), ("forking", 2.0), ("moving", 1.0), ("threading_", 2.0)],
+    [
+        ("alarming", 0.5),
+        ("forking", 2.0),
+        ("forking_on", 2.0),
+        ("moving", 1.0),
+        ("threading_", 2.0),
+    ],
 )
 def test_a_verifier_may_do_with_its_process_as_it_likes(
     reward: MakeReward, samples: MakeSamples, function: str, expected: float

@@ -7,31 +7,41 @@ import logging
 import math
 import resource
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
 from rlhf_runtime.telemetry.samples import SampleKind, SampleTable, sample_table
+from rlhf_runtime.telemetry.tracked_run import TrackedRun, flat_settings
 from rlhf_runtime.telemetry.trackers import TrackerGroup, make_trackers, require_installed
 
 from .test_samples import a_sample
 
+SETTINGS = {"algorithm.type": "GRPO", "schedule.steps": 4, "rewards.0.weight": 0.5, "x.on": True}
 SAMPLES = [
     a_sample(2, SampleKind.EVALUATION, response="*0* | <b>\x1b\n1", scores={"reward": 0.1234567}),
     a_sample(2, SampleKind.EVALUATION, scores={"reward": None, "reward/short": -1.0}),
 ]
 
 
+def tracked(folder: Path, **settings: Any) -> TrackedRun:
+    return TrackedRun("job", folder, {**SETTINGS, **settings})
+
+
 def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    trackers = make_trackers(TelemetrySpec(), tracked(tmp_path))
     trackers.log(1, {"reward/mean": 0.25, "actor/kl": 0.5})
     trackers.log(2, {"reward/mean": math.nan})
     trackers.log_samples(2, SAMPLES)
@@ -54,13 +64,17 @@ def test_tensorboard_files_are_read_back(tmp_path: Path) -> None:
     assert cells[8:12] == ["    402991=", r"    *0* | <b>\x1b" + "\n    1", "0.12346", ""]
     assert cells[16:20] == ["    402991=", "    012499", "", "-1"]
     assert trackers.failures == {"tensorboard": 0}
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    settings = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert settings["algorithm.type"].string_value == "GRPO"
+    assert (settings["schedule.steps"].number_value, settings["x.on"].bool_value) == (4, True)
 
 
 def test_tensorboard_goes_on_after_a_full_disk_without_a_damaged_event(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trackers = make_trackers(TelemetrySpec(), "job", tmp_path)
+    trackers = make_trackers(TelemetrySpec(), tracked(tmp_path))
     trackers.log(1, {"reward/mean": 1.0})
     (events,) = (tmp_path / "tensorboard").iterdir()
     with file_size_limit(events.stat().st_size + 10):
@@ -93,7 +107,9 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
         "import sys, pathlib\n"
         "from rlhf_api.spec.telemetry import TelemetrySpec\n"
         "from rlhf_runtime.telemetry import progress, report, trackers\n"
-        "group = trackers.make_trackers(TelemetrySpec(), 'job', pathlib.Path(sys.argv[1]))\n"
+        "from rlhf_runtime.telemetry.tracked_run import TrackedRun\n"
+        "run = TrackedRun('job', pathlib.Path(sys.argv[1]), {'a': 1})\n"
+        "group = trackers.make_trackers(TelemetrySpec(), run)\n"
         "group.log(1, {'a': 1.0}); group.log_samples(1, []); group.close()\n"
         "print(sorted({'torch', 'tensorflow', 'ray', 'vllm'} & set(sys.modules)))\n"
     )
@@ -108,7 +124,7 @@ def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
 
 
 def test_no_tracker_is_made_unasked(tmp_path: Path) -> None:
-    group = make_trackers(TelemetrySpec(tensorboard=False), "job", tmp_path)
+    group = make_trackers(TelemetrySpec(tensorboard=False), tracked(tmp_path))
     assert group.failures == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -133,7 +149,7 @@ def test_a_missing_library_names_the_extra(
     monkeypatch.setattr(sys, "meta_path", [Hidden(library), *sys.meta_path])
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     with pytest.raises(TrackerMissing, match=rf"rlhf-operator\[{library}\].*telemetry\.{library}"):
-        make_trackers(spec, "job", tmp_path)
+        make_trackers(spec, tracked(tmp_path))
 
 
 class Hidden:
@@ -197,7 +213,7 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p", samples=True))
-    group = make_trackers(spec, "job", tmp_path)
+    group = make_trackers(spec, tracked(tmp_path))
     group.log(1, {"reward/mean": 0.123456})
     group.log(2, {"reward/mean": math.nan})
     group.log_samples(2, SAMPLES)
@@ -212,11 +228,87 @@ def test_wandb_keeps_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert content["data"] == [list(row) for row in sample_table(SAMPLES).rows]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_goes_on_with_its_run_and_keeps_repeated_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))
+    # Killed after step 3, and resumed from the checkpoint of step 1, with more steps to make.
+    for number, steps in enumerate(((1, 2, 3), (2, 3, 4))):
+        settings = {"schedule.steps": 4 + number}
+        group = make_trackers(spec, tracked(tmp_path, **settings))
+        for step in steps:
+            group.log(step, {"reward/mean": float(10 * number + step)})
+        group.close()
+        assert group.failures == {"wandb": 0}
+    ids, logged, configs = set(), [], []
+    for file in sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
+        for data in leveldb_records(file.read_bytes()):
+            record = Record.FromString(data)
+            if record.HasField("run"):
+                ids.add(record.run.run_id)
+            if record.HasField("config"):
+                configs += [item for item in record.config.update]
+            if record.HasField("history"):
+                items = {item.key or item.nested_key[0]: item for item in record.history.item}
+                logged.append(
+                    tuple(json.loads(items[name].value_json) for name in ("step", "reward/mean"))
+                )
+    assert len(ids) == 1
+    assert logged == [(1, 1.0), (2, 2.0), (3, 3.0), (2, 12.0), (3, 13.0), (4, 14.0)]
+    sent = [
+        json.loads(item.value_json)
+        for item in configs
+        if (item.key or item.nested_key[0]) == "schedule.steps"
+    ]
+    assert sent == [4, 5]
+
+
+def leveldb_records(content: bytes) -> Iterator[bytes]:
+    """Records of a file in the format of LevelDB's log, behind W&B's header of 7 bytes."""
+    block, position, parts = 32768, 7, b""
+    while position + 7 <= len(content):
+        if block - position % block < 7:
+            position += block - position % block
+        size, kind = struct.unpack_from("<HB", content, position + 4)
+        parts += content[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind in (1, 4):  # complete, or the last part
+            yield parts
+            parts = b""
+
+
+def test_settings_that_may_be_secret_are_left_out() -> None:
+    spec = {
+        "algorithm": {"type": "GRPO", "graph": {"a": 1}},
+        "env": [{"name": "TOKEN", "value": "s3cret"}],
+        "rewards": [{"http": {"url": "http://a", "headers": [{"name": "a", "value": "s3cret"}]}}],
+        "resources": {"nodePools": [{"name": "a", "env": [{"name": "b", "value": "s3cret"}]}]},
+        "data": {"train": {"path": None, "maxRows": 3}},
+    }
+    assert flat_settings(spec) == {
+        "algorithm.type": "GRPO",
+        "rewards.0.http.url": "http://a",
+        "resources.nodePools.0.name": "a",
+        "data.train.maxRows": 3,
+    }
+
+
 def test_no_text_is_sent_to_a_service_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    run = SimpleNamespace(log=lambda values, step: sent.extend(values), finish=lambda: None)
+    run = SimpleNamespace(
+        log=lambda values: sent.extend(set(values) - {"step"}),
+        finish=lambda: None,
+        config={},
+        define_metric=lambda name, step_metric: None,
+    )
     library = SimpleNamespace(
         Settings=lambda **_: None,
         Error=OSError,
@@ -227,7 +319,7 @@ def test_no_text_is_sent_to_a_service_unasked(
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setenv("WANDB_MODE", "offline")
     for wandb in (WandbSpec(project="p"), WandbSpec(project="p", samples=True)):
-        group = make_trackers(TelemetrySpec(tensorboard=False, wandb=wandb), "job", tmp_path)
+        group = make_trackers(TelemetrySpec(tensorboard=False, wandb=wandb), tracked(tmp_path))
         group.log(1, {"reward/mean": 0.5})
         group.log_samples(1, SAMPLES)
         group.close()
@@ -247,7 +339,7 @@ def test_wandb_without_a_key_does_not_ask_for_one(
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     spec = TelemetrySpec(tensorboard=False, wandb=WandbSpec(project="p"))
     with pytest.raises(TrackerUnavailable, match="WANDB_API_KEY"):
-        make_trackers(spec, "job", tmp_path)
+        make_trackers(spec, tracked(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -259,9 +351,10 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     address = str(tmp_path / "mlruns")
     unasked = MlflowSpec(tracking_uri=address, experiment="tiny")
-    for mlflow in (unasked, unasked.model_copy(update={"samples": True})):
+    asked = unasked.model_copy(update={"samples": True})
+    for name, mlflow in (("unasked", unasked), ("asked", asked)):
         spec = TelemetrySpec(tensorboard=False, mlflow=mlflow)
-        group = make_trackers(spec, "job", tmp_path)
+        group = make_trackers(spec, tracked(tmp_path / name))
         group.log(1, {"reward/mean": 0.25, "memory/rank 0": 5.0, "actor/kl": math.nan})
         group.log(2, {"reward/mean": 0.5})
         group.log_samples(2, SAMPLES[:1])
@@ -280,6 +373,16 @@ def test_mlflow_keeps_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
         runs[0].info.run_id, "evaluation/samples-000002.json", str(tmp_path)
     )
     table = sample_table(SAMPLES)
+    params = client.get_run(runs[0].info.run_id).data.params
+    assert params["algorithm.type"] == "GRPO" and params["schedule.steps"] == "4"
+    group = make_trackers(spec, tracked(tmp_path / "asked", **{"schedule.steps": 5}))
+    assert client.get_run(runs[0].info.run_id).info.status == "RUNNING"
+    group.log(2, {"reward/mean": 0.75})
+    group.close()
+    assert group.failures == {"mlflow": 0}
+    assert len(client.search_runs([experiment.experiment_id])) == 2, "it went on with its run"
+    history = client.get_metric_history(runs[0].info.run_id, "reward/mean")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5), (2, 0.75)]
     content = json.loads(Path(written).read_text())
     assert content == {"columns": list(table.columns), "data": [list(row) for row in table.rows]}
 

@@ -1,0 +1,68 @@
+"""Checks the entries of rows that judges' questions name."""
+
+from __future__ import annotations
+
+import json
+
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.services import JudgeReward
+from rlhf_runtime.data.prompt_table import PromptTable
+from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.rewards.errors import InvalidReward
+from rlhf_runtime.rewards.judge_question import named_entries
+from rlhf_runtime.row_values import field_value
+
+
+def check_questions(
+    spec: RLHFJobSpec, table: PromptTable, setting: SourceSetting, findings: Findings
+) -> None:
+    """Check that the rows of a source have the entries that judges' questions name.
+
+    Args:
+        spec: of the job.
+        table: of the source.
+        setting: the manifest's field of the source.
+        findings: collects errors, and warnings of rows that cannot be asked about.
+    """
+    if not table.records:
+        return
+    for number, reward in enumerate(spec.rewards):
+        if reward.judge is not None:
+            with findings.about("spec", "rewards", number, "judge", "prompt"):
+                findings.warnings += _check_question(reward.judge, table, setting)
+
+
+def _check_question(judge: JudgeReward, table: PromptTable, source: SourceSetting) -> list[str]:
+    """Check the entries of one question.
+
+    Returns:
+        A warning for each entry that some rows lack.
+
+    Raises:
+        InvalidReward: no row has an entry.
+    """
+    warnings = []
+    for entry in named_entries(judge.prompt):
+        missing = [index for index, text in enumerate(table.records) if not _has(text, entry)]
+        if len(missing) == len(table):
+            columns = ", ".join(json.loads(table.records[0]))
+            raise InvalidReward(
+                f"a judge's question names an entry that no row of {source} has: got "
+                f"{{record.{entry}}}, allowed {columns}; correct the question, or add it to the "
+                "data"
+            )
+        if missing:
+            warnings.append(
+                f"a judge cannot be asked about {len(missing):,} of {len(table):,} rows of "
+                f"{source}: {table.row_name(missing[0])} has no {{record.{entry}}}"
+            )
+    return warnings
+
+
+def _has(record: str, entry: str) -> bool:
+    try:
+        field_value(json.loads(record), entry)
+    except (KeyError, ValueError):
+        return False
+    return True
