@@ -88,6 +88,7 @@ class Judge(ThreadingHTTPServer):
     """Answers a request by `answer`, which takes its body."""
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
