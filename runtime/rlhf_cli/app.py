@@ -11,6 +11,7 @@ import typer
 
 from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
+from rlhf_cli.commands.compare import compare
 from rlhf_cli.commands.describe import describe
 from rlhf_cli.commands.drive import drive
 from rlhf_cli.commands.evaluate import evaluate
@@ -41,6 +42,7 @@ Examples:
   rlhf fill job.yaml                  add what a cluster needs to plan it
   rlhf profile job.yaml               measure its models' layers on this machine
   rlhf samples rlhf-runs/job          what the model wrote
+  rlhf compare rlhf-runs/*            results of runs, and what differs
   rlhf export rlhf-runs/job out       export the model of its newest checkpoint
   rlhf evaluate out job.yaml          score a model on the job's evaluation data
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
@@ -73,7 +75,8 @@ def version() -> None:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(validate, explain, fill, plan, profile, run, standby, report, samples, evaluate, export),
+    *(validate, explain, fill, plan, profile, run, standby, report, samples, compare),
+    *(evaluate, export),
     *(submit, status, describe, logs, fetch, suspend, resume, cancel),
     *(drive, version),
 )

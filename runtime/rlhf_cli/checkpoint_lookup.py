@@ -9,7 +9,7 @@ from rlhf_api.errors import ManifestError
 from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, best_record
+from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, best_first
 from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
@@ -62,10 +62,10 @@ def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
 
     Args:
         source: folder or address of all checkpoints of a job, or of a run.
-        say: prints a line about the choice.
+        say: prints a line about the choice, and about better ones that are damaged.
 
     Raises:
-        CannotExport: there is none, or it is damaged.
+        CannotExport: no intact one has the metric.
         StorageFailed: the address cannot be read.
     """
     name = source.rstrip("/").rpartition("/")[2]
@@ -77,22 +77,22 @@ def find_best_checkpoint(source: str, say: Callable[[str], None]) -> Checkpoint:
     store = _store_at(_checkpoints_in(source), source)
     records = list(store.records())
     metric = _best_metric(records[0]) if records else None
-    best = None if metric is None else best_record(records, metric)
-    if metric is None or best is None:
-        raise CannotExport(
-            f"no checkpoint is the best: got {len(records)} checkpoints in {store.address}, none "
-            f"of a step with {metric or 'a metric of checkpoint.keepBest'}, allowed one of an "
-            "evaluated step; leave --best out, or set schedule.evaluateEverySteps and "
-            "checkpoint.keepBest before the next run"
-        )
-    say(f"the best checkpoint is of step {best.step}: {metric} is {best.metrics[metric]:.5g}")
-    try:
-        return store.read(best.step)
-    except CheckpointDamaged as error:
-        raise CannotExport(
-            f"the best checkpoint is damaged: got {error}, of step {best.step} in {store.address}; "
-            "leave --best out to export the newest complete one"
-        ) from error
+    for record in [] if metric is None else best_first(records, metric):
+        try:
+            checkpoint = store.read(record.step)
+        except CheckpointDamaged as error:
+            say(damaged_text(record.step, error))
+            continue
+        assert metric is not None
+        value = record.metrics[metric]
+        say(f"the best checkpoint is of step {record.step}: {metric} is {value:.5g}")
+        return checkpoint
+    raise CannotExport(
+        f"no checkpoint is the best: got {len(records)} checkpoints in {store.address}, none "
+        f"intact and of a step with {metric or 'a metric of checkpoint.keepBest'}, allowed one of "
+        "an evaluated step; leave --best out, or set schedule.evaluateEverySteps and "
+        "checkpoint.keepBest before the next run"
+    )
 
 
 def _best_metric(record: CheckpointRecord) -> str | None:

@@ -97,13 +97,18 @@ def test_the_best_policy_of_a_run_becomes_a_model(run: Path, tmp_path: Path) -> 
     found = load_file(tmp_path / "out" / "model.safetensors")
     for name, tensor in weights_of(2, run.parent).items():
         assert torch.equal(found[name], tensor), name
+    (file, *_) = (tmp_path / "saved" / "step-00000002").rglob("*.distcp")
+    file.write_bytes(b"")
+    done = export(store.address, tmp_path / "next", "--best")
+    assert "the checkpoint of step 2 cannot be used" in done.stderr
+    assert "the best checkpoint is of step 3: evaluation/reward_mean is 0.5" in done.stderr
 
 
 def test_there_is_no_best_policy_without_an_evaluation(run: Path, tmp_path: Path) -> None:
     refused = export(run, tmp_path / "out", "--best")
     assert refused.exit_code == 2
     assert "got 2 checkpoints" in refused.stderr
-    assert "none of a step with evaluation/reward_mean" in refused.stderr
+    assert "none intact and of a step with evaluation/reward_mean" in refused.stderr
     refused = export(run / "checkpoints" / "step-00000001", tmp_path / "out", "--best")
     assert refused.exit_code == 2 and "got the step step-00000001" in refused.stderr
 

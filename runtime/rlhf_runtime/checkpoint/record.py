@@ -77,8 +77,8 @@ class CheckpointRecord:
             raise ValueError(f"not a record of a checkpoint: {error}") from error
 
 
-def best_record(records: Iterable[CheckpointRecord], metric: str) -> CheckpointRecord | None:
-    """Return the record with the largest value of an evaluation metric; of equal ones the latest.
-    None if none has the metric."""
+def best_first(records: Iterable[CheckpointRecord], metric: str) -> list[CheckpointRecord]:
+    """Return the records that have an evaluation metric, the largest value first; of equal ones the
+    latest."""
     measured = [record for record in records if not isnan(record.metrics.get(metric, nan))]
-    return max(measured, key=lambda record: (record.metrics[metric], record.step), default=None)
+    return sorted(measured, key=lambda record: (record.metrics[metric], record.step), reverse=True)

@@ -52,8 +52,8 @@ class CheckpointDamaged(ValueError):
 
 
 def damaged_text(step: int, error: CheckpointDamaged) -> str:
-    """Return the notice that an older checkpoint is tried instead."""
-    return f"the checkpoint of step {step} cannot be used: {error}; looking for the one before it"
+    """Return the notice that another checkpoint is tried instead."""
+    return f"the checkpoint of step {step} cannot be used: {error}; looking for another one"
 
 
 @dataclass(frozen=True)

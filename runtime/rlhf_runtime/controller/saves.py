@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_api.plan import Plan
 from rlhf_api.spec.checkpoint import CheckpointSpec, KeepBest, OnCheckpointError
-from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile, best_record
+from rlhf_runtime.checkpoint.record import CheckpointRecord, SavedFile, best_first
 from rlhf_runtime.checkpoint.store import (
     Checkpoint,
     CheckpointDamaged,
@@ -94,8 +94,7 @@ class CheckpointManager:
         if metric is None:
             return None
         current = dict(self.evaluations).get(step, {}).get(metric, nan)
-        records = [one for one in self.store.records() if one.step not in self._damaged]
-        while (record := best_record(records, metric)) is not None:
+        for record in best_first(self.store.records(), metric):
             # The comparison is false if this step was not evaluated.
             if record.step == step or record.metrics[metric] <= current:
                 return None
@@ -103,7 +102,6 @@ class CheckpointManager:
                 return self.store.read(record.step)
             except CheckpointDamaged as error:
                 self._report_damaged(record.step, error)
-                records.remove(record)
         return None
 
     def _report_damaged(self, step: int, error: CheckpointDamaged) -> None:
@@ -240,5 +238,5 @@ def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str 
         best_by: an evaluation metric; None: no best one is kept.
     """
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
-    best = None if best_by is None else best_record(records, best_by)
-    return {*newest, *([] if best is None else [best.step])}
+    best = [] if best_by is None else best_first(records, best_by)[:1]
+    return {*newest, *(record.step for record in best)}

@@ -80,6 +80,36 @@ def curves(records: RunRecords) -> Curves:
     return Curves(large, small + evaluations[1:], constant)
 
 
+@dataclass(frozen=True)
+class MetricPoints:
+    """The values of a metric over steps."""
+
+    points: list[Point]
+    is_evaluation: bool
+
+
+def metric_series(records: RunRecords) -> dict[str, MetricPoints]:
+    """All metrics of evaluations and of training steps, in the order of their charts."""
+    evaluations: dict[str, list[Point]] = {}
+    for record in records.evaluations:
+        for name, value in record.metrics.items():
+            evaluations.setdefault(name, []).append((record.step, value))
+    steps = _step_series(records.steps)
+    order = [*METRICS, *ROLE_METRICS]
+    own = sorted(steps, key=lambda name: (name != REWARD_MEAN, _position(name, order), name))
+    return {
+        **{name: MetricPoints(evaluations[name], True) for name in _in_order(evaluations)},
+        **{name: MetricPoints(steps[name], False) for name in own},
+    }
+
+
+def metric_chart(name: str, lines: list[Series]) -> LineChart:
+    """The chart of one metric with a line for each of several runs."""
+    steps = [step for line in lines for step, _ in line.points]
+    chart = _chart(name, [], (min(steps), max(steps)))
+    return dataclasses.replace(chart, series=lines)
+
+
 def warm_start_charts(records: RunRecords) -> list[LineChart]:
     """The charts of the supervised warm start, over its own steps."""
     series: dict[str, list[Point]] = {}
@@ -178,9 +208,7 @@ def _step_series(steps: Iterable[StepRecord]) -> dict[str, list[Point]]:
 
 
 def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[LineChart]:
-    names = {name for record in records.evaluations for name in record.metrics}
-    order = [EXACT_MATCH, EVALUATION_REWARD]
-    shown = [name for name in order if name in names] + sorted(names - set(order))
+    shown = _in_order({name for record in records.evaluations for name in record.metrics})
     charts = []
     for name in shown:
         points = [(r.step, r.metrics[name]) for r in records.evaluations if name in r.metrics]
@@ -189,6 +217,12 @@ def _evaluation_charts(records: RunRecords, steps: tuple[int, int]) -> list[Line
             continue
         charts.append(_chart(name, points, steps, dots=True))
     return charts
+
+
+def _in_order(evaluations: Iterable[str]) -> list[str]:
+    """The metrics of evaluations, the main ones first."""
+    names, first = set(evaluations), [EXACT_MATCH, EVALUATION_REWARD]
+    return [name for name in first if name in names] + sorted(names - set(first))
 
 
 def _chart(

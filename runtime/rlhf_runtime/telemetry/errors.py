@@ -8,7 +8,8 @@ RlhfError
     │   └── RunFolderLost    it was deleted, moved or replaced during the run
     ├── ReportPortInUse      another process listens on the port of the report
     ├── NotARun              a folder without a run
-    └── NoSamples            a run without the wanted samples
+    ├── NoSamples            a run without the wanted samples
+    └── WrongNumberOfRuns    too few or too many runs to compare
 """
 
 from __future__ import annotations
@@ -70,4 +71,11 @@ class NoSamples(TelemetryError):
     """The run has no samples of the wanted step, evaluation or prompt."""
 
     reason = "NoSamples"
+    exit_code = ExitCode.MANIFEST
+
+
+class WrongNumberOfRuns(TelemetryError):
+    """Too few or too many runs to compare."""
+
+    reason = "WrongNumberOfRuns"
     exit_code = ExitCode.MANIFEST

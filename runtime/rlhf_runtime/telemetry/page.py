@@ -33,7 +33,7 @@ class Headline:
     title: str
     tags: Sequence[str]
     outcome: str
-    """One of the outcomes; chooses the colour of its tag."""
+    """One of the outcomes; chooses the colour of its tag. Empty: no tag."""
     subtitle: str
     alerts: Sequence[str]
     """Warnings about the numbers; empty if nothing went wrong."""
@@ -74,11 +74,12 @@ def page(headline: Headline, sections: Sequence[Section], data: Sequence[Mapping
 def _header(headline: Headline) -> str:
     tags = "".join(f'<span class="tag">{escape(tag)}</span>' for tag in headline.tags)
     outcome = escape(headline.outcome)
+    outcome_tag = f'<span class="tag {outcome}">{outcome}</span>' if outcome else ""
     texts = "".join(f"<p>{escape(text)}</p>" for text in headline.alerts)
     alert = f'<div class="alert {outcome}" role="note">{texts}</div>' if texts else ""
     stats = "".join(_stat(stat) for stat in headline.stats)
     return (
-        f'<header><p class="tags"><span class="tag {outcome}">{outcome}</span>{tags}</p>'
+        f'<header><p class="tags">{outcome_tag}{tags}</p>'
         f"<h1>{escape(headline.title)}</h1>"
         f'<p class="subtitle">{escape(headline.subtitle)}</p>{alert}'
         f'<dl class="stats">{stats}</dl></header>'
