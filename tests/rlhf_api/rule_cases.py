@@ -73,6 +73,7 @@ HEADERS = "spec.rewards=[{http: {url: 'http://judge/score', headers: "
 """A list of headers and }}] follow."""
 JUDGE = "spec.rewards=[{judge: {url: 'http://judge/v1', model: m, "
 """A prompt and }}] follow."""
+SOURCES = "spec.data.train={sources: [{name: sums, path: /s}, {name: code, path: /c}]}"
 BEST_MODEL = "spec.checkpoint.finalModel=Best"
 HELD_OUT = "spec.data.evaluation.path=/e.jsonl"
 
@@ -620,6 +621,14 @@ CREATED: dict[str, Case] = {
         (f"{JUDGE}prompt: '{{response}}', scale: {{lowest: 10}}}}}}]",),
         *("spec.rewards[0].judge.scale.highest", "lowest below highest"),
     ),
+    "a reward for a source that does not exist": Case(
+        (SOURCES, "spec.rewards=[{function: {entrypoint: 'a:b'}, sources: [sums, codes]}]"),
+        *("spec.rewards", "correct the name, or give a source in data this name"),
+    ),
+    "a reward model for some rows": Case(
+        ("spec.rewards=[{model: {path: /m}, where: {field: task, values: [a]}}]",),
+        *("spec.rewards[0].model", "where and sources beside function, http or judge"),
+    ),
     "few rows": Case(
         ("spec.data.train.maxRows=3",),
         "spec.data.train.maxRows",
@@ -847,6 +856,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "{name: X-a, value: ''}]}}]",
     ),
     "a judge": (f"{JUDGE}prompt: '{{record.question}} {{response}}'}}}}]",),
+    "rewards for some rows": (
+        SOURCES,
+        "spec.rewards=[{function: {entrypoint: 'a:b'}, sources: [sums]}, "
+        "{name: b, function: {entrypoint: 'a:b'}, where: {field: a.b, values: ['1', 'true']}}]",
+    ),
     "the best model": (BEST_MODEL, HELD_OUT),
     "an early stop of a builtin task": (
         f"{EARLY_STOP}}}",

@@ -64,6 +64,16 @@ def _names_are_unique(spec: RLHFJobSpec) -> Iterator[Violation]:
                 yield Violation(name, (*path, index, "name"))
 
 
+def _sources_exist(spec: RLHFJobSpec) -> Iterator[Violation]:
+    splits = [spec.data.train, *([] if spec.data.evaluation is None else [spec.data.evaluation])]
+    names = [source.name for split in splits for source in split.sources or () if source.name]
+    for index, reward in enumerate(spec.rewards):
+        for number, name in enumerate(reward.sources):
+            if name not in names:
+                allowed = ", ".join(dict.fromkeys(names)) or "none: no source has a name"
+                yield Violation(name, ("rewards", index, "sources", number), allowed)
+
+
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Violation]:
     all_zero = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
     return violation_if(all_zero, "weight 0 for all")
@@ -157,6 +167,17 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="remove warmStart, or preferences",
         field=".schedule.warmStart",
         check=_warm_start_has_answers,
+    ),
+    Rule(
+        holds="self.rewards.all(reward, reward.sources.all(name, "
+        "has(self.data.train.sources) && "
+        "self.data.train.sources.exists(source, has(source.name) && source.name == name) || "
+        "has(self.data.evaluation) && has(self.data.evaluation.sources) && "
+        "self.data.evaluation.sources.exists(source, has(source.name) && source.name == name)))",
+        what="a reward for a data source that does not exist",
+        do="correct the name, or give a source in data this name",
+        field=".rewards",
+        check=_sources_exist,
     ),
     Rule(
         holds="self.rewards.size() == 0 || self.rewards.exists(reward, reward.weight != 0.0)",

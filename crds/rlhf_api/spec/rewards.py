@@ -20,6 +20,7 @@ from rlhf_api.spec.models import (
     Precision,
     TrainingSpec,
 )
+from rlhf_api.spec.row_sources import SourceName
 from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
 
 # Suffix of the role of a reward's model, after the reward's name.
@@ -98,6 +99,17 @@ class ModelReward(Alternatives):
         )
 
 
+class RowFilter(Contract):
+    """Rows that have one of some values in a column."""
+
+    field: Text
+    """The column; a dotted name goes into maps."""
+    values: Annotated[
+        tuple[Annotated[str, Field(max_length=1024)], ...], Field(min_length=1, max_length=64)
+    ]
+    """The values, as texts: numbers as JSON writes them, true and false."""
+
+
 class RewardSpec(Alternatives):
     """One term of the reward."""
 
@@ -110,6 +122,10 @@ class RewardSpec(Alternatives):
     reward and cost."""
     weight: float = 1.0
     """Factor in the sum; negative for a penalty."""
+    where: RowFilter | None = None
+    """Rows to whose responses it applies; it abstains on all others. Default: all rows."""
+    sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] = ()
+    """Names of the data sources to whose rows it applies. Default: all sources."""
     function: FunctionReward | None = None
     """A Python verifier that computes it."""
     http: HTTPReward | None = None
@@ -121,6 +137,14 @@ class RewardSpec(Alternatives):
 
     validations: ClassVar = (
         Rule(
+            holds="!has(self.model) || !has(self.where) && self.sources.size() == 0",
+            what="a reward model that applies to some rows only",
+            allowed="where and sources beside function, http or judge",
+            do="remove them",
+            field=".model",
+            check=lambda self: violation_if(self.model is not None and self.is_partial),
+        ),
+        Rule(
             holds=f"!(self.name in {texts(RESERVED_REWARDS)})",
             what="a name of another metric of the role",
             got="self.name",
@@ -130,6 +154,11 @@ class RewardSpec(Alternatives):
             check=lambda self: violation_if(self.name in RESERVED_REWARDS, self.name),
         ),
     )
+
+    @property
+    def is_partial(self) -> bool:
+        """True if it may not apply to all rows."""
+        return self.where is not None or bool(self.sources)
 
     @property
     def on_error(self) -> OnRewardError:

@@ -29,6 +29,7 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.preflight.applicable_rows import rows_without_reward
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.preflight.judge_questions import check_questions
 from rlhf_runtime.preflight.reference_answers import check_answers
@@ -124,6 +125,7 @@ def _check_source(
         if _is_scored(setting.split, spec, use):
             check_answers(spec, table, setting, findings)
             check_questions(spec, table, setting, findings)
+            findings.warnings += rows_without_reward(spec, table, setting)
         return table, not limit.is_late
     except EmptyDataset:
         if not limit.is_late:

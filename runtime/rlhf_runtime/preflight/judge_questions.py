@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.services import JudgeReward
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.preflight.applicable_rows import applicable_rows
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.rewards.judge_question import named_entries
@@ -29,12 +31,15 @@ def check_questions(
         return
     for number, reward in enumerate(spec.rewards):
         if reward.judge is not None:
+            rows = applicable_rows(reward, spec, table, setting)
             with findings.about("spec", "rewards", number, "judge", "prompt"):
-                findings.warnings += _check_question(reward.judge, table, setting)
+                findings.warnings += _check_question(reward.judge, table, rows, setting)
 
 
-def _check_question(judge: JudgeReward, table: PromptTable, source: SourceSetting) -> list[str]:
-    """Check the entries of one question.
+def _check_question(
+    judge: JudgeReward, table: PromptTable, rows: Sequence[int], source: SourceSetting
+) -> list[str]:
+    """Check the entries of one question in the rows to which the judge applies.
 
     Returns:
         A warning for each entry that some rows lack.
@@ -44,9 +49,9 @@ def _check_question(judge: JudgeReward, table: PromptTable, source: SourceSettin
     """
     warnings = []
     for entry in named_entries(judge.prompt):
-        missing = [index for index, text in enumerate(table.records) if not _has(text, entry)]
-        if len(missing) == len(table):
-            columns = ", ".join(json.loads(table.records[0]))
+        missing = [index for index in rows if not _has(table.records[index], entry)]
+        if missing and len(missing) == len(rows):
+            columns = ", ".join(json.loads(table.records[rows[0]]))
             raise InvalidReward(
                 f"a judge's question names an entry that no row of {source} has: got "
                 f"{{record.{entry}}}, allowed {columns}; correct the question, or add it to the "
@@ -54,7 +59,7 @@ def _check_question(judge: JudgeReward, table: PromptTable, source: SourceSettin
             )
         if missing:
             warnings.append(
-                f"a judge cannot be asked about {len(missing):,} of {len(table):,} rows of "
+                f"a judge cannot be asked about {len(missing):,} of {len(rows):,} rows of "
                 f"{source}: {table.row_name(missing[0])} has no {{record.{entry}}}"
             )
     return warnings

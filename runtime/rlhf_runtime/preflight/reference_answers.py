@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from rlhf_api.spec.job import RLHFJobSpec
@@ -10,6 +11,7 @@ from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime import reasoning_gym_datasets
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.preflight.applicable_rows import applicable_rows
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
@@ -41,14 +43,15 @@ def check_answers(
         function = reward.function
         if function is None or function.entrypoint not in READERS:
             continue
+        rows = applicable_rows(reward, spec, table, setting)
         with findings.about("spec", "rewards", number, "function"):
-            findings.warnings += _check_answers_of_reward(function, table, setting)
+            findings.warnings += _check_answers_of_reward(function, table, rows, setting)
 
 
 def _check_answers_of_reward(
-    function: FunctionReward, table: PromptTable, source: SourceSetting
+    function: FunctionReward, table: PromptTable, rows: Sequence[int], source: SourceSetting
 ) -> list[str]:
-    """Check the answers that one verifier reads.
+    """Check the answers that one verifier reads in the rows to which it applies.
 
     Returns:
         A warning if it can use the answers of some rows only.
@@ -56,18 +59,20 @@ def _check_answers_of_reward(
     Raises:
         InvalidReward: it can use no answer of the source.
     """
+    if not rows:
+        return []
     field = str(function.parameters.get("field", READERS[function.entrypoint]))
-    first, num_missing = json.loads(table.records[0]), 0
+    first, num_missing = json.loads(table.records[rows[0]]), 0
     problems: list[str] = []
-    for index, text in enumerate(table.records):
+    for index in rows:
         try:
-            answer_texts(field_value(json.loads(text), field))
+            answer_texts(field_value(json.loads(table.records[index]), field))
         except KeyError:
             num_missing += 1
             problems.append(f"{table.row_name(index)}: no {field}")
         except ValueError as error:
             problems.append(f"{table.row_name(index)}: {error}")
-    if num_missing == len(table):
+    if num_missing == len(rows):
         near = get_close_matches(field, list(first), n=1)
         raise InvalidReward(
             f"{function.entrypoint} reads a field that rows of {source} do not have: got {field}, "
@@ -75,14 +80,14 @@ def _check_answers_of_reward(
             + (f"did you mean {near[0]}? " if near else "")
             + _other_field(function)
         )
-    if len(problems) == len(table):
+    if len(problems) == len(rows):
         raise InvalidReward(
             f"{function.entrypoint} cannot use {field} in any row of {source}: got {problems[0]}"
         )
     if not problems:
         return []
     return [
-        f"{function.entrypoint} cannot score {len(problems):,} of {len(table):,} rows of {source}, "
+        f"{function.entrypoint} cannot score {len(problems):,} of {len(rows):,} rows of {source}, "
         f"for their {field}: got {problems[0]}"
     ]
 

@@ -20,6 +20,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
+from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.judge_question import require_known_placeholders
@@ -27,7 +28,6 @@ from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.scorer import combine_scores, service_scorer
 from rlhf_runtime.rewards.scores import FailedSamples, Scores
-from rlhf_runtime.rewards.service_scorer import ServiceScorer
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text
 
@@ -77,7 +77,7 @@ class Trial:
     """The trial of one reward."""
 
     reward: RewardSpec
-    scorer: VerifierPool | ServiceScorer
+    scorer: RewardScorer
     scores: dict[str, Scores] = field(default_factory=dict)
     """By row: of the reference answer, if there is one, and of an empty response."""
     responses: list[TriedResponse] = field(default_factory=list)
@@ -134,10 +134,11 @@ def try_rewards(
         findings.unchecked.append("scores of verifiers: there are no rows here to try them on")
         return
     with ExitStack() as stack:
-        trials = [Trial(reward, pool) for reward, pool in verifiers] + [
-            Trial(reward, stack.enter_context(closing(service_scorer(collecting_errors(reward)))))
+        scorers: list[tuple[RewardSpec, RewardScorer]] = [*verifiers] + [
+            (reward, stack.enter_context(closing(service_scorer(collecting_errors(reward)))))
             for reward in services
         ]
+        trials = [Trial(reward, PartialScorer(reward, scorer)) for reward, scorer in scorers]
         trials.sort(key=lambda trial: spec.rewards.index(trial.reward))
         for row in rows:
             # All rewards score a row at the same time.

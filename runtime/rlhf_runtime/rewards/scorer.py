@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.dataplane.partition import Slice
+from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.judge_scorer import JudgeScorer
@@ -308,8 +309,9 @@ def _name_failures(
     }
 
 
-def _start(reward: RewardSpec) -> VerifierPool | ServiceScorer:
-    return VerifierPool(reward) if reward.function is not None else service_scorer(reward)
+def _start(reward: RewardSpec) -> RewardScorer:
+    scorer = VerifierPool(reward) if reward.function is not None else service_scorer(reward)
+    return PartialScorer(reward, scorer) if reward.is_partial else scorer
 
 
 def service_scorer(reward: RewardSpec) -> ServiceScorer:
@@ -321,7 +323,7 @@ def service_scorer(reward: RewardSpec) -> ServiceScorer:
     return JudgeScorer(reward) if reward.judge is not None else HTTPScorer(reward)
 
 
-def _wait_until_ready(pools: Sequence[VerifierPool | ServiceScorer]) -> list[str | None]:
+def _wait_until_ready(pools: Sequence[RewardScorer]) -> list[str | None]:
     """Wait for all verifiers; returns the metric that each declares."""
     metrics, problems = [], []
     for pool in pools:

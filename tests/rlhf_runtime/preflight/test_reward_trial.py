@@ -362,6 +362,30 @@ def test_entries_that_a_judges_question_names_are_looked_for_in_the_rows(tmp_pat
     )
 
 
+def test_only_the_rows_that_a_reward_applies_to_are_checked_and_tried(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    rows = [
+        {"prompt": "1", "task": "sort", "answer": "2"},
+        {"prompt": "1", "task": "talk"},
+        {"prompt": "1", "task": "other"},
+    ]
+    data = {"train": write_rows(tmp_path / "rows.jsonl", *rows)}
+    exact = {"function": {"entrypoint": "rlhf_runtime.rewards.exact_match:score"}}
+    sort = {"name": "sort", **exact, "where": {"field": "task", "values": ["sort"]}}
+    talk = {**function("length"), "where": {"field": "task", "values": ["talk"]}}
+    spec, findings = spec_of(sort, talk, data=data), Findings()
+    tried_rows = check_data(spec, PROMPTS_ONLY, tmp_path, None, findings)
+    assert not findings.gathered.errors
+    (warning,) = findings.warnings
+    assert "no reward applies to 1 of 3 rows of data.train, such as row 2" in warning
+    facts = tried(spec, tried_rows).facts
+    assert [fact.partition("the reward ")[2] for fact in facts if "length" in fact] == [
+        "length: abstains for the answer '2', abstains for an empty response",
+        "length: 0 for an empty response",
+        "length: abstains for an empty response",
+    ]
+
+
 def rows_of(spec: RLHFJobSpec, tokenizer: Path) -> Sequence[TrialRow]:
     findings = Findings()
     rows = check_data(spec, PROMPTS_ONLY, tokenizer, None, findings)
