@@ -21,7 +21,7 @@ from rlhf_api.spec.models import (
     TrainingSpec,
 )
 from rlhf_api.spec.row_sources import SourceName
-from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
+from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError, RewardParts
 
 # Suffix of the role of a reward's model, after the reward's name.
 MODEL_ROLE = "_model"
@@ -39,6 +39,10 @@ class FunctionReward(Contract):
     it abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Passed to the function as keyword arguments."""
+    parts: RewardParts = {}
+    """Weights of named parts, such as {format: 0.2, answer: 0.8}: then the function returns a map
+    of numbers for each sample, and the score is their weighted sum. A part that is missing or None
+    adds nothing. Each is a metric, reward/<name>/<part>. Default: it returns numbers."""
     timeout_seconds: Count = 10
     """Longest time for one batch. After it the process is stopped, and the batch's samples are
     scored again one by one; those that take longer alone count as errors."""

@@ -43,6 +43,11 @@ _OWN_HEADERS = (
 
 _OWN_HEADER_PATTERN = f"(?i)^({'|'.join(_OWN_HEADERS)})$"
 
+# Weights of the parts of a reward.
+RewardParts = Annotated[
+    dict[Identifier, Annotated[float, Field(ge=-1e6, le=1e6)]], Field(max_length=32)
+]
+
 HeaderValue = Annotated[str, Field(max_length=4096, pattern=HEADER_VALUE_PATTERN)]
 Url = Annotated[str, Field(min_length=8, max_length=1024, pattern=HTTP_URL_PATTERN)]
 
@@ -124,6 +129,8 @@ class HTTPReward(Service):
     service abstains."""
     parameters: Annotated[dict[Identifier, ParameterValue], Field(max_length=64)] = {}
     """Sent with every batch."""
+    parts: RewardParts = {}
+    """Weights of named parts, as of a function: then the answer's scores are maps of numbers."""
     timeout_seconds: Count = 10
     """Longest time for one request, from connecting to the end of the answer."""
     batch_size: Annotated[int, Field(ge=1, le=65536)] = 64

@@ -100,7 +100,12 @@ def spread_scores(scores: Scores, chosen: Sequence[int], num_samples: int) -> Sc
     abstained = np.ones(num_samples, dtype=np.bool_)
     values[chosen], valid[chosen], abstained[chosen] = scores.values, scores.valid, scores.abstained
     failures = tuple(replace(failure, start=chosen[failure.start]) for failure in scores.failures)
-    return replace(scores, values=values, valid=valid, abstained=abstained, failures=failures)
+    parts = {name: np.full(num_samples, np.nan, dtype=np.float32) for name in scores.parts}
+    for name, column in scores.parts.items():
+        parts[name][chosen] = column
+    return replace(
+        scores, values=values, valid=valid, abstained=abstained, failures=failures, parts=parts
+    )
 
 
 def _as_text(value: Any) -> str | None:

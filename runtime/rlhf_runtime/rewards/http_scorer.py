@@ -21,6 +21,7 @@ class HTTPScorer(ServiceScorer):
         assert spec.http is not None
         super().__init__(spec, spec.http.url, spec.http.batch_size, sleep)
         self._parameters = spec.http.parameters
+        self._parts = spec.http.parts
 
     def body(self, batch: Sequence[Sample]) -> Any:
         """Return the samples and the parameters."""
@@ -40,7 +41,7 @@ class HTTPScorer(ServiceScorer):
         values = body.get("scores") if isinstance(body, dict) else None
         if not isinstance(values, list):
             return self.unreadable(content, '{"scores": [...]}')
-        scores = check_scores(values, num_samples)
+        scores = check_scores(values, num_samples, self._parts)
         if scores.batch_fault is not None:
             return replace(scores, detail=f"{self.url}: {scores.detail}")
         faults = {

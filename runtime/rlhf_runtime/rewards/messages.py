@@ -36,10 +36,14 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Request to the process: the function to serve."""
+    """Request to the process: the function to serve.
+
+    parts: weights of the parts that it returns, by name; empty if it returns numbers.
+    """
 
     entrypoint: str
     parameters: Mapping[str, Any]
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class BatchScores:
     """Reply of the process: the scores of one batch.
 
     values: float32, one per sample, 0 without a score; empty if the batch failed.
+    parts: the same of each part by name; NaN where a sample has no such part.
     abstained: numbers of the samples, in the batch, on which the verifier abstained.
     faults: fault and description by the sample's number in the batch.
     batch_fault: the fault of the complete batch, if it failed.
@@ -82,6 +87,7 @@ class BatchScores:
     batch_fault: Fault | None = None
     detail: str = ""
     retry_alone: bool = False
+    parts: Mapping[str, array[float]] = field(default_factory=dict)
 
 
 FLOAT32_MAX = 3.4028234663852886e38
@@ -89,28 +95,79 @@ FLOAT32_MAX = 3.4028234663852886e38
 MAX_SHOWN_CHARACTERS = 200
 
 
-def check_scores(values: Sequence[Any], num_samples: int) -> BatchScores:
+def check_scores(
+    values: Sequence[Any], num_samples: int, parts: Mapping[str, float] | None = None
+) -> BatchScores:
     """Convert a batch's scores to float32.
 
     None means that the verifier abstains. Values that are not finite in float32 become faults.
+
+    Args:
+        values: of the samples: numbers, or maps of numbers if there are parts.
+        num_samples: of the batch.
+        parts: weights of parts by name; a sample's score is their weighted sum. None or empty: no
+            parts.
     """
     if len(values) != num_samples:
         return wrong_count(f"{len(values)} values", num_samples)
     scores = array("f", bytes(4 * len(values)))
+    columns = {name: array("f", [math.nan] * len(values)) for name in parts or ()}
     abstained: list[int] = []
     faults: dict[int, tuple[Fault, str]] = {}
     for index, value in enumerate(values):
-        if value is None:
+        try:
+            returned = _parts_of(value, parts) if parts else {"": value}
+            numbers = {
+                name: _finite(part, name) for name, part in returned.items() if part is not None
+            }
+            weights = parts or {"": 1.0}
+            total = _finite(sum(weights[name] * number for name, number in numbers.items()), "")
+        except _BadValue as error:
+            faults[index] = (error.fault, error.detail)
+            continue
+        if not numbers:
             abstained.append(index)
             continue
-        number = _as_number(value)
-        # A finite float64 may still overflow float32.
-        if number is not None and math.isfinite(number) and abs(number) <= FLOAT32_MAX:
-            scores[index] = number
-            continue
+        scores[index] = total
+        for name in columns.keys() & numbers.keys():
+            columns[name][index] = numbers[name]
+    return BatchScores(scores, tuple(abstained), faults, parts=columns)
+
+
+class _BadValue(Exception):
+    """A sample's value that is no score."""
+
+    def __init__(self, fault: Fault, got: str, allowed: str) -> None:
+        super().__init__(got)
+        self.fault = fault
+        self.detail = f"got {got}, allowed {allowed}"
+
+
+def _parts_of(value: Any, parts: Mapping[str, float]) -> Mapping[str, Any]:
+    """Return the parts of a sample's value; none if the verifier abstains."""
+    if value is None:
+        return {}
+    allowed = f"a map of the parts {', '.join(parts)}, or None to abstain"
+    if not isinstance(value, Mapping):
+        raise _BadValue(Fault.NOT_A_NUMBER, _shown(value), allowed)
+    for name in value:
+        if name not in parts:
+            raise _BadValue(Fault.NOT_A_NUMBER, f"the part {_shown(name)}", allowed)
+    return value
+
+
+def _finite(value: Any, part: str) -> float:
+    """Return a number that is finite in float32."""
+    number = _as_number(value)
+    if number is None and isinstance(value, Mapping):
+        allowed = "a finite number, or None to abstain: a map needs the reward's parts"
+        raise _BadValue(Fault.NOT_A_NUMBER, _shown(value), allowed)
+    # A finite float64 may still overflow float32.
+    if number is None or not math.isfinite(number) or abs(number) > FLOAT32_MAX:
         fault = Fault.NOT_A_NUMBER if number is None else Fault.NON_FINITE
-        faults[index] = (fault, f"got {_shown(value)}, allowed a finite number, or None to abstain")
-    return BatchScores(scores, tuple(abstained), faults)
+        of_part = f" for the part {part}" if part else ""
+        raise _BadValue(fault, f"{_shown(value)}{of_part}", "a finite number, or None to abstain")
+    return number
 
 
 def _as_number(value: Any) -> float | None:

@@ -38,8 +38,9 @@ class ScoredSamples:
         could not score them, or all verifiers abstained.
     terms: each verifier's scores, by the reward's name, float32, shape [samples]; 0 without one.
     means: by metric a sum and a number of samples: <role>/<name>, of a verifier over the samples
-        that it scored; <role>/mean over the valid samples, unless models add to the sum; of
-        several sources also <role>/<source>/<name> and <role>/<source>/mean.
+        that it scored; <role>/<name>/<part>, of a part over those that have it; <role>/mean over
+        the valid samples, unless models add to the sum; of several sources also
+        <role>/<source>/<name>, <role>/<source>/<name>/<part> and <role>/<source>/mean.
     spreads: <role>/std, of the valid samples, under the same condition.
     counts: score/invalid, samples that some verifier could not score, excluded or not;
         score/excluded, excluded samples; score/<fault>, samples with this fault;
@@ -206,7 +207,10 @@ def combine_scores(
             valid &= answered
         faults.update(score.errors)
         faults.update({"rescored": score.rescored} if score.rescored else {})
-        averaged[f"{reward.role}/{reward.name}"] = Averaged(score.values, score.valid)
+        metric = f"{reward.role}/{reward.name}"
+        averaged[metric] = Averaged(score.values, score.valid)
+        for part, column in score.parts.items():
+            averaged[f"{metric}/{part}"] = Averaged(column, score.valid & ~np.isnan(column))
     # Summed in float64 and rounded once.
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}

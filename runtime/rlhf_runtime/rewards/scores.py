@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -97,6 +97,7 @@ class Scores:
     failures: the first of them, at most MAX_NAMED; then batches that failed together although
         all their samples have a score alone.
     rescored: number of samples that were scored again one by one.
+    parts: float32, shape [samples], by name of the part; NaN where a sample has no such part.
     """
 
     values: NDArray[np.float32]
@@ -105,6 +106,7 @@ class Scores:
     errors: Mapping[str, int]
     failures: tuple[FailedSamples, ...] = ()
     rescored: int = 0
+    parts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class Tally:
@@ -121,6 +123,7 @@ class Tally:
         self._errors: Counter[Fault] = Counter()
         self._first: list[FailedSamples] = []
         self._split: list[FailedSamples] = []
+        self._parts: dict[str, NDArray[np.float32]] = {}
 
     @property
     def has_errors(self) -> bool:
@@ -139,6 +142,10 @@ class Tally:
             return
         self._values[start : start + size] = np.frombuffer(batch.values, dtype=np.float32)
         self._valid[start : start + size] = True
+        for name, column in batch.parts.items():
+            if name not in self._parts:
+                self._parts[name] = np.full(len(self._values), np.nan, dtype=np.float32)
+            self._parts[name][start : start + size] = np.frombuffer(column, dtype=np.float32)
         for index in batch.abstained:
             self._valid[start + index] = False
             self._abstained[start + index] = True
@@ -173,6 +180,7 @@ class Tally:
             {fault.value: count for fault, count in sorted(self._errors.items())},
             tuple([*self._first, *only_together][:MAX_NAMED]),
             sum(batch.size for batch in self._split),
+            self._parts,
         )
 
 

@@ -92,7 +92,7 @@ class VerifierProcess:
         self.batch: Batch | None = None
         self.deadline = deadline
         # Sent without waiting: all processes of a pool load in parallel.
-        self._send(Load(function.entrypoint, function.parameters))
+        self._send(Load(function.entrypoint, function.parameters, function.parts))
 
     @property
     def pid(self) -> int:

@@ -78,7 +78,8 @@ def _serve(connection: Connection) -> None:
     own = os.getpid()
     with ResultLoop() as loop:
         while True:
-            scores = score_batch(verifier, connection.recv(), load.parameters, loop)
+            samples = connection.recv()
+            scores = score_batch(verifier, samples, load.parameters, loop, load.parts)
             if os.getpid() != own:
                 os._exit(0)  # a child that the verifier forked has returned, too
             connection.send(scores)
@@ -165,10 +166,12 @@ def score_batch(
     samples: Sequence[Sample],
     parameters: Mapping[str, Any],
     loop: ResultLoop,
+    parts: Mapping[str, float] | None = None,
 ) -> BatchScores:
     """Call the function and check its result; any exception becomes a fault.
 
     loop: awaits the result of an async function.
+    parts: weights of the parts that it returns, by name. None or empty: it returns numbers.
     """
     try:
         result = verifier(samples, **parameters)
@@ -180,7 +183,7 @@ def score_batch(
         return BatchScores(batch_fault=Fault.RAISED, detail=trace, retry_alone=True)
     if values is None:
         return wrong_count(type(result).__name__, len(samples))
-    return check_scores(values, len(samples))
+    return check_scores(values, len(samples), parts)
 
 
 def _all_values(result: Iterable[Any], num_samples: int) -> list[Any]:

@@ -124,6 +124,16 @@ VERIFIERS = '''
         child = os.fork()
         return [2.0 if child else 3.0] * len(samples)
 
+    def in_parts(samples):
+        """Whether it ends in a digit, and its length; what a response of some words says."""
+        special = {"none": None, "number": 1.0, "unknown": {"length": 1, "size": 2}}
+        special |= {"nan": {"length": float("nan")}, "missing": {"digit": 1, "length": None}}
+        special |= {"empty": {}}
+        return [
+            special.get(text, {"digit": float(text[-1:].isdigit()), "length": len(text)})
+            for text in (sample.response for sample in samples)
+        ]
+
     def moving(samples):
         os.chdir("/")
         os.environ["HOME"] = "/nowhere"
