@@ -11,6 +11,7 @@ import typer
 
 from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
+from rlhf_cli.commands.chat import chat
 from rlhf_cli.commands.compare import compare
 from rlhf_cli.commands.describe import describe
 from rlhf_cli.commands.drive import drive
@@ -44,6 +45,7 @@ Examples:
   rlhf samples rlhf-runs/job          what the model wrote
   rlhf compare rlhf-runs/*            results of runs, and what differs
   rlhf export rlhf-runs/job out       export the model of its newest checkpoint
+  rlhf chat out                       talk to a model
   rlhf evaluate out job.yaml          score a model on the job's evaluation data
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
   rlhf status                         list the jobs there, with their progress
@@ -76,7 +78,7 @@ def version() -> None:
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(validate, explain, fill, plan, profile, run, standby, report, samples, compare),
-    *(evaluate, export),
+    *(evaluate, chat, export),
     *(submit, status, describe, logs, fetch, suspend, resume, cancel),
     *(drive, version),
 )

@@ -379,8 +379,8 @@ def evaluation_metrics(
         own = headline.removesuffix("mean")
         # Those of a source have its name before.
         passing = re.compile(rf"{re.escape(own)}((?:[^/]+/)?pass_at_\d+)").fullmatch
-        found = filter(None, map(passing, done.metrics))
-        optional |= {f"evaluation/{match[1]}": match[0] for match in found}
+        matches = filter(None, map(passing, done.metrics))
+        optional |= {f"evaluation/{match[1]}": match[0] for match in matches}
     for source in sources:
         optional[f"evaluation/{source}/length_mean"] = f"response/{source}/length_mean"
     for part in ("", *(f"{source}/" for source in sources)):

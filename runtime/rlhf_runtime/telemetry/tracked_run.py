@@ -32,8 +32,8 @@ class TrackedRun:
         Args:
             tracker: its name, and the project.
         """
-        found = self._ids().get(tracker)
-        return found if isinstance(found, str) else None
+        run_id = self._ids().get(tracker)
+        return run_id if isinstance(run_id, str) else None
 
     def remember_id(self, tracker: str, run_id: str) -> None:
         """Store the id of a tracker's run, with which a later start goes on."""

@@ -1,0 +1,93 @@
+"""The model that `rlhf chat` talks to, and the settings of its job."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rlhf_api.errors import ManifestError
+from rlhf_api.reading.manifest import load_jobs
+from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.row_sources import DataSource
+from rlhf_cli.evaluated_model import find_model
+from rlhf_cli.export import ExportRequest, export_checkpoint
+from rlhf_runtime.checkpoint.store import is_checkpoint_name
+from rlhf_runtime.data.rows import single_sources
+from rlhf_runtime.data.source_setting import Split
+from rlhf_runtime.models.sources import resolve_model
+from rlhf_runtime.telemetry.run_folder import RunFolder
+
+DEFAULT_TEMPERATURE = 1.0
+DEFAULT_MAX_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A model's folder, with the settings that its job sampled by."""
+
+    folder: Path
+    source: DataSource
+    """Form of prompts: system prompt, chat template and its arguments."""
+    temperature: float
+    """Of sampling; 0 is greedy."""
+    max_tokens: int
+    """Limit of an answer's tokens."""
+
+    def with_system_prompt(self, text: str) -> ChatModel:
+        """Return the model asked with another system prompt."""
+        return replace(self, source=self.source.model_copy(update={"system_prompt": text}))
+
+
+@contextmanager
+def open_model(text: str, best: bool) -> Iterator[ChatModel]:
+    """Yield the model that a command names.
+
+    Args:
+        text: a run, a step's checkpoint, a model's folder, a builtin model, or an id on the hub.
+        best: of a run: its best checkpoint.
+
+    Raises:
+        ModelNotFound, ModelIncomplete: there is no such model.
+        CannotExport, StorageFailed: the checkpoint cannot be used.
+    """
+    path = Path(os.path.expanduser(text))
+    with TemporaryDirectory(prefix="rlhf-chat-") as workdir:
+        if best or is_checkpoint_name(path.name) or _has_only_checkpoints(path):
+            folder = Path(workdir) / "model"
+            export_checkpoint(ExportRequest(text, str(folder), best=best))
+        else:
+            folder = resolve_model(find_model(text).source, 0, Path(workdir))
+        spec = _spec_of(path)
+        if spec is None:
+            # The form of prompts of data that set nothing.
+            source = DataSource.model_validate({"path": "-"})
+            yield ChatModel(folder, source, DEFAULT_TEMPERATURE, DEFAULT_MAX_TOKENS)
+            return
+        # Of several sources the first one: a conversation has one form.
+        (_, source), *_ = single_sources(Split.TRAIN, spec.data.train)
+        rollout = spec.rollout
+        yield ChatModel(folder, source, rollout.temperature, rollout.max_response_tokens)
+
+
+def _has_only_checkpoints(path: Path) -> bool:
+    run = RunFolder(path)
+    return run.manifest.is_file() and not run.model.is_dir()
+
+
+def _spec_of(path: Path) -> RLHFJobSpec | None:
+    """The manifest of the run that a path is in, or of which it is the model or a checkpoint; None
+    without one that can be read."""
+    for folder in (path, *path.absolute().parents[:2]):
+        text = RunFolder(folder).read_manifest() if folder.is_dir() else None
+        if text is None:
+            continue
+        try:
+            (job,) = load_jobs(text, str(folder), is_generated=True)
+        except ManifestError:
+            return None  # of another release
+        return job.spec
+    return None
