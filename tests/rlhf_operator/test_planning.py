@@ -157,6 +157,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
         "every_steps": 0,
         "keep_last": 9,
         "keep_best": "None",
+        "final_model": "Best",
         "model_format": "float32",
         "on_error": "Fail",
         "storage": CheckpointStorage(uri="s3://bucket/x"),
