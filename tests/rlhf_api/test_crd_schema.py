@@ -184,6 +184,8 @@ def test_only_parameters_and_settings_of_user_code_are_without_type() -> None:
         "spec.algorithm.graph.calls[].compute[].settings[*]",
         "spec.rewards[].function.parameters[*]",
         "spec.rewards[].http.parameters[*]",
+        "spec.rewards[].judge.parameters[*]",
+        "spec.rewards[].judge.chatTemplateArguments[*]",
         "spec.data.train.reasoningGym.parameters[*]",
         "spec.data.train.chatTemplateArguments[*]",
         "spec.data.train.sources[].reasoningGym.parameters[*]",
