@@ -58,6 +58,9 @@ def answer_lines(model: Answering, lines: Iterable[str], write: Callable[[str], 
             continue
         if not text:
             continue
+        if text.startswith("/") and len(text.split()) == 1:
+            typer.echo(f"no such command: got {text}, allowed {NEW} and {QUIT}", err=True)
+            continue
         try:
             model.answer(line, write)
         except KeyboardInterrupt:

@@ -130,8 +130,10 @@ def test_an_interrupted_answer_ends_and_the_conversation_goes_on(
     model = Scripted()
 
     def lines() -> Iterator[str]:
-        yield from ("one", "interrupt", "  ", "refuse", "/new", "two", "/quit", "three")
+        yield from ("one", "interrupt", "  ", "refuse", "/new", "/foo", "two", "/quit", "three")
 
     answer_lines(model, lines(), written.append)
     assert "".join(written) == "one\ni\nrtwo\n" and model.forgotten == 1
-    assert "no; write another message, or /new" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "no; write another message, or /new" in errors
+    assert "no such command: got /foo, allowed /new and /quit" in errors

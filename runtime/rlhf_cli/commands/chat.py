@@ -65,4 +65,6 @@ def chat(
         conversation = Conversation(opened, seed)
         if not conversation.has_template:
             typer.echo("the model has no chat template: each line stands alone", err=True)
+        if is_terminal:
+            typer.echo("/new begins another conversation, /quit ends", err=True)
         answer_lines(conversation, read_lines(is_terminal), lambda text: typer.echo(text, nl=False))
