@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rlhf_api.errors import ManifestError
-from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource
+from rlhf_cli.earlier_run import read_job
 from rlhf_cli.evaluated_model import find_model
 from rlhf_cli.export import ExportRequest, export_checkpoint
 from rlhf_runtime.checkpoint.store import is_checkpoint_name
@@ -81,13 +80,6 @@ def _has_only_checkpoints(path: Path) -> bool:
 def _spec_of(path: Path) -> RLHFJobSpec | None:
     """The manifest of the run that a path is in, or of which it is the model or a checkpoint; None
     without one that can be read."""
-    for folder in (path, *path.absolute().parents[:2]):
-        text = RunFolder(folder).read_manifest() if folder.is_dir() else None
-        if text is None:
-            continue
-        try:
-            (job,) = load_jobs(text, str(folder), is_generated=True)
-        except ManifestError:
-            return None  # of another release
-        return job.spec
-    return None
+    folders = (path, *path.absolute().parents[:2])
+    jobs = (read_job(RunFolder(folder)) for folder in folders if folder.is_dir())
+    return next((job.spec for job in jobs if job is not None), None)

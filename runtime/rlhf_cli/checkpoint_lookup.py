@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rlhf_api.errors import ManifestError
-from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.spec.checkpoint import KeepBest
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_cli.earlier_run import read_job
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, best_first
 from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.checkpoint.store import (
@@ -124,13 +123,8 @@ def _checkpoints_in(source: str) -> str:
             "checkpoint, or its address; correct it"
         )
     # The manifest of a run says where its checkpoints are, be it outside of the folder.
-    if text := folder.read_manifest():
-        try:
-            (job,) = load_jobs(text, str(folder.manifest), is_generated=True)
-        except ManifestError:
-            pass  # of another version
-        else:
-            return checkpoint_address(job.spec, folder)
+    if (job := read_job(folder)) is not None:
+        return checkpoint_address(job.spec, folder)
     # Without a manifest: a run's folder, or the folder of checkpoints itself.
     inside = folder.path / "checkpoints"
     return str((inside if inside.is_dir() else folder.path).resolve())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -17,6 +16,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_cli.console import page_console
+from rlhf_cli.earlier_run import put_aside
 from rlhf_cli.evaluated_model import find_model
 from rlhf_cli.evaluation_job import evaluation_job
 from rlhf_cli.local_jobs import local_jobs
@@ -81,7 +81,9 @@ def evaluate_model(request: EvaluationRequest) -> None:
     _require_no_model(folder)
     step = model.step if request.step is None else request.step
     with preflight(job, here, QUICK, _evaluation_graphs) as checked, lock_folder(folder.path):
-        _empty(folder)
+        if folder.metrics.exists():
+            _require_no_run(folder)
+            put_aside(folder, "evaluation")
         record, num_prompts = _evaluate(job, checked, folder, stop, step)
     names = job.spec.data.evaluation_names
     if request.as_json:
@@ -108,23 +110,18 @@ def _require_no_model(folder: RunFolder) -> None:
         )
 
 
-def _empty(folder: RunFolder) -> None:
-    """Remove the records of an earlier evaluation.
+def _require_no_run(folder: RunFolder) -> None:
+    """Refuse to evaluate in the folder of a run.
 
     Raises:
         FolderUnusable: the folder holds a run.
     """
-    if not folder.metrics.exists():
-        return
     runs = folder.read().runs
     if not runs or not runs[-1].is_evaluation:
         raise FolderUnusable(
             f"the folder holds a run: got {folder.path}, allowed a new folder or that of an "
             "earlier evaluation; choose another with --output"
         )
-    for file in (folder.metrics, folder.timeline):
-        file.unlink(missing_ok=True)
-    shutil.rmtree(folder.samples, ignore_errors=True)
 
 
 def _evaluate(

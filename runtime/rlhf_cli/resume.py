@@ -5,22 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from rlhf_api.changes import differences, refused_changes, spec_document, with_new_defaults
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
-from rlhf_api.reading.manifest import load_jobs
 from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
 from rlhf_cli.checkpoint_lookup import checkpoint_address
+from rlhf_cli.earlier_run import put_aside, read_job
 from rlhf_cli.local_jobs import with_resolved_paths
 from rlhf_cli.manifests import LineContext
 from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.early_stop import early_stop
-from rlhf_runtime.controller.run_lock import LOCK
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, RunRecords
@@ -48,19 +46,7 @@ def prepare_run_folder(
     if not folder.metrics.exists():
         return True
     if fresh:
-        aside = _free_name(folder.path)
-        try:
-            aside.mkdir()
-            for entry in folder.path.iterdir():
-                # The lock stays, because this process holds it.
-                if entry.name != LOCK:
-                    entry.rename(aside / entry.name)
-        except OSError as error:
-            raise FolderUnusable(
-                f"the earlier run cannot be put aside: got {error}; correct the permissions, or "
-                "choose another folder with --output"
-            ) from error
-        sys.stderr.write(f"the earlier run was put aside: {aside}\n")
+        put_aside(folder, "run")
         return True
     records = folder.read()
     if records.runs and records.runs[-1].is_evaluation:
@@ -123,13 +109,6 @@ def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None
             "keeps that run aside, --output chooses another folder\n"
             + _located_text(problems, lines)
         )
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.{number}")).exists():
-        number += 1
-    return aside
 
 
 def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
@@ -285,11 +264,5 @@ def _trained_spec(folder: RunFolder) -> Mapping[str, Any] | None:
 
 def _last_spec(folder: RunFolder) -> Mapping[str, Any] | None:
     """The spec of the last start in the folder; None without one, or of another version."""
-    text = folder.read_manifest()
-    if text is None:
-        return None
-    try:
-        (job,) = load_jobs(text, str(folder.manifest), is_generated=True)
-    except ManifestError:
-        return None  # of another version
-    return spec_document(job.spec)
+    job = read_job(folder)
+    return None if job is None else spec_document(job.spec)

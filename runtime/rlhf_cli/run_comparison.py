@@ -9,8 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_api.changes import spec_document
-from rlhf_api.errors import ManifestError
-from rlhf_api.reading.manifest import load_jobs
+from rlhf_cli.earlier_run import read_job
 from rlhf_runtime.telemetry.comparison import (
     MAX_RUNS,
     ComparedRun,
@@ -64,14 +63,8 @@ def comparison_document(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 
 def _settings(folder: RunFolder) -> Mapping[str, Setting] | None:
-    text = folder.read_manifest()
-    if text is None:
-        return None
-    try:
-        (job,) = load_jobs(text, str(folder.manifest), is_generated=True)
-    except ManifestError:
-        return None  # of another release
-    return {"name": job.name, **flat_settings(spec_document(job.spec))}
+    job = read_job(folder)
+    return None if job is None else {"name": job.name, **flat_settings(spec_document(job.spec))}
 
 
 def _table(kind: str, names: Sequence[str], rows: Sequence[Row]) -> Table:

@@ -58,12 +58,12 @@ def check_job(
             spec, data, folders.get(policy), limits.rows_seconds, findings, one_machine
         )
         check_reward_tokenizers(spec, folders, findings)
-        check_services(spec, one_machine, findings)
+        services = check_services(spec, one_machine, findings)
         if one_machine:
             check_records(spec, findings)
         verifiers = check_verifiers(spec, started, one_machine, findings) if imports else []
         if limits.tries_rewards:
-            try_rewards(spec, verifiers, rows, one_machine, findings)
+            try_rewards(spec, verifiers, services, rows, one_machine, findings)
 
 
 def _has_other_variables(job: RLHFJob) -> bool:

@@ -29,10 +29,8 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.preflight.applicable_rows import rows_without_reward
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
-from rlhf_runtime.preflight.judge_questions import check_questions
-from rlhf_runtime.preflight.reference_answers import check_answers
+from rlhf_runtime.preflight.reward_rows import check_reward_rows
 from rlhf_runtime.preflight.row_facts import describe_first_row, describe_rows, repeated_tokens
 from rlhf_runtime.preflight.tokenizer import check_tokenizer
 from rlhf_runtime.preflight.trial_rows import TrialRow, trial_rows
@@ -123,9 +121,7 @@ def _check_source(
             findings.facts.extend(describe_first_row(table, setting, tokenizer, use))
             findings.warnings += repeated_tokens(table, setting, tokenizer, use)
         if _is_scored(setting.split, spec, use):
-            check_answers(spec, table, setting, findings)
-            check_questions(spec, table, setting, findings)
-            findings.warnings += rows_without_reward(spec, table, setting)
+            check_reward_rows(spec, table, setting, findings)
         return table, not limit.is_late
     except EmptyDataset:
         if not limit.is_late:

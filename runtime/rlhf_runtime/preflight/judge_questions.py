@@ -5,41 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.services import JudgeReward
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.source_setting import SourceSetting
-from rlhf_runtime.preflight.applicable_rows import applicable_rows
-from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.rewards.judge_question import named_entries
 from rlhf_runtime.row_values import field_value
 
 
-def check_questions(
-    spec: RLHFJobSpec, table: PromptTable, setting: SourceSetting, findings: Findings
-) -> None:
-    """Check that the rows of a source have the entries that judges' questions name.
-
-    Args:
-        spec: of the job.
-        table: of the source.
-        setting: the manifest's field of the source.
-        findings: collects errors, and warnings of rows that cannot be asked about.
-    """
-    if not table.records:
-        return
-    for number, reward in enumerate(spec.rewards):
-        if reward.judge is not None:
-            rows = applicable_rows(reward, spec, table, setting)
-            with findings.about("spec", "rewards", number, "judge", "prompt"):
-                findings.warnings += _check_question(reward.judge, table, rows, setting)
-
-
-def _check_question(
+def check_question(
     judge: JudgeReward, table: PromptTable, rows: Sequence[int], source: SourceSetting
 ) -> list[str]:
-    """Check the entries of one question in the rows to which the judge applies.
+    """Check the entries of rows that a judge's question names.
+
+    Args:
+        judge: with the question.
+        table: of the source.
+        rows: numbers of the rows to which the judge applies, at least one.
+        source: the manifest's field of the source.
 
     Returns:
         A warning for each entry that some rows lack.
@@ -50,7 +33,7 @@ def _check_question(
     warnings = []
     for entry in named_entries(judge.prompt):
         missing = [index for index in rows if not _has(table.records[index], entry)]
-        if missing and len(missing) == len(rows):
+        if len(missing) == len(rows):
             columns = ", ".join(json.loads(table.records[rows[0]]))
             raise InvalidReward(
                 f"a judge's question names an entry that no row of {source} has: got "

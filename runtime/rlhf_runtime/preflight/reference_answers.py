@@ -6,13 +6,10 @@ import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime import reasoning_gym_datasets
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.source_setting import SourceSetting
-from rlhf_runtime.preflight.applicable_rows import applicable_rows
-from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
@@ -27,31 +24,15 @@ READERS = {
 
 
 def check_answers(
-    spec: RLHFJobSpec, table: PromptTable, setting: SourceSetting, findings: Findings
-) -> None:
-    """Check the answers that built-in verifiers read in the rows of a source.
-
-    Args:
-        spec: of the job.
-        table: of the source.
-        setting: the manifest's field of the source.
-        findings: collects errors, and warnings of rows that are not scored.
-    """
-    if not table.records:
-        return
-    for number, reward in enumerate(spec.rewards):
-        function = reward.function
-        if function is None or function.entrypoint not in READERS:
-            continue
-        rows = applicable_rows(reward, spec, table, setting)
-        with findings.about("spec", "rewards", number, "function"):
-            findings.warnings += _check_answers_of_reward(function, table, rows, setting)
-
-
-def _check_answers_of_reward(
     function: FunctionReward, table: PromptTable, rows: Sequence[int], source: SourceSetting
 ) -> list[str]:
-    """Check the answers that one verifier reads in the rows to which it applies.
+    """Check the answers that a built-in verifier reads.
+
+    Args:
+        function: any function; others than built-in ones are not checked.
+        table: of the source.
+        rows: numbers of the rows to which the function applies, at least one.
+        source: the manifest's field of the source.
 
     Returns:
         A warning if it can use the answers of some rows only.
@@ -59,7 +40,7 @@ def _check_answers_of_reward(
     Raises:
         InvalidReward: it can use no answer of the source.
     """
-    if not rows:
+    if function.entrypoint not in READERS:
         return []
     field = str(function.parameters.get("field", READERS[function.entrypoint]))
     first, num_missing = json.loads(table.records[rows[0]]), 0

@@ -22,8 +22,6 @@ from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.judge_question import require_known_placeholders
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.scorer import combine_scores, service_scorer
@@ -114,6 +112,7 @@ class Trial:
 def try_rewards(
     spec: RLHFJobSpec,
     verifiers: Sequence[tuple[RewardSpec, VerifierPool]],
+    services: Sequence[RewardSpec],
     rows: Sequence[TrialRow],
     one_machine: bool,
     findings: Findings,
@@ -123,11 +122,20 @@ def try_rewards(
     Args:
         spec: of the job.
         verifiers: those that have loaded their functions.
+        services: rewards by services that can be asked from here.
         rows: of the data; empty: they are not here.
         one_machine: True if verifiers will score on this machine.
         findings: collects errors, what each reward said, and warnings.
     """
-    services = list(_usable_services(spec, findings))
+    # One mistake is reported once: a reward whose rows or settings are wrong would fail here, too.
+    wrong = {error.location[:3] for error in findings.gathered.errors}
+    correct = [
+        reward
+        for index, reward in enumerate(spec.rewards)
+        if ("spec", "rewards", index) not in wrong
+    ]
+    verifiers = [(reward, pool) for reward, pool in verifiers if reward in correct]
+    services = [reward for reward in services if reward in correct]
     if not verifiers and not services:
         return
     if not rows:
@@ -154,23 +162,6 @@ def try_rewards(
             "scores of right answers: the rows that were tried have none (answerField names it)"
         )
     findings.warnings += _worthless_answers(spec, trials, rows)
-
-
-def _usable_services(spec: RLHFJobSpec, findings: Findings) -> Iterator[RewardSpec]:
-    """Yield the rewards by services that can be asked from this environment."""
-    for reward in spec.rewards:
-        if reward.service is None:
-            continue
-        try:
-            if reward.judge is not None:
-                require_known_placeholders(reward)
-            request_headers(reward)
-        except InvalidReward:
-            pass  # an error of its own
-        except RewardError as error:
-            findings.unchecked.append(f"the reward {reward.name}: {error}")
-        else:
-            yield reward
 
 
 def collecting_errors(reward: RewardSpec) -> RewardSpec:

@@ -10,7 +10,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
-from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut
+from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut, RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.judge_question import require_known_placeholders
 from rlhf_runtime.rewards.pool import VerifierPool
@@ -77,22 +77,35 @@ def check_verifiers(
     return [(reward, pool) for reward, pool in started if reward.name in metrics]
 
 
-def check_services(spec: RLHFJobSpec, one_machine: bool, findings: Findings) -> None:
+def check_services(spec: RLHFJobSpec, one_machine: bool, findings: Findings) -> list[RewardSpec]:
     """Check judges' questions, and that the environment has the values of headers.
 
     Args:
         spec: of the job.
         one_machine: True if this machine asks the services.
-        findings: collects errors.
+        findings: collects errors, and services whose headers are on other machines.
+
+    Returns:
+        The rewards by services that can be asked from here.
     """
+    usable = []
     for reward in spec.rewards:
+        if reward.service is None:
+            continue
         section = field_of(spec, reward)[:-1]
-        if reward.judge is not None:
-            with findings.about(*section, "prompt"):
+        with findings.about(*section, "prompt"):
+            if reward.judge is not None:
                 require_known_placeholders(reward)
-        if reward.service is not None and one_machine:
             with findings.about(*section, "headers"):
-                request_headers(reward)
+                try:
+                    request_headers(reward)
+                except RewardError as error:
+                    if one_machine:
+                        raise
+                    findings.unchecked.append(f"the reward {reward.name}: {error}")
+                else:
+                    usable.append(reward)
+    return usable
 
 
 def _failure_text(error: LoadCrashed | LoadRaised) -> str:

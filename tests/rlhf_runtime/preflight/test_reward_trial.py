@@ -122,7 +122,8 @@ def tried(spec: RLHFJobSpec, rows: Sequence[TrialRow] = ROWS, one_machine: bool 
     findings = Findings()
     with start_verifiers(spec, 60.0, one_machine) as started:
         loaded = check_verifiers(spec, started, one_machine, findings)
-        try_rewards(spec, loaded, rows, one_machine, findings)
+        services = check_services(spec, one_machine, findings)
+        try_rewards(spec, loaded, services, rows, one_machine, findings)
     return findings
 
 
@@ -317,24 +318,22 @@ def test_a_service_whose_credentials_are_elsewhere_is_not_asked(
     header = {"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "}
     http = {"url": "http://127.0.0.1:1/score", "headers": [header]}
     spec = spec_of({"name": "judge", "http": http})
-    (unchecked,) = tried(spec).unchecked
+    (unchecked,) = tried(spec, one_machine=False).unchecked
     assert "no value for the header Authorization of the reward judge: got nothing" in unchecked
-    findings = Findings()
-    check_services(spec, True, findings)
+    findings = tried(spec)
     (error,) = findings.gathered.errors
-    assert error.location == ("spec", "rewards", 0, "http", "headers")
+    assert error.location == ("spec", "rewards", 0, "http", "headers") and not findings.unchecked
     monkeypatch.setenv("JUDGE_TOKEN", "abc")
-    check_services(spec, True, findings)
-    assert len(findings.gathered.errors) == 1
+    (unchecked,) = tried(spec).unchecked
+    assert "here it gives no score (unreachable)" in unchecked
 
 
 def test_a_judge_whose_question_cannot_be_filled_is_an_error_and_is_not_asked() -> None:
     judge = {"url": "http://127.0.0.1:1/v1", "model": "m", "prompt": "{answer}? {response}"}
     spec = spec_of({"name": "judge", "judge": judge}, function("zero"))
-    findings = tried(spec)
-    assert not findings.gathered.errors and not findings.unchecked
+    findings = tried(spec, one_machine=False)
+    assert not findings.unchecked
     assert len(findings.facts) == len(ROWS), "of the function"
-    check_services(spec, False, findings)
     (error,) = findings.gathered.errors
     assert error.location == ("spec", "rewards", 0, "judge", "prompt")
     assert "got {answer}, allowed {prompt}, {response} and {record.NAME}" in str(error)
