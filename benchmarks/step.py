@@ -37,8 +37,8 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_planner.plan import make_plan, pools_of
 from rlhf_planner.simulation.event_graph import PASSES_AHEAD
-from rlhf_runtime.controller.job_run import step_record
 from rlhf_runtime.controller.optimizers import training_settings
+from rlhf_runtime.controller.pass_records import step_record
 from rlhf_runtime.controller.steps import PassRunner, SubmittedPass
 from rlhf_runtime.controller.training_passes import keep_ahead
 from rlhf_runtime.controller.worker_sites import OneMachine, Site

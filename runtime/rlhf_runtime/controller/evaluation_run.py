@@ -6,7 +6,7 @@ from rlhf_api.plan import GraphName, Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.jobs.evaluation_graphs import trace_evaluation
 from rlhf_flow.jobs.job_graphs import reward_roles
-from rlhf_runtime.controller.job_run import evaluation_metrics
+from rlhf_runtime.controller.pass_records import evaluation_metrics
 from rlhf_runtime.controller.steps import PassRunner
 from rlhf_runtime.controller.unscored_steps import unscored_evaluation
 from rlhf_runtime.controller.worker_sites import Site

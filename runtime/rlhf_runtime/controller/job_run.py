@@ -6,27 +6,21 @@ build -> (first token -> warm start) or checkpoint -> [ step -> (evaluate) -> (s
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from rlhf_api.plan import GraphName, Plan
-from rlhf_api.report import REWARD_MEAN
 from rlhf_api.spec.checkpoint import (
-    EVALUATION_LENGTH,
-    EVALUATION_REWARD,
     EXACT_MATCH,
     FinalModel,
     ModelFormat,
 )
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
-from rlhf_api.spec.rewards import RewardSpec
 from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_runtime.checkpoint.store import Checkpoint
@@ -34,7 +28,12 @@ from rlhf_runtime.controller.divergence import Divergence
 from rlhf_runtime.controller.early_stop import EarlyStop, early_stop
 from rlhf_runtime.controller.equal_rewards import EqualRewards
 from rlhf_runtime.controller.optimizers import training_settings, warm_start_settings
-from rlhf_runtime.controller.saves import CheckpointManager
+from rlhf_runtime.controller.pass_records import (
+    evaluation_metrics,
+    headline_metric,
+    step_record,
+)
+from rlhf_runtime.controller.saves import CheckpointManager, best_model_text
 from rlhf_runtime.controller.steps import PassResult, PassRunner
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.training_passes import (
@@ -55,7 +54,6 @@ from rlhf_runtime.models.number_format import saved_format
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
-    StepRecord,
     WarmStartRecord,
 )
 
@@ -101,7 +99,7 @@ class JobRun:
         self._early_stop: EarlyStop | None = None
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
         self._unscored_steps = UnscoredSteps(job.spec.failure_policy.max_unscored_steps)
-        self._equal_rewards = EqualRewards(_headline(self._rewards[GraphName.STEP]))
+        self._equal_rewards = EqualRewards(headline_metric(self._rewards[GraphName.STEP]))
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
         """Run the job and write the final model to `model_folder`.
@@ -328,95 +326,3 @@ class JobRun:
             new_folder.rename(folder)
         except OSError as error:
             raise model_not_saved(folder, error) from error
-
-
-def step_record(step: int, done: PassResult, rewards: Sequence[str]) -> StepRecord:
-    """Build the journal's record of a training step.
-
-    Args:
-        rewards: the roles that score; one of them stands for the job.
-    """
-    headline = _headline(rewards)
-    mean = None if headline is None else done.metrics.get(headline)
-    shown = {} if mean is None else {REWARD_MEAN: mean}
-    rates = {"throughput/tokens_per_second": done.tokens / done.seconds, "time/step": done.seconds}
-    times = {f"time/{phase}": seconds for phase, seconds in done.phases.items()}
-    return StepRecord(
-        step=step,
-        metrics={**done.metrics, **shown, **rates, **times},
-        phases=done.phases,
-        seconds=done.seconds,
-        tokens=done.tokens,
-        spans=done.spans,
-        memory=done.memory,
-        finished=time.time(),
-    )
-
-
-def evaluation_metrics(
-    done: PassResult,
-    roles: Sequence[str],
-    rewards: Sequence[RewardSpec],
-    measured: Mapping[str, str],
-    sources: Sequence[str] = (),
-) -> dict[str, float]:
-    """Return the evaluation metrics, with those that verifiers declare to measure.
-
-    All are over all responses, those of a source over its own.
-
-    Args:
-        done: the evaluation.
-        roles: roles that score; one of them stands for the job.
-        rewards: of the job.
-        measured: metrics by the reward's name.
-        sources: names of several sources of evaluation prompts.
-    """
-    metrics = {EVALUATION_LENGTH: done.metrics["response/length_mean"]}
-    # Missing where nothing was scored, or where models add to the reward.
-    optional: dict[str, str] = {}
-    if headline := _headline(roles):
-        optional[EVALUATION_REWARD] = headline
-        own = headline.removesuffix("mean")
-        # Those of a source have its name before.
-        passing = re.compile(rf"{re.escape(own)}((?:[^/]+/)?pass_at_\d+)").fullmatch
-        matches = filter(None, map(passing, done.metrics))
-        optional |= {f"evaluation/{match[1]}": match[0] for match in matches}
-    for source in sources:
-        optional[f"evaluation/{source}/length_mean"] = f"response/{source}/length_mean"
-    for part in ("", *(f"{source}/" for source in sources)):
-        for reward in rewards:
-            if reward.name in measured:
-                name = f"evaluation/{part}{measured[reward.name]}"
-                optional[name] = f"{reward.role}/{part}{reward.name}"
-        if headline and part:
-            optional[f"evaluation/{part}reward_mean"] = headline.replace("/", f"/{part}")
-    return metrics | {
-        name: done.metrics[metric] for name, metric in optional.items() if metric in done.metrics
-    }
-
-
-def best_model_text(
-    metric: str, step: int, evaluations: Sequence[tuple[int, Mapping[str, float]]]
-) -> str:
-    """Say which step's weights become the model, and if a better step has no checkpoint.
-
-    Args:
-        metric: of checkpoint.keepBest.
-        step: of the weights.
-        evaluations: step and metrics of all evaluations.
-    """
-    values = {at: metrics[metric] for at, metrics in evaluations if metric in metrics}
-    own = f", with {metric} {values[step]:.5g}" if step in values else ""
-    text = f"the model is that of step {step}{own} (checkpoint.finalModel)"
-    largest = max(values, key=lambda at: values[at], default=step)
-    if values.get(largest, -inf) > values.get(step, -inf):
-        text += (
-            f"; step {largest} had {values[largest]:.5g}, and has no checkpoint that can be used"
-        )
-    return text
-
-
-def _headline(rewards: Sequence[str]) -> str | None:
-    """Return the metric of a step that stands for the job."""
-    means = [f"{role}/mean" for role in rewards]
-    return REWARD_MEAN if REWARD_MEAN in means else next(iter(means), None)

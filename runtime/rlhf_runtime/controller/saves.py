@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from types import MappingProxyType
 from typing import Any
 
@@ -240,3 +240,24 @@ def steps_to_keep(records: list[CheckpointRecord], keep_last: int, best_by: str 
     newest = sorted((record.step for record in records), reverse=True)[:keep_last]
     best = [] if best_by is None else best_first(records, best_by)[:1]
     return {*newest, *(record.step for record in best)}
+
+
+def best_model_text(
+    metric: str, step: int, evaluations: Sequence[tuple[int, Mapping[str, float]]]
+) -> str:
+    """Say which step's weights become the model, and if a better step has no checkpoint.
+
+    Args:
+        metric: of checkpoint.keepBest.
+        step: of the weights.
+        evaluations: step and metrics of all evaluations.
+    """
+    values = {at: metrics[metric] for at, metrics in evaluations if metric in metrics}
+    own = f", with {metric} {values[step]:.5g}" if step in values else ""
+    text = f"the model is that of step {step}{own} (checkpoint.finalModel)"
+    largest = max(values, key=lambda at: values[at], default=step)
+    if values.get(largest, -inf) > values.get(step, -inf):
+        text += (
+            f"; step {largest} had {values[largest]:.5g}, and has no checkpoint that can be used"
+        )
+    return text

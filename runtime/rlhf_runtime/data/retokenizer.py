@@ -135,9 +135,11 @@ class SplitRetokenizer:
         groups: NDArray[np.int64],
     ) -> Sequences:
         """Tokenize each prompt with its response; see `Retokenizer`."""
-        if None in self._by_source:
-            return self._by_source[None].sequences(records, responses, finished, groups)
         by_source = rows_by_source(records)
+        # A rank may have no rows of several sources.
+        if not by_source:
+            first, *_ = self._by_source.values()
+            return first.sequences(records, responses, finished, groups)
         prompts, answers = [], []
         for name, rows in by_source.items():
             own = self._by_source[name].sequences(

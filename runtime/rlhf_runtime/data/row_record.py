@@ -21,13 +21,14 @@ def row_record(prompt: str, row: str, source: str | None) -> str:
     return f'{{"prompt": {json.dumps(prompt)}, "record": {row}{named}}}'
 
 
-def rows_by_source(records: Iterable[str]) -> dict[str | None, list[int]]:
-    """Number the records of each source; those of a single source are of None."""
-    rows: dict[str | None, list[int]] = {}
+def rows_by_source(records: Iterable[str]) -> dict[str, list[int]]:
+    """Number the records of each of several sources; empty for those of a single one."""
+    rows: dict[str, list[int]] = {}
     # All responses to a prompt have its record.
     sources: dict[str, str | None] = {}
     for row, record in enumerate(records):
         if record not in sources:
             sources[record] = json.loads(record).get("source")
-        rows.setdefault(sources[record], []).append(row)
+        if (source := sources[record]) is not None:
+            rows.setdefault(source, []).append(row)
     return rows

@@ -207,10 +207,7 @@ def combine_scores(
             valid &= answered
         faults.update(score.errors)
         faults.update({"rescored": score.rescored} if score.rescored else {})
-        metric = f"{reward.role}/{reward.name}"
-        averaged[metric] = Averaged(score.values, score.valid)
-        for part, column in score.parts.items():
-            averaged[f"{metric}/{part}"] = Averaged(column, score.valid & ~np.isnan(column))
+        averaged |= _averaged(reward, score)
     # Summed in float64 and rounded once.
     values = np.where(valid, total, 0.0).astype(np.float32)
     spreads: dict[str, Spread] = {}
@@ -285,6 +282,16 @@ class Averaged(NamedTuple):
         """Return sum and number of the valid values of some samples."""
         values = self.values[self.valid & chosen]
         return float(values.sum(dtype=float)), float(len(values))
+
+
+def _averaged(reward: RewardSpec, score: Scores) -> dict[str, Averaged]:
+    """Return the numbers of a reward and of its parts by metric."""
+    metric = f"{reward.role}/{reward.name}"
+    parts = {
+        f"{metric}/{part}": Averaged(column, score.valid & ~np.isnan(column))
+        for part, column in score.parts.items()
+    }
+    return {metric: Averaged(score.values, score.valid), **parts}
 
 
 def _means(

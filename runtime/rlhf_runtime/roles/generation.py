@@ -271,7 +271,6 @@ class Generation:
         return {
             f"response/{source}/length_mean": (float(lengths[rows].sum()), float(len(rows)))
             for source, rows in by_source.items()
-            if source is not None
         }
 
     def _cut_off(self, graph: GraphName, count: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlhf_flow.step.calls import ComputeOptions
-from rlhf_flow.step.columns import RECORD, RESPONSE_MASK, RESPONSE_TEXT, column_role
+from rlhf_flow.step.columns import RECORD, RESPONSE_TEXT, column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,
@@ -38,7 +38,7 @@ from rlhf_flow.step.operations import (
 )
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.data.row_record import rows_by_source
-from rlhf_runtime.dataplane.columns import Column, Rows, pack_texts
+from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.numerics.advantages import (
     generalized_advantages,
@@ -49,12 +49,10 @@ from rlhf_runtime.numerics.advantages import (
 from rlhf_runtime.numerics.group_advantages import group_advantages, mixed_groups, pass_at_k
 from rlhf_runtime.numerics.losses import kl_estimate
 from rlhf_runtime.numerics.moments import (
-    Reduce,
     explained_variance,
     no_reduce,
     whiten,
 )
-from rlhf_runtime.numerics.padding import length_mask, pad, unpad
 from rlhf_runtime.numerics.preferences import best_against_worst
 from rlhf_runtime.numerics.rewards import (
     adapted_kl_coefficient,
@@ -66,72 +64,9 @@ from rlhf_runtime.numerics.rewards import (
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import OperationState, run_custom
 from rlhf_runtime.roles.metrics import MetricAccumulator
-from rlhf_runtime.roles.mini_batches import LossMask
 from rlhf_runtime.roles.pair_lines import Response, pair_lines
-from rlhf_runtime.roles.sequences import RESPONSES, as_tensor, lengths_of
-
-
-class Workspace:
-    """The columns that a compute call works on, with the metrics it collects."""
-
-    def __init__(
-        self,
-        columns: dict[str, Column],
-        numbers: Rows,
-        groups: np.ndarray,
-        sum: Reduce,
-        metrics: MetricAccumulator,
-        state: OperationState,
-        step: int,
-    ) -> None:
-        self.columns = columns
-        # The rows' numbers in the batch.
-        self.numbers = numbers
-        self.groups = torch.tensor(groups)
-        # Sums over all ranks that share the batch.
-        self.sum = sum
-        self.metrics = metrics
-        self.state = state
-        self.step = step
-
-    def rows(self, name: str) -> torch.Tensor:
-        """Return a column with one value per row."""
-        return as_tensor(self.columns[name])
-
-    def padded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a ragged column as [rows, longest], and the mask of its counting tokens."""
-        column = self.columns[name]
-        return pad(as_tensor(column), lengths_of(column))[0], self.mask(name)
-
-    def mask(self, name: str) -> torch.Tensor:
-        """Return the mask of a ragged column's counting tokens: bool[rows, longest].
-
-        Raises:
-            UserCodeFailed: the response mask does not fit the column.
-        """
-        column = self.columns[name]
-        assert column.lengths is not None
-        mask = LossMask.from_columns(self.columns, column.lengths, self.numbers)
-        return pad(mask.flags, lengths_of(column))[0]
-
-    def put(self, name: str, padded: torch.Tensor, mask: torch.Tensor) -> None:
-        """Store a ragged column from [rows, longest], with 0 on tokens that do not count.
-
-        Args:
-            name: the column's.
-            padded: its values; [rows, 1] gives all tokens of a row the same value.
-            mask: True on counting tokens.
-        """
-        response_mask = self.columns.get(RESPONSE_MASK)
-        # Masked tokens keep their positions in the column, with value 0.
-        present = mask if response_mask is None else length_mask(lengths_of(response_mask))
-        values = unpad(torch.where(mask, padded.float(), 0.0), present)
-        self.columns[name] = Column(values.numpy(), present.sum(dim=1).to(torch.int32).numpy())
-
-    def put_rows(self, name: str, values: torch.Tensor) -> None:
-        """Store a column with one value per row."""
-        stored = values.to(torch.int8) if values.dtype is torch.bool else values.float()
-        self.columns[name] = Column(stored.numpy())
+from rlhf_runtime.roles.sequences import RESPONSES, lengths_of
+from rlhf_runtime.roles.workspace import Workspace
 
 
 def compute(inputs: CallInputs, parallel: ParallelContext, state: OperationState) -> Result:
@@ -336,10 +271,9 @@ def _pass_at_k(work: Workspace, operation: PassAtK) -> None:
     passed = work.rows(operation.scores) >= operation.threshold
     valid = work.rows(operation.valid).bool()
     role = column_role(operation.scores)
+    by_source = rows_by_source(work.columns[RECORD].texts())
     parts = {role: list(range(len(passed)))}
-    for source, numbers in rows_by_source(work.columns[RECORD].texts()).items():
-        if source is not None:
-            parts[f"{role}/{source}"] = numbers
+    parts |= {f"{role}/{source}": rows for source, rows in by_source.items()}
     for name, rows in parts.items():
         for k in operation.ks:
             estimates = pass_at_k(passed[rows], work.groups[rows], valid[rows], k)

@@ -14,12 +14,9 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller import job_run
-from rlhf_runtime.controller.job_run import (
-    JobRun,
-    best_model_text,
-    evaluation_metrics,
-    step_record,
-)
+from rlhf_runtime.controller.job_run import JobRun
+from rlhf_runtime.controller.pass_records import evaluation_metrics, step_record
+from rlhf_runtime.controller.saves import best_model_text
 from rlhf_runtime.controller.steps import PassResult, PassRunner, SubmittedPass
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup

@@ -157,3 +157,10 @@ def test_prompts_of_several_sources_are_rendered_as_their_own(
         for prompt, response in zip(made.prompts.runs(), made.responses.runs(), strict=True)
     ]
     assert texts == ["2=a<eos>", "<system>be<eos><user>1=<eos><assistant>b<eos>", "3=c"]
+
+
+def test_a_rank_may_have_no_rows_of_several_sources(chat_tokenizer: TextTokenizer) -> None:
+    data = TrainingData.model_validate({"sources": [{"path": "a.jsonl"}, {"path": "b.jsonl"}]})
+    several = SplitRetokenizer("learned_model", Split.TRAIN, data, chat_tokenizer)
+    made = several.sequences([], [], FINISHED[:0], GROUPS[:0])
+    assert made.prompts.num_rows == made.responses.num_rows == 0
