@@ -30,7 +30,6 @@ from outcome import (
     verdict,
 )
 
-from rlhf_api.changes import spec_document
 from rlhf_api.plan import GraphName, Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
@@ -47,7 +46,7 @@ from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.tracked_run import TrackedRun, flat_settings
+from rlhf_runtime.telemetry.tracked_run import TrackedRun
 from rlhf_runtime.telemetry.trackers import make_trackers
 from runs import quiet
 
@@ -178,10 +177,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     note("starting the plain loop, and our workers beside it")
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
     run_folder = RunFolder(folder / "run")
-    trackers = make_trackers(
-        job.spec.telemetry,
-        TrackedRun(job.name, run_folder.path, flat_settings(spec_document(job.spec))),
-    )
+    trackers = make_trackers(job.spec.telemetry, TrackedRun.of(job, run_folder.path))
     journal = Journal(run_folder, PlainProgress(StringIO()), trackers)
     settings = WorkerSettings(
         models=folder / "models",

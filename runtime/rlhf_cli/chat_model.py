@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,8 +25,24 @@ DEFAULT_MAX_TOKENS = 512
 
 
 @dataclass(frozen=True)
+class ChatRequest:
+    """Arguments of `rlhf chat`."""
+
+    model: str
+    """A run, a step's checkpoint, a model's folder, a builtin model, or an id on the hub."""
+    best: bool = False
+    """Of a run: its best checkpoint."""
+    temperature: float | None = None
+    """None: the job's, as for the settings below."""
+    max_tokens: int | None = None
+    system: str | None = None
+    seed: int | None = None
+    """None: another one every time."""
+
+
+@dataclass(frozen=True)
 class ChatModel:
-    """A model's folder, with the settings that its job sampled by."""
+    """A model's folder, and how it is asked."""
 
     folder: Path
     source: DataSource
@@ -36,40 +52,43 @@ class ChatModel:
     max_tokens: int
     """Limit of an answer's tokens."""
 
-    def with_system_prompt(self, text: str) -> ChatModel:
-        """Return the model asked with another system prompt."""
-        return replace(self, source=self.source.model_copy(update={"system_prompt": text}))
-
 
 @contextmanager
-def open_model(text: str, best: bool) -> Iterator[ChatModel]:
+def open_model(request: ChatRequest) -> Iterator[ChatModel]:
     """Yield the model that a command names.
-
-    Args:
-        text: a run, a step's checkpoint, a model's folder, a builtin model, or an id on the hub.
-        best: of a run: its best checkpoint.
 
     Raises:
         ModelNotFound, ModelIncomplete: there is no such model.
         CannotExport, StorageFailed: the checkpoint cannot be used.
     """
-    path = Path(os.path.expanduser(text))
+    path = Path(os.path.expanduser(request.model))
     with TemporaryDirectory(prefix="rlhf-chat-") as workdir:
-        if best or is_checkpoint_name(path.name) or _has_only_checkpoints(path):
+        if request.best or is_checkpoint_name(path.name) or _has_only_checkpoints(path):
             folder = Path(workdir) / "model"
-            export_checkpoint(ExportRequest(text, str(folder), best=best))
+            export_checkpoint(ExportRequest(request.model, str(folder), best=request.best))
         else:
-            folder = resolve_model(find_model(text).source, 0, Path(workdir))
-        spec = _spec_of(path)
-        if spec is None:
-            # The form of prompts of data that set nothing.
-            source = DataSource.model_validate({"path": "-"})
-            yield ChatModel(folder, source, DEFAULT_TEMPERATURE, DEFAULT_MAX_TOKENS)
-            return
+            folder = resolve_model(find_model(request.model).source, 0, Path(workdir))
+        yield _with_settings(folder, _spec_of(path), request)
+
+
+def _with_settings(folder: Path, spec: RLHFJobSpec | None, request: ChatRequest) -> ChatModel:
+    """Add the settings of the command, else of the job, else the defaults."""
+    if spec is None:
+        # The form of prompts of data that set nothing.
+        source = DataSource.model_validate({"path": "-"})
+        temperature, max_tokens = DEFAULT_TEMPERATURE, DEFAULT_MAX_TOKENS
+    else:
         # Of several sources the first one: a conversation has one form.
         (_, source), *_ = single_sources(Split.TRAIN, spec.data.train)
-        rollout = spec.rollout
-        yield ChatModel(folder, source, rollout.temperature, rollout.max_response_tokens)
+        temperature, max_tokens = spec.rollout.temperature, spec.rollout.max_response_tokens
+    if request.system is not None:
+        source = source.model_copy(update={"system_prompt": request.system})
+    return ChatModel(
+        folder,
+        source,
+        temperature if request.temperature is None else request.temperature,
+        max_tokens if request.max_tokens is None else request.max_tokens,
+    )
 
 
 def _has_only_checkpoints(path: Path) -> bool:

@@ -8,10 +8,25 @@ from typing import Protocol
 
 import typer
 
+from rlhf_cli.chat_model import ChatRequest, open_model
 from rlhf_runtime.data.row_checks import RowProblem
 
 NEW = "/new"
 QUIT = "/quit"
+
+
+def run_chat(request: ChatRequest) -> None:
+    """Open the model and answer the lines of standard input."""
+    with open_model(request) as model:
+        from rlhf_cli.chat import Conversation  # imports torch and transformers
+
+        conversation = Conversation(model, request.seed)
+        is_terminal = sys.stdin.isatty()
+        if not conversation.has_template:
+            typer.echo("the model has no chat template: each line stands alone", err=True)
+        if is_terminal:
+            typer.echo(f"{NEW} begins another conversation, {QUIT} ends", err=True)
+        answer_lines(conversation, read_lines(is_terminal), lambda text: typer.echo(text, nl=False))
 
 
 class Answering(Protocol):

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.table import Table
 
-from rlhf_api.changes import spec_document
 from rlhf_cli.earlier_run import read_job
 from rlhf_runtime.telemetry.comparison import (
     MAX_RUNS,
@@ -64,7 +63,7 @@ def comparison_document(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def _settings(folder: RunFolder) -> Mapping[str, Setting] | None:
     job = read_job(folder)
-    return None if job is None else {"name": job.name, **flat_settings(spec_document(job.spec))}
+    return None if job is None else {"name": job.name, **flat_settings(job.spec)}
 
 
 def _table(kind: str, names: Sequence[str], rows: Sequence[Row]) -> Table:

@@ -28,7 +28,7 @@ from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.tracked_run import TrackedRun, flat_settings
+from rlhf_runtime.telemetry.tracked_run import TrackedRun
 from rlhf_runtime.telemetry.trackers import make_trackers
 
 
@@ -61,8 +61,7 @@ def train(task: TrainingTask) -> str:
         KeyboardInterrupt: a signal asked for it; the state is saved.
     """
     job, folder, store = task.job, task.folder, task.store
-    tracked = TrackedRun(job.name, folder.path, flat_settings(spec_document(job.spec)))
-    trackers = make_trackers(job.spec.telemetry, tracked)
+    trackers = make_trackers(job.spec.telemetry, TrackedRun.of(job, folder.path))
     journal = Journal(folder, task.progress, trackers)
     saves = CheckpointManager(
         store, job.spec.checkpoint, spec_document(job.spec), journal, task.plan

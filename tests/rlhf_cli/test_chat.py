@@ -12,30 +12,23 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from rlhf_cli.app import app
-from rlhf_cli.chat_model import open_model
+from rlhf_cli.chat_model import ChatRequest, open_model
 from rlhf_cli.chat_session import answer_lines
 from rlhf_runtime.data.row_checks import RowProblem
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.models.tiny_llama import tiny_llama_folder
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+from .run_manifests import run_manifest
+
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{{ {'system': '!', 'user': '='}.get(m.role, ';') }}"
     "{% endfor %}{% if stop %}{{ '.' }}{% endif %}"
 )
-MANIFEST = """
-apiVersion: rlhf-operator.dev/v1alpha1
-kind: RLHFJob
-metadata: {name: sort}
-spec:
-  algorithm: {type: GRPO}
-  models: {actor: {source: {builtin: TinyLlama}}}
-  data:
-    train: {path: rows.jsonl, systemPrompt: s, chatTemplateArguments: {stop: true}}
-  rewards: [{function: {entrypoint: "rlhf_runtime.rewards.exact_match:score"}}]
-  rollout: {samplesPerPrompt: 4, maxPromptTokens: 8, maxResponseTokens: 5, temperature: 0.5}
-  schedule: {steps: 3, promptsPerStep: 4}
-"""
+SETTINGS = {
+    "data": {"train": {"systemPrompt": "s", "chatTemplateArguments": {"stop": True}}},
+    "rollout": {"maxResponseTokens": 5, "temperature": 0.5},
+}
 
 
 @pytest.fixture
@@ -73,7 +66,7 @@ def test_a_conversation_has_the_prompts_and_the_limits_of_its_job(
 ) -> None:
     with RunFolder(tmp_path / "run") as run:
         run.path.mkdir()
-        run.write_manifest(MANIFEST)
+        run.write_manifest(run_manifest(SETTINGS))
     model.rename(run.model)
     (run.model / "chat_template.jinja").write_text(TEMPLATE)
     lines = "1\n2\n/new\n3\n/quit\n4\n"
@@ -84,7 +77,7 @@ def test_a_conversation_has_the_prompts_and_the_limits_of_its_job(
     assert done.stdout.splitlines() == [first, second, greedy(run.model, "s!3=.", 5)]
     other = chat(run.path, "--temperature", 0, "--system", "t", lines="1\n")
     assert other.stdout.splitlines() == [greedy(run.model, "t!1=.", 5)]
-    with open_model(str(run.model), best=False) as opened:
+    with open_model(ChatRequest(str(run.model))) as opened:
         assert (opened.temperature, opened.max_tokens) == (0.5, 5), "the job's, by its model"
 
 

@@ -20,24 +20,15 @@ from rlhf_runtime.telemetry.records import (
 )
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
-MANIFEST = """
-apiVersion: rlhf-operator.dev/v1alpha1
-kind: RLHFJob
-metadata: {name: sort}
-spec:
-  algorithm: {type: GRPO}
-  models: {actor: {source: {builtin: TinyLlama}, training: {learningRate: RATE}}}
-  data: {train: {builtin: SortDigits}}
-  rewards: [{function: {entrypoint: "rlhf_runtime.rewards.exact_match:score"}}]
-  rollout: {samplesPerPrompt: 4, maxPromptTokens: 8, maxResponseTokens: 8}
-  schedule: {steps: 3, promptsPerStep: 4}
-  env: [{name: TOKEN, value: "secret-RATE"}]
-"""
+from .run_manifests import run_manifest
 
 
 def written(folder: Path, rate: str, slope: float, steps: int = 3) -> Path:
     with RunFolder(folder) as run:
-        run.write_manifest(MANIFEST.replace("RATE", rate))
+        training = {"models": {"actor": {"training": {"learningRate": float(rate)}}}}
+        run.write_manifest(
+            run_manifest({**training, "env": [{"name": "A", "value": f"secret-{rate}"}]})
+        )
         run.append(RunRecord("sort", "GRPO", "1 CPU rank", str(folder), 3, 0.0))
         run.append(EvaluationRecord(0, {"evaluation/reward_mean": 0.0}))
         for step in range(1, steps + 1):

@@ -83,9 +83,6 @@ class CodeSpec(Alternatives):
     """A Git repository; only for jobs on a cluster."""
 
 
-HUB_TOKEN_VARIABLE = "HF_TOKEN"
-
-
 class HubSpec(Contract):
     """Access to the Hugging Face hub."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rlhf_api.base import Contract, NonNegativeCount, ObjectName, Text
 
-WANDB_KEY_VARIABLE = "WANDB_API_KEY"
-
 
 class WandbSpec(Contract):
     """Weights & Biases."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rlhf_api.spec.cluster import HUB_TOKEN_VARIABLE
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.telemetry import WANDB_KEY_VARIABLE
 from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
 from rlhf_operator.decide.observed import Observed, ObservedClaim, PlanResult, Refusal
+from rlhf_operator.decide.pod_variables import variables_of_all_workers
 from rlhf_operator.decide.predicates import Snapshot
 
 
@@ -88,7 +87,7 @@ def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
 
 
 def _check_variables(job: RLHFJob) -> Refusal | None:
-    known = _pod_variables(job)
+    known = variables_of_all_workers(job)
     for index, reward in enumerate(job.spec.rewards):
         for name in reward.service.variables if reward.service is not None else ():
             if name not in known:
@@ -99,19 +98,6 @@ def _check_variables(job: RLHFJob) -> Refusal | None:
                     "there, with valueFrom.secretKeyRef if it is secret",
                 )
     return None
-
-
-def _pod_variables(job: RLHFJob) -> set[str]:
-    """Return the environment variables that workers of every pool have from the manifest."""
-    hub, wandb = job.spec.hub, job.spec.telemetry.wandb
-    names = {variable.name for variable in job.spec.env}
-    if hub is not None and hub.token_secret_name is not None:
-        names.add(HUB_TOKEN_VARIABLE)
-    if wandb is not None and wandb.secret_name is not None:
-        names.add(WANDB_KEY_VARIABLE)
-    # Where the policy will be, and so what asks services, is known only with the plan.
-    pools = [{variable.name for variable in pool.env} for pool in job.spec.resources.node_pools]
-    return names.union(set.intersection(*pools) if pools else ())
 
 
 def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:

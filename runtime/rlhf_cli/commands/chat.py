@@ -46,25 +46,7 @@ def chat(
       rlhf chat Qwen/Qwen3-0.6B --system "Answer in one word."
       rlhf chat rlhf-runs/sort-grpo --temperature 0 < prompts.txt
     """
-    import sys
-    from dataclasses import replace
+    from rlhf_cli.chat_model import ChatRequest
+    from rlhf_cli.chat_session import run_chat
 
-    from rlhf_cli.chat_model import open_model
-    from rlhf_cli.chat_session import answer_lines, read_lines
-
-    with open_model(model, best) as opened:
-        if temperature is not None:
-            opened = replace(opened, temperature=temperature)
-        if max_tokens is not None:
-            opened = replace(opened, max_tokens=max_tokens)
-        if system is not None:
-            opened = opened.with_system_prompt(system)
-        from rlhf_cli.chat import Conversation  # imports torch and transformers
-
-        is_terminal = sys.stdin.isatty()
-        conversation = Conversation(opened, seed)
-        if not conversation.has_template:
-            typer.echo("the model has no chat template: each line stands alone", err=True)
-        if is_terminal:
-            typer.echo("/new begins another conversation, /quit ends", err=True)
-        answer_lines(conversation, read_lines(is_terminal), lambda text: typer.echo(text, nl=False))
+    run_chat(ChatRequest(model, best, temperature, max_tokens, system, seed))

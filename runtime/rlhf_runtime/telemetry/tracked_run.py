@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_api.changes import spec_document
+from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
+
 # Their values may be secret, or are of no use for a comparison.
 _LEFT_OUT = frozenset({"env", "headers", "graph"})
 IDS_FILE = "trackers.json"
@@ -25,6 +28,11 @@ class TrackedRun:
     """The run's folder."""
     settings: Mapping[str, Setting]
     """The manifest's settings with their defaults, by dotted names."""
+
+    @staticmethod
+    def of(job: RLHFJob, folder: Path) -> TrackedRun:
+        """Return the run of a job in a folder."""
+        return TrackedRun(job.name, folder, flat_settings(job.spec))
 
     def known_id(self, tracker: str) -> str | None:
         """Return the id of the run that a tracker began for this one; None if it began none.
@@ -51,13 +59,10 @@ class TrackedRun:
         return ids if isinstance(ids, dict) else {}
 
 
-def flat_settings(spec: Mapping[str, Any]) -> dict[str, Setting]:
-    """Return the settings of a manifest's spec by dotted names, without those that may be secret.
-
-    Args:
-        spec: plain data, with defaults, under wire names.
-    """
-    return dict(_flat(spec, ""))
+def flat_settings(spec: RLHFJobSpec) -> dict[str, Setting]:
+    """Return the settings of a spec with their defaults, by dotted names, without those that may be
+    secret."""
+    return dict(_flat(spec_document(spec), ""))
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, Setting]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.telemetry import MlflowSpec, TelemetrySpec, WandbSpec
 from rlhf_runtime.telemetry.errors import TrackerMissing, TrackerUnavailable
 from rlhf_runtime.telemetry.samples import SampleKind, SampleTable, sample_table
@@ -284,19 +285,25 @@ def leveldb_records(content: bytes) -> Iterator[bytes]:
 
 
 def test_settings_that_may_be_secret_are_left_out() -> None:
-    spec = {
-        "algorithm": {"type": "GRPO", "graph": {"a": 1}},
-        "env": [{"name": "TOKEN", "value": "s3cret"}],
-        "rewards": [{"http": {"url": "http://a", "headers": [{"name": "a", "value": "s3cret"}]}}],
-        "resources": {"nodePools": [{"name": "a", "env": [{"name": "b", "value": "s3cret"}]}]},
-        "data": {"train": {"path": None, "maxRows": 3}},
-    }
-    assert flat_settings(spec) == {
-        "algorithm.type": "GRPO",
-        "rewards.0.http.url": "http://a",
-        "resources.nodePools.0.name": "a",
-        "data.train.maxRows": 3,
-    }
+    secret = [{"name": "TOKEN", "value": "s3cret"}]
+    pool = {"name": "a", "device": "CPU", "resources": {"memory": "1Gi"}, "env": secret}
+    spec = RLHFJobSpec.model_validate(
+        {
+            "algorithm": {"type": "GRPO"},
+            "models": {"actor": {"source": {"path": "/m"}}},
+            "data": {"train": {"path": "/rows.jsonl", "maxRows": 9}},
+            "rewards": [{"http": {"url": "http://a", "headers": secret}}],
+            "rollout": {"samplesPerPrompt": 2},
+            "schedule": {"steps": 1, "promptsPerStep": 1},
+            "resources": {"nodePools": [pool]},
+            "env": secret,
+        }
+    )
+    settings = flat_settings(spec)
+    assert "s3cret" not in settings.values() and "TOKEN" not in settings.values()
+    assert settings["rewards.0.http.url"] == "http://a" and settings["data.train.maxRows"] == 9
+    assert settings["resources.nodePools.0.name"] == "a"
+    assert "schedule.earlyStop" not in settings and settings["data.shuffle"] is True
 
 
 def test_no_text_is_sent_to_a_service_unasked(

@@ -19,13 +19,13 @@ from rlhf_api.on_cluster import (
     REPORT_PORT,
     RUN_FOLDER,
 )
-from rlhf_api.spec.cluster import HUB_TOKEN_VARIABLE, ImageSpec
+from rlhf_api.spec.cluster import ImageSpec
 from rlhf_api.spec.environment import EnvironmentVariable
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device, NodePool, PodResources
-from rlhf_api.spec.telemetry import WANDB_KEY_VARIABLE
 from rlhf_operator.apply.build.code import code_init_containers, code_volume
 from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.decide.pod_variables import secret_variables
 
 GPU_RESOURCE = "nvidia.com/gpu"
 USER_ID = 1000
@@ -211,11 +211,7 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
-    hub, wandb = job.spec.hub, job.spec.telemetry.wandb
-    if hub is not None and hub.token_secret_name is not None:
-        env.append(_from_secret(HUB_TOKEN_VARIABLE, hub.token_secret_name))
-    if wandb is not None and wandb.secret_name is not None:
-        env.append(_from_secret(WANDB_KEY_VARIABLE, wandb.secret_name))
+    env += [_from_secret(name, secret) for name, secret in secret_variables(job).items()]
     return _last_by_name([*env, *_variables(job.spec.env)])
 
 
