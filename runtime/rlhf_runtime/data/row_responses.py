@@ -163,9 +163,25 @@ def reference_answer(row: Row, field: str | None) -> Message | None:
         if isinstance(problem, RowProblem):
             raise
         raise RowProblem(
-            f"{field} is {describe(value)}; allowed an answer as text, number, a list of these, "
+            f"{field} is {_describe_answer(value)}; allowed an answer as text, number, a list of these, "
             "or a list with one message of the assistant"
         ) from problem
+
+
+def _describe_answer(value: Any) -> str:
+    """Describe a value that is no answer; of a list the entry that makes it none."""
+    if not isinstance(value, list):
+        return describe(value)
+    if not value:
+        return "an empty list"
+    for number, item in enumerate(value):
+        try:
+            is_answer = not isinstance(item, list) and bool(answer_texts(item))
+        except ValueError:
+            is_answer = False
+        if not is_answer:
+            return f"a list whose entry {number} is {describe(item)}"
+    return describe(value)
 
 
 def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, Message | None]:

@@ -230,9 +230,21 @@ def test_answers_may_be_numbers_lists_and_messages(
     assert tokenizer.decode(table.answers) == [text]
 
 
-@pytest.mark.parametrize("answer", [None, "", [], [None], {"text": "1"}, True])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "answer is null or missing"),
+        ("", "answer is an empty text"),
+        ([], "answer is an empty list"),
+        ([None], "answer is a list whose entry 0 is null or missing"),
+        (["1", NAN], "answer is a list whose entry 1 is NaN"),
+        ([["1"]], "answer is a list whose entry 0 is of type list"),
+        ({"text": "1"}, "answer is a map"),
+        (True, "answer is of type bool"),
+    ],
+)
 def test_an_answer_is_needed_only_where_it_is_asked_for(
-    tokenizer: TextTokenizer, answer: object
+    tokenizer: TextTokenizer, answer: object, why: str
 ) -> None:
     rows = [{"prompt": "1", "answer": "1"}, {"prompt": "2", "answer": answer}]
     table = build(rows, tokenizer)
@@ -240,7 +252,7 @@ def test_an_answer_is_needed_only_where_it_is_asked_for(
     assert table.answers.lengths.tolist() == [2, 0]
     with pytest.raises(MissingAnswer, match="1 of 2 rows without one, the first is row 1"):
         table.require_answers()
-    with pytest.raises(InvalidRow, match="row 1: answer is"):
+    with pytest.raises(InvalidRow, match=f"row 1: {why}"):
         build(rows, tokenizer, answer_field="answer")
 
 
