@@ -163,8 +163,8 @@ def reference_answer(row: Row, field: str | None) -> Message | None:
         if isinstance(problem, RowProblem):
             raise
         raise RowProblem(
-            f"{field} is {_describe_answer(value)}; allowed an answer as text, number, a list of these, "
-            "or a list with one message of the assistant"
+            f"{field} is {_describe_answer(value)}; allowed an answer as text, number, a list of "
+            "these, or a list with one message of the assistant"
         ) from problem
 
 
